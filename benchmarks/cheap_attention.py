@@ -21,7 +21,7 @@ from context_length import HEADER, ROOT, row, trained
 from turns import use_one_core
 
 from plmjax import experiment as experiments
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.experiment import Experiment
 from plmjax.inference.evaluate import evaluate
 
@@ -55,7 +55,7 @@ def run_of(name: str) -> Experiment:
         tokenizer=dataclasses.replace(run.tokenizer, vocab_size=BYTES),
         optimizer=dataclasses.replace(run.optimizer, schedule=schedule),
     )
-    if isinstance(run.data.layout, Streams):
+    if isinstance(run.data.layout, ContiguousStreams):
         return run
     data = dataclasses.replace(run.data, sequence_length=LENGTH)
     return dataclasses.replace(run, data=data, training=dataclasses.replace(run.training, batch_size=ROWS))
@@ -66,7 +66,7 @@ def measured(workdir: Path, run: Experiment, text: Path) -> tuple[dict[str, Any]
 
     The text is read in windows that move by half of their length, or in segments with a memory.
     """
-    if isinstance(run.data.layout, Streams):
+    if isinstance(run.data.layout, ContiguousStreams):
         return evaluate(workdir, text, format="books"), "all, remembered"
     found = evaluate(workdir, text, window=LENGTH, stride=LENGTH // 2, format="books")
     return found, f"{LENGTH // 2} to {LENGTH - 1}, in windows"

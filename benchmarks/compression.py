@@ -131,7 +131,7 @@ def forward(run: Path) -> tuple[Callable[[Any], Any], Any, Any]:
     params, description = checkpoints.load_parameters(run)
     experiment = description.experiment
     execution = programs.execution(experiment, "cpu")
-    module = experiment.model.module(Purpose.TEXT_LABELS, execution, len(experiment.objective.labels))
+    module = experiment.model.module(Purpose.SEQUENCE_CLASSIFICATION, execution, len(experiment.objective.labels))
     params = jax.tree.map(jnp.asarray, params)
     apply = jax.jit(lambda params, ids: module.apply({"params": params}, ids).logits)
     return functools.partial(apply, params), experiment, params

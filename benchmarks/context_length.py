@@ -118,7 +118,7 @@ def by_context(config: ModelConfig, params: Any, tokens: np.ndarray, places: np.
 
     A model with a limited number of positions reads as many tokens as it has positions.
     """
-    module, found = config.module(Purpose.WRITING, Execution()), {}
+    module, found = config.module(Purpose.CAUSAL_LM, Execution()), {}
     for context in dict.fromkeys(min(each, config.longest or each) for each in CONTEXTS):
         rows = tokens[places[:, None] + np.arange(-context, 1)].astype(np.int32)
         parts = [last_nats(module, params, rows[first : first + ROWS]) for first in range(0, len(rows), ROWS)]

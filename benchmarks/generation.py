@@ -28,7 +28,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.generation.writer import Settings, Writer
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer_xl import Memory, TransformerXlConfig
 
@@ -46,20 +46,20 @@ class OfInputs(TransformerXlConfig):
 
 def initial(config: ModelConfig) -> dict:
     """Return random parameters of a model that writes text."""
-    module = config.module(Purpose.WRITING, Execution())
+    module = config.module(Purpose.CAUSAL_LM, Execution())
     return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32)))["params"]
 
 
 def cached(config: ModelConfig, params: dict, prompt: int, tokens: int) -> Callable[[], None]:
     """Return a call that generates `tokens` tokens after a prompt of that length. No token ends a text earlier."""
-    writer = Writer(config, params, Vocabulary(size=config.vocab_size))
+    writer = BatchGenerator(config, params, Vocabulary(size=config.vocab_size))
     settings = Settings(max_new_tokens=tokens)
     return lambda: writer([[token % config.vocab_size for token in range(prompt)]], settings)
 
 
 def uncached(params: dict) -> Callable[[], None]:
     """Return a call that reads a row of LENGTH tokens to generate one token."""
-    module = CONFIG.module(Purpose.WRITING, Execution(unroll=CONFIG.depth))
+    module = CONFIG.module(Purpose.CAUSAL_LM, Execution(unroll=CONFIG.depth))
 
     @jax.jit
     def next_token(params: dict, row: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from plmjax.data import formats, sentences
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.data.preparation import split_of
 from plmjax.files import storage
 from plmjax.inference.evaluate import evaluate
@@ -64,7 +64,7 @@ def measured(run: str, text: Path, tasks: Path | None) -> list[dict[str, Any]]:
         "tokenizer": f"{tokenizer.kind}, {tokenizer.vocabulary.size:,}",
     }
     own = description.experiment
-    carried = isinstance(own.data.layout, Streams)
+    carried = isinstance(own.data.layout, ContiguousStreams)
     ways = own.objective.directions if isinstance(own.objective, ReadsDirections) else ()
     if carried or ways:
         found |= evaluate(run, text) | {"eval/window": WHOLE, "eval/stride": ""}

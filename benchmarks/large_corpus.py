@@ -125,8 +125,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for way in options.ways:
         print(measured(way, inputs, tokenizer, options.output / way), flush=True)
-    ledgers = [json.loads((options.output / way / store.LEDGER).read_text()) for way in options.ways]
-    print(f"\nequal      {all(ledger == ledgers[0] for ledger in ledgers)}")
+    ledgers = [json.loads((options.output / way / store.MANIFEST).read_text()) for way in options.ways]
+    print(f"\nequal      {all(manifest == ledgers[0] for manifest in ledgers)}")
 
 
 if __name__ == "__main__":

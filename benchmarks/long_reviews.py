@@ -23,7 +23,7 @@ from turns import use_one_core
 
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
-from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Start, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Tokenizer, Training, WeightMapping
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
@@ -78,7 +78,7 @@ def finetuning(name: str, length: int, seed: int, folder: Path, epochs: float) -
         optimizer=AdamW(learning_rate=1e-3),
         training=Training(steps=0, batch_size=8, log_every=50, seed=seed),
         finetuning=Finetuning(epochs=epochs, warmup=0.1, dropout=0.1),
-        start=start if name == "Longformer" else Start(),
+        start=start if name == "Longformer" else WeightMapping(),
         checkpoint=Checkpoint(every=0),
     )
 

@@ -55,7 +55,7 @@ def remembering(
     rates: gets the rate at which they are read. The text must have a multiple of LENGTH tokens and one more, and
         `count` must be a multiple of LENGTH.
     """
-    module, memory, found = config.module(Purpose.WRITING, Execution()), config.memory(1), []
+    module, memory, found = config.module(Purpose.CAUSAL_LM, Execution()), config.memory(1), []
     rows = [tokens[None, first : first + LENGTH + 1] for first in range(0, len(tokens) - 1, LENGTH)]
     untimed = len(rows) - count // LENGTH
     for each in rows[:untimed]:
@@ -75,7 +75,7 @@ def recomputing(
 
     The memory of each is empty. So each token of the window sees as many tokens as with a memory.
     """
-    module, memory = config.module(Purpose.WRITING, Execution()), config.memory(1)
+    module, memory = config.module(Purpose.CAUSAL_LM, Execution()), config.memory(1)
     ends = range(len(tokens) - count, len(tokens))
     with timed([] if rates is None else rates, count):
         return np.concatenate([last_nats(module, params, tokens[None, end - window : end + 1], memory) for end in ends])
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="turns of each call")
     options = parser.parse_args()
     use_one_core()
-    init = CONFIG.module(Purpose.WRITING, Execution()).init
+    init = CONFIG.module(Purpose.CAUSAL_LM, Execution()).init
     params = nn.meta.unbox(jax.jit(init)(jax.random.key(0), np.zeros((1, 2), np.int32)))["params"]
     print("| remembered | tokens a second | of windows of as many | times as fast | nats differ by at most "
           "| of all that reaches a token | times as fast | nats differ by at most |")  # fmt: skip

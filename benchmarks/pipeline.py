@@ -15,7 +15,7 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import pipeline, store, tokenizers
-from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams, sentence_pairs
+from plmjax.data.layouts import Chunks, ContiguousStreams, Layout, SentencePairs, sentence_pairs
 
 
 def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, length: int, seconds: float) -> str:
@@ -63,7 +63,12 @@ def main() -> None:
         rate = 10 * split.token_count / cpu / 1e6
         print(f"drawing pairs of {length}, 10 passes: {count} pairs, {rate:.1f} M tokens/s and core, {wall:.2f} s")
     packed = {f"pairs packed by {most}": SentencePairs(pack=most) for most in (2, 4, 8)}
-    for name, layout in {"pairs": SentencePairs(), **packed, "blocks": Blocks(), "streams": Streams()}.items():
+    for name, layout in {
+        "pairs": SentencePairs(),
+        **packed,
+        "blocks": Chunks(),
+        "streams": ContiguousStreams(),
+    }.items():
         for length in (128, 512):
             line = measure(dataset, vocabulary, layout, length, arguments.seconds)
             print(f"{name:18} {length:4}  {line}", flush=True)

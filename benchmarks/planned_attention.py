@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.visibility import Causal, Visibility, Window
+from plmjax.contracts.mask_terms import Causal, MaskTerms, Window
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.attention.multi_head import MultiHeadAttention
@@ -62,9 +62,9 @@ KEYS_LAST, QUERIES_LAST = 0, 2**30
 def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return a function to differentiate, and the shapes of its arguments."""
     if case in ("window", "dense"):
-        visibility = Visibility((Window(256, 256),) if case == "window" else ())
+        mask_terms = MaskTerms((Window(256, 256),) if case == "window" else ())
         vectors = jax.ShapeDtypeStruct(SHORT, jnp.bfloat16)
-        return lambda *vectors: BACKENDS["dense"](*vectors, visibility, (), 0.0, None), (vectors,) * 3
+        return lambda *vectors: BACKENDS["dense"](*vectors, mask_terms, (), 0.0, None), (vectors,) * 3
 
     init, backend = nn.initializers.normal(0.02), "blockwise" if case == "causal" else "dense"
     execution = Execution(dtype=jnp.bfloat16, attention=backend)
@@ -80,7 +80,7 @@ def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     }[case]()
 
     def attend(params: Any, x: jax.Array) -> jax.Array:
-        given = (x, Visibility((Causal(),))) if case == "causal" else inputs
+        given = (x, MaskTerms((Causal(),))) if case == "causal" else inputs
         found = module.apply({"params": params}, x, *given, deterministic=True)
         return found if case == "causal" else found[0]
 

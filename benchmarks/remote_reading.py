@@ -62,7 +62,7 @@ def show_order(dataset: remote.RemoteDataset, length: int) -> None:
     print("| window | lanes | share of the text | pieces in a batch | spread of a piece | a place, microseconds |")
     print("|---|---|---|---|---|---|")
     for window in (1, 4, 16, 64, 256):
-        made = remote.LaneOrder(visits, window, order.fold(0, 0), BATCH_ROWS)
+        made = remote.LaneOrder(visits, window, order.fold_in(0, 0), BATCH_ROWS)
         pieces = np.concatenate(
             [made.places(np.arange(at, min(at + 4096, made.rows)))[1].pieces for at in range(0, made.rows, 4096)]
         )
@@ -80,16 +80,16 @@ def show_order(dataset: remote.RemoteDataset, length: int) -> None:
         f"| full shuffle | - | 100.0% | {pieces_of_batches(shuffled):.1f} | {spread(shuffled, len(visits)):.3f} | - |"
     )
     tracemalloc.start()
-    made = remote.LaneOrder(visits.copy(), 16, order.fold(0, 0), BATCH_ROWS)
+    made = remote.LaneOrder(visits.copy(), 16, order.fold_in(0, 0), BATCH_ROWS)
     made.places(np.array([0, made.rows]))
     memory = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    ledger = storage.size(dataset.address / store.LEDGER)
+    manifest = storage.size(dataset.address / store.MANIFEST)
     published = store.writer.PIECE_TOKENS // length
     print(
-        f"order      {memory / len(visits):.0f} bytes a piece in memory, {ledger / len(visits):.0f} bytes a piece in "
-        f"the ledger; a million rows of {length} tokens in pieces of {store.writer.PIECE_TOKENS:,} tokens: "
-        f"{1e6 / published * memory / len(visits):,.0f} and {1e6 / published * ledger / len(visits):,.0f} bytes"
+        f"order      {memory / len(visits):.0f} bytes a piece in memory, {manifest / len(visits):.0f} bytes a piece in "
+        f"the manifest; a million rows of {length} tokens in pieces of {store.writer.PIECE_TOKENS:,} tokens: "
+        f"{1e6 / published * memory / len(visits):,.0f} and {1e6 / published * manifest / len(visits):,.0f} bytes"
     )
 
 
@@ -148,7 +148,7 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
     size = sum(last + 1 - first for name, first, last in served.ranges if "corpus-train" in name)
     print(
         f"store      {len(read)} ranges of {len(set(read))} pieces read for {run.training.steps * tokens:,} tokens, "
-        f"{size / run.training.steps / tokens:.2f} bytes a token; the ledger names {len(dataset.pieces)} pieces"
+        f"{size / run.training.steps / tokens:.2f} bytes a token; the manifest names {len(dataset.pieces)} pieces"
     )
     vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
     phase = SimpleNamespace(index=0, sequence_length=run.data.sequence_length, batch_size=run.training.batch_size)
@@ -232,8 +232,8 @@ def main() -> None:
             if not name.startswith(("index/", "checked/")):
                 served.put("corpus", f"set/{name}", file.path.read_bytes())
         address = "gs://corpus/set"
-        ledger = store.read_ledger(storage.path(address))
-        size = sum(entry["bytes"] for entry in store.all_files(ledger).values())
+        manifest = store.read_manifest(storage.path(address))
+        size = sum(entry["bytes"] for entry in store.all_files(manifest).values())
         dataset = remote.open_dataset(address, size // 10)
         run = experiment.load("experiments/bert_tiny.py")
         run = dataclasses.replace(
@@ -242,7 +242,7 @@ def main() -> None:
             training=dataclasses.replace(run.training, steps=arguments.steps, log_every=100, evaluate_every=0),
             checkpoint=dataclasses.replace(run.checkpoint, every=0, minutes=0.0, best=""),
         )
-        tokens = ledger["splits"]["train"]["streams"]["text"]["tokens"]
+        tokens = manifest["splits"]["train"]["streams"]["text"]["tokens"]
         print(
             f"dataset    {size:,} bytes, {tokens:,} tokens in {len(dataset.pieces)} pieces; limit {size // 10:,}, "
             f"window {arguments.window}"

@@ -40,11 +40,11 @@ import jax.numpy as jnp
 from one_device import compiled
 
 from plmjax import platform
-from plmjax.contracts.score_terms import ScoreArray
+from plmjax.contracts.bias_terms import ScoreArray
+from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.visibility import Causal, KeyMask, Visibility
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import Blocks, ContinuedPairs, Segments, SentencePairs, Streams
+from plmjax.data.layouts import Chunks, ContiguousStreams, ContinuedPairs, SentencePairs, SingleSegment
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.models import transformer_xl as transformer_xl_model
@@ -134,20 +134,22 @@ def bert_large(sizes: Sizes, dropout: float = 0.1, **training: Any) -> Experimen
 def gpt2(sizes: Sizes, dropout: float = 0.1, **training: Any) -> Experiment:
     """Return a run of GPT-2 small."""
     return _run(
-        sizes, Gpt2Config.small(n_layer=sizes.layers, attn_pdrop=dropout), NextToken(), Blocks(), AdamW(), **training
+        sizes, Gpt2Config.small(n_layer=sizes.layers, attn_pdrop=dropout), NextToken(), Chunks(), AdamW(), **training
     )
 
 
 def t5(sizes: Sizes) -> Experiment:
     """Return a run of T5-small, whose rows become sources and targets in each step."""
     model = T5Config.small(num_layers=sizes.layers, num_decoder_layers=sizes.layers)
-    return _run(sizes, model, SpanCorruption(), Blocks(), AdamW())
+    return _run(sizes, model, SpanCorruption(), Chunks(), AdamW())
 
 
 def awd_lstm(sizes: Sizes) -> Experiment:
     """Return a run of AWD-LSTM with the sizes of WikiText-2, both penalties and plain gradients."""
     rule = StochasticGradientDescent(learning_rate=1.0, clip_norm=0.25, weight_decay=1.2e-6)
-    return _run(sizes, AwdLstmConfig.wikitext2(num_layers=sizes.layers), AwdLstmPretraining(), Streams(), rule)
+    return _run(
+        sizes, AwdLstmConfig.wikitext2(num_layers=sizes.layers), AwdLstmPretraining(), ContiguousStreams(), rule
+    )
 
 
 class Generator(ElectraPretraining):
@@ -194,13 +196,13 @@ class Discriminator(ElectraPretraining):
 
 def electra(sizes: Sizes, objective: type[ElectraPretraining] = ElectraPretraining) -> Experiment:
     """Return a run of ELECTRA-Small, or of one of its two networks."""
-    return _run(sizes, ElectraConfig.small(num_hidden_layers=sizes.layers), objective(), Segments(), BertAdamW())
+    return _run(sizes, ElectraConfig.small(num_hidden_layers=sizes.layers), objective(), SingleSegment(), BertAdamW())
 
 
 def transformer_xl(sizes: Sizes) -> Experiment:
     """Return a run of Transformer-XL with the base sizes of enwik8 and a memory as long as a row."""
     model = TransformerXlConfig.enwik8_base(n_layer=sizes.layers, mem_len=sizes.length)
-    return _run(sizes, model, TransformerXlPretraining(), Streams(), BertAdamW())
+    return _run(sizes, model, TransformerXlPretraining(), ContiguousStreams(), BertAdamW())
 
 
 def xlnet(sizes: Sizes) -> Experiment:
@@ -382,10 +384,10 @@ def cudnn_difference() -> float:
     rows = tuple(each.astype(jnp.bfloat16) for each in drawn * jnp.array([0.125, 1, 1, 1])[:, None, None, None, None])
     padded = KeyMask((jnp.arange(512) < jnp.array([512, 300, 64, 7])[:, None]).astype(jnp.int32))
     found = []
-    for visibility in (Visibility((padded,)), Visibility((Causal(),))):
+    for mask_terms in (MaskTerms((padded,)), MaskTerms((Causal(),))):
         both = []
         for name in ("dense", "cudnn"):
-            attend = lambda q, k, v, name=name, seen=visibility: BACKENDS[name](q, k, v, seen, (), 0.0, None)  # noqa: E731
+            attend = lambda q, k, v, name=name, seen=mask_terms: BACKENDS[name](q, k, v, seen, (), 0.0, None)  # noqa: E731
             context, pull = jax.vjp(attend, *rows[:3])
             both.append([each.astype(jnp.float32) for each in (context, *pull(rows[3]))])
         found += [float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(a))) for a, b in zip(*both, strict=True)]

@@ -19,7 +19,7 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import pipeline, store, tokenizers
-from plmjax.data.layouts import Blocks, FullSentences
+from plmjax.data.layouts import Chunks, FullSentences
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.text_to_text.independent_noise import DroppedTokens, MaskedText, ReplacedSpans
 from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefixLanguageModel
@@ -43,7 +43,7 @@ TASKS: list[tuple[TextToText, int]] = [
 
 def measure(task: TextToText, tokens: int, dataset: store.Dataset, vocabulary: Vocabulary, steps: int) -> str:
     """Return a line of the table."""
-    layout = FullSentences() if isinstance(task, Denoising) else Blocks()
+    layout = FullSentences() if isinstance(task, Denoising) else Chunks()
     source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
     batches = source.train(SimpleNamespace(index=0, sequence_length=tokens, batch_size=ROWS, steps=steps), 0)
     corrupt = jax.jit(lambda batch, key: task.corrupt(batch, key, vocabulary))

@@ -28,7 +28,7 @@ The text is the published file, and the vocabulary the 205 bytes that occur in i
 
 import dataclasses
 
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
@@ -72,7 +72,7 @@ def _run(model: AdaptiveSpanConfig, steps: int) -> Experiment:
         model=model,
         objective=AdaptiveSpanPretraining(),
         tokenizer=Tokenizer(kind="byte", vocab_size=model.vocab_size),
-        data=Data(layout=Streams(), format="enwik8", sequence_length=512),
+        data=Data(layout=ContiguousStreams(), format="enwik8", sequence_length=512),
         optimizer=Adagrad(learning_rate=0.07, schedule=Constant(warmup_steps=32_000), clip_norm=0.0, clip_each=0.03),
         training=Training(steps=steps, batch_size=64, log_every=200, evaluate_every=4000, evaluation_batches=0),
         checkpoint=Checkpoint(every=4000, keep=2, best="eval/loss"),

@@ -12,7 +12,7 @@ the metric `longest_span` how far a head looks back.
 Deviation: there is no dropout, as in gpt2_tiny, and the rate and the factor of the spans were chosen for this model.
 """
 
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
@@ -26,7 +26,7 @@ def experiment() -> Experiment:
         model=AdaptiveSpanConfig.tiny(vocab_size=257, n_head=4),
         objective=AdaptiveSpanPretraining(span_coefficient=2e-6),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=257),
-        data=Data(layout=Streams(), format="documentation", sequence_length=64, held_out=0.05),
+        data=Data(layout=ContiguousStreams(), format="documentation", sequence_length=64, held_out=0.05),
         optimizer=Adagrad(learning_rate=0.07, schedule=Constant(warmup_steps=200), clip_norm=0.0, clip_each=0.03),
         training=Training(steps=1000, batch_size=16, log_every=50, evaluate_every=250, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

@@ -35,7 +35,15 @@ parameters (`--from random --like runs/electra`); one standard error is 1.6.
 import dataclasses
 from typing import Any
 
-from plmjax.data.layouts import Blocks, ContinuedPairs, FullSentences, Layout, Segments, SentenceOrder, SentencePairs
+from plmjax.data.layouts import (
+    Chunks,
+    ContinuedPairs,
+    FullSentences,
+    Layout,
+    SentenceOrder,
+    SentencePairs,
+    SingleSegment,
+)
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Tokenizer, Training
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -124,7 +132,7 @@ def electra() -> Experiment:
         Phase(fraction=fraction, sequence_length=length, batch_size=1024 // length)
         for length, fraction in {8: 0.3, 16: 0.1, 32: 0.1, 64: 0.2, 128: 0.3}.items()
     )
-    run = _pretraining(ElectraConfig(**sizes), ElectraPretraining(rate=0.25), "wordpiece", Segments(), phases)
+    run = _pretraining(ElectraConfig(**sizes), ElectraPretraining(rate=0.25), "wordpiece", SingleSegment(), phases)
     return dataclasses.replace(run, optimizer=AdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=500)))
 
 
@@ -150,7 +158,7 @@ def gpt() -> Experiment:
         resid_pdrop=0.0,
         attn_pdrop=0.0,
     )
-    return _pretraining(model, NextToken(), "bpe", Blocks())
+    return _pretraining(model, NextToken(), "bpe", Chunks())
 
 
 def _task(task: Task, objective: TaskObjective, epochs: float, best: str) -> Experiment:

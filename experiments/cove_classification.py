@@ -46,7 +46,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=1e-3, schedule=Constant(), weight_decay=0.0, clip_norm=5.0, frozen=("encoder",)),
         training=Training(steps=0, batch_size=64, log_every=50),
         finetuning=Finetuning(epochs=3.0, evaluations=1.0),
-        start=BiattentiveClassifier(size=64),
+        weight_mapping=BiattentiveClassifier(size=64),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 
@@ -54,7 +54,7 @@ def experiment() -> Experiment:
 def vectors() -> Experiment:
     """The same without CoVe."""
     run = experiment()
-    return dataclasses.replace(run, start=dataclasses.replace(run.start, contextual=False))
+    return dataclasses.replace(run, weight_mapping=dataclasses.replace(run.weight_mapping, contextual=False))
 
 
 def snli() -> Experiment:
@@ -66,4 +66,4 @@ def snli() -> Experiment:
 
 def snli_vectors() -> Experiment:
     """The same without CoVe."""
-    return dataclasses.replace(snli(), start=vectors().start)
+    return dataclasses.replace(snli(), weight_mapping=vectors().weight_mapping)

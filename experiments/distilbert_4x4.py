@@ -14,7 +14,7 @@ provides the text; the paper used English Wikipedia and BooksCorpus, for three e
 Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 416 ms (365 to 375 refined, roofline 171
 ms), MFU 39 % (44 to 45 refined), 10.4 GiB of the 16 of a core, of which the teacher takes 0.4; 2.9 hours and 46
 chip-hours for the whole run. The plan finds an array over the vocabulary: the scores of all tokens, whose distributions
-the released command compares. `--compression.restrict True` compares those of hidden tokens alone and has no such
+the released command compares. `--compression.restrict True` compares those of masked tokens alone and has no such
 array: 263 ms (236 to 241 refined, roofline 121 ms), MFU 46 %, 4.2 GiB; 1.8 hours and 29 chip-hours. The paper trained
 for about 90 hours on 8 V100.
 
@@ -59,7 +59,7 @@ def experiment() -> Experiment:
         ),
         training=Training(steps=25_000, batch_size=4000, log_every=50, evaluate_every=1000, evaluation_batches=20),
         checkpoint=Checkpoint(every=2500),
-        start=TakenLayers(LAYERS, student),
+        weight_mapping=TakenLayers(LAYERS, student),
         compression=DistilBertDistillation(teacher=BertConfig.base()),
     )
 
@@ -76,6 +76,6 @@ def tiny() -> Experiment:
             run.training, steps=1000, batch_size=32, evaluate_every=500, evaluation_batches=50
         ),
         checkpoint=Checkpoint(every=500, keep=2),
-        start=TakenLayers(),
+        weight_mapping=TakenLayers(),
         compression=DistilBertDistillation(teacher=BertConfig.tiny()),
     )

@@ -4,10 +4,10 @@
     plmjax pretrain experiments/distilbert_tiny.py --workdir runs/mine --data.input my_text/
 
 Result: held-out loss 4.24 nats per target after 4,000 steps (5.36, 4.62 and 4.35 after 1,000, 2,000 and 3,000), unigram
-entropy of the same targets 6.28; 31 % of the hidden tokens are predicted correctly. 15,000 tokens per second on two
+entropy of the same targets 6.28; 31 % of the masked tokens are predicted correctly. 15,000 tokens per second on two
 cores; ten minutes while other programs ran on them.
 
-It learns from the hidden tokens alone, without a teacher: what distillation is compared with. As in the released code,
+It learns from the masked tokens alone, without a teacher: what distillation is compared with. As in the released code,
 rows are full sentences with new masks at every step, without next sentence prediction, and Adam has the rates 0.9 and
 0.98 and no weight decay.
 

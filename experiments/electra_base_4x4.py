@@ -18,7 +18,7 @@ README). This run was planned, but not made.
 Deviations from the released code: as in electra_small.
 """
 
-from plmjax.data.layouts import Segments
+from plmjax.data.layouts import SingleSegment
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.electra import ElectraPretraining
@@ -32,7 +32,7 @@ def experiment() -> Experiment:
         model=ElectraConfig.base(),
         objective=ElectraPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
-        data=Data(layout=Segments(), sequence_length=512, held_out=0.005),
+        data=Data(layout=SingleSegment(), sequence_length=512, held_out=0.005),
         optimizer=BertAdamW(learning_rate=2e-4, schedule=LinearTimesWarmup(warmup_steps=10_000)),
         training=Training(steps=766_000, batch_size=256, log_every=100, evaluate_every=10_000, evaluation_batches=100),
         checkpoint=Checkpoint(every=50_000),

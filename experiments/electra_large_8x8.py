@@ -20,7 +20,7 @@ Deviations from the released code: as in electra_small.
 
 import dataclasses
 
-from plmjax.data.layouts import Segments
+from plmjax.data.layouts import SingleSegment
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.electra import ElectraPretraining
@@ -34,7 +34,7 @@ def experiment() -> Experiment:
         model=ElectraConfig.large(),
         objective=ElectraPretraining(rate=0.25),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
-        data=Data(layout=Segments(), sequence_length=512, held_out=0.005),
+        data=Data(layout=SingleSegment(), sequence_length=512, held_out=0.005),
         optimizer=BertAdamW(learning_rate=2e-4, schedule=LinearTimesWarmup(warmup_steps=10_000)),
         training=Training(
             steps=400_000,

@@ -20,7 +20,7 @@ GELU; a tokenizer is trained on the text unless `--tokenizer.path` names the pub
 documents is held out for evaluation.
 """
 
-from plmjax.data.layouts import Segments
+from plmjax.data.layouts import SingleSegment
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.electra import ElectraPretraining
@@ -34,7 +34,7 @@ def experiment() -> Experiment:
         model=ElectraConfig.small(),
         objective=ElectraPretraining(),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=30522),
-        data=Data(layout=Segments(), sequence_length=128, held_out=0.005),
+        data=Data(layout=SingleSegment(), sequence_length=128, held_out=0.005),
         optimizer=BertAdamW(learning_rate=5e-4, schedule=LinearTimesWarmup(warmup_steps=10_000)),
         training=Training(
             steps=1_000_000, batch_size=128, log_every=100, evaluate_every=10_000, evaluation_batches=100

@@ -13,7 +13,7 @@ bert_small. The generator predicts a quarter of the tokens, like that of the pub
 replaced tokens.
 """
 
-from plmjax.data.layouts import Segments
+from plmjax.data.layouts import SingleSegment
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.electra import ElectraConfig
 from plmjax.objectives.electra import ElectraPretraining
@@ -35,7 +35,7 @@ def experiment() -> Experiment:
         ),
         objective=ElectraPretraining(rate=0.25),
         tokenizer=Tokenizer(kind="wordpiece", vocab_size=4096),
-        data=Data(layout=Segments(), format="documentation", sequence_length=32, held_out=0.05),
+        data=Data(layout=SingleSegment(), format="documentation", sequence_length=32, held_out=0.05),
         optimizer=BertAdamW(learning_rate=1e-3, schedule=LinearTimesWarmup(warmup_steps=200)),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

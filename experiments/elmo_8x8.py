@@ -20,7 +20,7 @@ Deviations from the released code: states are reset at every document; both dire
 ends, while the released code samples sentences for each; one batch is one step, while three GPUs had 128 rows each.
 """
 
-from plmjax.data.layouts import TwoWayStreams
+from plmjax.data.layouts import BidirectionalStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
@@ -33,7 +33,7 @@ def experiment() -> Experiment:
         model=ElmoConfig.original(),
         objective=BidirectionalLanguageModel(),
         tokenizer=Tokenizer(kind="word", vocab_size=793_471, lowercase=False),
-        data=Data(layout=TwoWayStreams(), sequence_length=20, held_out=0.005),
+        data=Data(layout=BidirectionalStreams(), sequence_length=20, held_out=0.005),
         optimizer=Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5),
         training=Training(
             steps=1_000_844, batch_size=384, log_every=100, evaluate_every=50_000, evaluation_batches=100

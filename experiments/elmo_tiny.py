@@ -12,7 +12,7 @@ As released except for the size, for words truncated to 24 characters, and for t
 Adagrad is the released rule (see experiments/elmo_8x8.py).
 """
 
-from plmjax.data.layouts import TwoWayStreams
+from plmjax.data.layouts import BidirectionalStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
@@ -25,7 +25,7 @@ def experiment() -> Experiment:
         model=ElmoConfig.tiny(),
         objective=BidirectionalLanguageModel(negatives=512),
         tokenizer=Tokenizer(kind="word", vocab_size=8192, lowercase=False),
-        data=Data(layout=TwoWayStreams(), format="documentation", sequence_length=20, held_out=0.05),
+        data=Data(layout=BidirectionalStreams(), format="documentation", sequence_length=20, held_out=0.05),
         optimizer=Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5),
         training=Training(steps=600, batch_size=32, log_every=100, evaluate_every=200, evaluation_batches=20),
         checkpoint=Checkpoint(every=200, keep=2),

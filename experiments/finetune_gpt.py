@@ -41,7 +41,9 @@ def experiment() -> Experiment:
 
 def similarity() -> Experiment:
     """One number per pair, which is read in both orders; their two vectors are added before the head."""
-    return dataclasses.replace(experiment(), objective=Regression(language_model=0.5), start=PairsInBothOrders())
+    return dataclasses.replace(
+        experiment(), objective=Regression(language_model=0.5), weight_mapping=PairsInBothOrders()
+    )
 
 
 def choices() -> Experiment:

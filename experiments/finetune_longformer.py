@@ -30,7 +30,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=3e-5),
         training=Training(steps=0, batch_size=32, log_every=50),
         finetuning=Finetuning(epochs=15.0, warmup=0.1, evaluations=1.0),
-        start=GlobalFromLocal(),
+        weight_mapping=GlobalFromLocal(),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 

@@ -30,7 +30,7 @@ paper). None of these runs was made.
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
@@ -46,7 +46,7 @@ def experiment() -> Experiment:
         model=Gpt2Config.small(**_END),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=50257),
-        data=Data(layout=Blocks(), sequence_length=1024, held_out=0.005),
+        data=Data(layout=Chunks(), sequence_length=1024, held_out=0.005),
         optimizer=_adam(6e-4),
         training=Training(steps=100_000, batch_size=512, log_every=100, evaluate_every=5_000, evaluation_batches=20),
         checkpoint=Checkpoint(every=5_000),

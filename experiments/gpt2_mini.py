@@ -11,7 +11,7 @@ token, unigram entropy of the same tokens 7.43.
 Deviation: there is no dropout, as in bert_small, and the learning rate was chosen for this model.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
@@ -36,7 +36,7 @@ def experiment() -> Experiment:
         ),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=8192),
-        data=Data(layout=Blocks(), sequence_length=128, held_out=0.01),
+        data=Data(layout=Chunks(), sequence_length=128, held_out=0.01),
         optimizer=AdamW(learning_rate=2e-3, schedule=Cosine(warmup_steps=100)),
         training=Training(steps=1000, batch_size=16, log_every=100, evaluate_every=250, evaluation_batches=50),
         checkpoint=Checkpoint(every=500, keep=2, best="eval/loss"),

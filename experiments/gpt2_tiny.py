@@ -17,7 +17,7 @@ Deviation: there is no dropout, as in bert_small, and the learning rate was chos
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
@@ -41,7 +41,7 @@ def experiment() -> Experiment:
         ),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
-        data=Data(layout=Blocks(), format="documentation", sequence_length=128, held_out=0.05),
+        data=Data(layout=Chunks(), format="documentation", sequence_length=128, held_out=0.05),
         optimizer=AdamW(learning_rate=2e-3, schedule=Cosine(warmup_steps=200)),
         training=Training(steps=2000, batch_size=8, log_every=100, evaluate_every=500, evaluation_batches=100),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

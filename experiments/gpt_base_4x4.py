@@ -19,7 +19,7 @@ unless `--tokenizer.path` names the published vocabulary, which has no such toke
 parameters; half a percent of the documents is held out for evaluation.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt import GptConfig
 from plmjax.objectives.next_token import NextToken
@@ -33,7 +33,7 @@ def experiment() -> Experiment:
         model=GptConfig.base(pad_token_id=0),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="bpe", vocab_size=40478),
-        data=Data(layout=Blocks(), sequence_length=512, held_out=0.005),
+        data=Data(layout=Chunks(), sequence_length=512, held_out=0.005),
         optimizer=AdamW(learning_rate=2.5e-4, schedule=Cosine(warmup_steps=2_000), epsilon=1e-8, clip_norm=1.0),
         training=Training(steps=3_000_000, batch_size=64, log_every=100, evaluate_every=10_000, evaluation_batches=20),
         checkpoint=Checkpoint(every=50_000),

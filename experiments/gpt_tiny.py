@@ -13,7 +13,7 @@ Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, 
 bert_small.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt import GptConfig
 from plmjax.objectives.next_token import NextToken
@@ -35,7 +35,7 @@ def experiment() -> Experiment:
         ),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="bpe", vocab_size=4096),
-        data=Data(layout=Blocks(), format="documentation", sequence_length=128, held_out=0.05),
+        data=Data(layout=Chunks(), format="documentation", sequence_length=128, held_out=0.05),
         optimizer=AdamW(learning_rate=2e-3, schedule=Cosine(warmup_steps=200)),
         training=Training(steps=2000, batch_size=8, log_every=100, evaluate_every=500, evaluation_batches=50),
         checkpoint=Checkpoint(every=500, keep=2, best="eval/loss"),

@@ -23,9 +23,9 @@ Deviation: ELMo reads pairs and sentences with a network of its own for each tas
 import dataclasses
 from typing import Any
 
-from plmjax.data.layouts import Blocks, Cooccurrences, FullSentences, Layout, TwoWayStreams, Windows
-from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Start, Tokenizer, Training
-from plmjax.finetuning.metrics.judges import ExactMatch
+from plmjax.data.layouts import BidirectionalStreams, Chunks, Cooccurrences, FullSentences, Layout, Windows
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Tokenizer, Training, WeightMapping
+from plmjax.finetuning.metrics.text_metrics import ExactMatch
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -100,14 +100,14 @@ def nnlm() -> Experiment:
         learning_rate=3.0, schedule=InverseTime(decay=1e-3), weight_decay=1e-5, decay_exclude=("bias",), clip_norm=0.0
     )
     # Each row repeats the words that its first prediction is made from.
-    return _pretraining(model, NextToken(), _words(), Blocks(overlap=model.order - 2), rule, rows=(8, 35))
+    return _pretraining(model, NextToken(), _words(), Chunks(overlap=model.order - 2), rule, rows=(8, 35))
 
 
 def word2vec() -> Experiment:
     """Skip-gram with negative sampling."""
     rule = StochasticGradientDescent(learning_rate=0.025, schedule=Linear(), clip_norm=0.0)
     model = Word2VecConfig.tiny(vocab_size=WORDS)
-    return _pretraining(model, NegativeSampling(architecture=SkipGram()), _words(), Blocks(), rule, rows=(32, 64))
+    return _pretraining(model, NegativeSampling(architecture=SkipGram()), _words(), Chunks(), rule, rows=(32, 64))
 
 
 def glove() -> Experiment:
@@ -124,7 +124,7 @@ def elmo() -> Experiment:
         ElmoConfig.tiny(vocab_size=WORDS),
         BidirectionalLanguageModel(negatives=512),
         _words(lowercase=False),
-        TwoWayStreams(),
+        BidirectionalStreams(),
         Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5),
         rows=(32, 20),
     )
@@ -154,7 +154,7 @@ def t5() -> Experiment:
     """The hidden spans of a text alone."""
     model = T5Config.tiny(vocab_size=PIECES, dropout_rate=0.0)
     objective = SpanCorruption(z_loss=1e-4)
-    return _pretraining(model, objective, _pieces("t5-unigram"), Blocks(), Adafactor(), (16, 64), LONGER)
+    return _pretraining(model, objective, _pieces("t5-unigram"), Chunks(), Adafactor(), (16, 64), LONGER)
 
 
 def _words(lowercase: bool = True) -> Tokenizer:
@@ -187,7 +187,7 @@ def _by_words(task: Task, objective: TaskObjective) -> Experiment:
     rule = AdamW(learning_rate=1e-2, weight_decay=0.0)
     finetuning = Finetuning(epochs=10.0, evaluations=1.0)
     rows = dataclasses.replace(task, sequence_length=128, pack=16)
-    return _task(rows, objective, rule, finetuning, start=FromTokenEmbeddings())
+    return _task(rows, objective, rule, finetuning, weight_mapping=FromTokenEmbeddings())
 
 
 def words_subjectivity() -> Experiment:
@@ -205,11 +205,11 @@ def words_pos() -> Experiment:
     return _by_words(Tagging(label="upos"), TokenTagging())
 
 
-def _tagger(start: Start, mix_penalty: float = 0.0) -> Experiment:
+def _tagger(mapping: WeightMapping, mix_penalty: float = 0.0) -> Experiment:
     rule = AdamW(learning_rate=3e-3, weight_decay=0.0, clip_norm=5.0, frozen=("encoder/language_model",))
     task = Tagging(label="upos", sequence_length=64, pack=16)
     objective = CrfTagging(mix_penalty=mix_penalty)
-    return _task(task, objective, rule, Finetuning(epochs=1.0, evaluations=1.0), start=start)
+    return _task(task, objective, rule, Finetuning(epochs=1.0, evaluations=1.0), weight_mapping=mapping)
 
 
 def taglm_pos() -> Experiment:
@@ -229,7 +229,7 @@ def _classifier(columns: dict[str, str], epochs: float) -> Experiment:
         SequenceClassification(),
         rule,
         Finetuning(epochs=epochs, unfreeze=1.0, evaluations=1.0),
-        start=AwdLstmDropouts(**DROPOUTS | {"output": 0.4}),
+        weight_mapping=AwdLstmDropouts(**DROPOUTS | {"output": 0.4}),
         training=Training(steps=0, batch_size=32, log_every=50),
     )
 

@@ -12,7 +12,7 @@ Deviation: there is no dropout, as in gpt2_tiny. Adam takes the place of Nestero
 learning rate chosen for this model.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
 from plmjax.objectives.next_token import NextToken
@@ -26,7 +26,7 @@ def experiment() -> Experiment:
         model=LiteTransformerDecoderConfig.tiny(vocab_size=257, max_position_embeddings=128, eos_token_id=0),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=257),
-        data=Data(layout=Blocks(), format="documentation", sequence_length=128, held_out=0.05),
+        data=Data(layout=Chunks(), format="documentation", sequence_length=128, held_out=0.05),
         optimizer=AdamW(learning_rate=2e-3, schedule=Cosine(warmup_steps=100), weight_decay=0.01),
         training=Training(steps=1000, batch_size=8, log_every=50, evaluate_every=250, evaluation_batches=50),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),

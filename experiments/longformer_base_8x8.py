@@ -53,7 +53,7 @@ def experiment() -> Experiment:
             evaluate_every=5_000,
             evaluation_batches=10,
         ),
-        start=LongformerFromRoberta(),
+        weight_mapping=LongformerFromRoberta(),
         checkpoint=Checkpoint(every=2_500),
     )
 

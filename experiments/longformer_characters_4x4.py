@@ -34,7 +34,7 @@ Deviation: a line end of enwik8 is a byte like others, so that 205 bytes occur, 
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.objectives.longformer import LongformerDecoderPretraining
@@ -116,7 +116,7 @@ def _stage(
         model=model.widened(halved),
         objective=LongformerDecoderPretraining(),
         tokenizer=Tokenizer(kind="byte", vocab_size=BYTES),
-        data=Data(layout=Blocks(), format="enwik8", sequence_length=LENGTHS[number - 1]),
+        data=Data(layout=Chunks(), format="enwik8", sequence_length=LENGTHS[number - 1]),
         optimizer=AdamW(
             learning_rate=2.5e-4 / halved,
             schedule=Constant(warmup_steps=min(steps // 10, 10_000)),
@@ -135,4 +135,4 @@ def _stage(
         ),
         checkpoint=Checkpoint(every=1000, keep=2, best="eval/loss"),
     )
-    return run if number == 1 else dataclasses.replace(run, start=WiderWindows())
+    return run if number == 1 else dataclasses.replace(run, weight_mapping=WiderWindows())

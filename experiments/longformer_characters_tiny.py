@@ -16,7 +16,7 @@ Deviation: there is no dropout, as in gpt2_tiny, and the learning rate was chose
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.objectives.longformer import LongformerDecoderPretraining
@@ -31,7 +31,7 @@ def experiment() -> Experiment:
         model=LongformerDecoderConfig.tiny(vocab_size=257, init_std=0.05),
         objective=LongformerDecoderPretraining(),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=257),
-        data=Data(layout=Blocks(), format="documentation", sequence_length=128, held_out=0.05),
+        data=Data(layout=Chunks(), format="documentation", sequence_length=128, held_out=0.05),
         optimizer=AdamW(
             learning_rate=2e-3,
             schedule=Constant(warmup_steps=100),
@@ -54,5 +54,5 @@ def stage_2() -> Experiment:
         data=dataclasses.replace(run.data, sequence_length=256),
         optimizer=dataclasses.replace(run.optimizer, learning_rate=1e-3, schedule=Constant(warmup_steps=25)),
         training=dataclasses.replace(run.training, steps=250),
-        start=WiderWindows(),
+        weight_mapping=WiderWindows(),
     )

@@ -7,7 +7,7 @@
 Rows of 512 tokens instead of 32, windows of 64 tokens; the 32 positions of the RoBERTa are repeated 16 times.
 
 Result: held-out loss 5.32 nats per target after 500 steps (5.45, 5.37, 5.33 and 5.32 after 100 to 400), unigram entropy
-of the same targets 6.66; 21 % of the hidden tokens are predicted correctly. The first batch lost 5.88, before any step.
+of the same targets 6.66; 21 % of the masked tokens are predicted correctly. The first batch lost 5.88, before any step.
 The RoBERTa lost 4.53 on its own rows of 32 tokens: here equal positions are 32 tokens apart, within one window, and 500
 steps do not make up for it. The published window is as long as the RoBERTa's rows. 4,000 to 6,000 tokens per second on
 two cores that other programs used, seven minutes.
@@ -37,6 +37,6 @@ def experiment() -> Experiment:
         data=Data(layout=FullSentences(), format="documentation", sequence_length=512, held_out=0.05),
         optimizer=AdamW(learning_rate=5e-4, schedule=Polynomial(warmup_steps=50, power=3.0), beta2=0.98, clip_norm=0.0),
         training=Training(steps=500, batch_size=8, log_every=50, evaluate_every=100, evaluation_batches=20),
-        start=LongformerFromRoberta(length=512, attention_window=(64,), max_global_tokens=64),
+        weight_mapping=LongformerFromRoberta(length=512, attention_window=(64,), max_global_tokens=64),
         checkpoint=Checkpoint(every=100, keep=2, best="eval/loss"),
     )

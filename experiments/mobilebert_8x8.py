@@ -6,7 +6,7 @@
     plmjax plan experiments/mobilebert_8x8.py --topology v3:8x8
 
 IB_BERT is the run directory of an IB-BERT-Large. Its student has its embeddings and heads, and learns the 24 layers one
-by one, each for 10,000 steps. Then it learns for 500,000 steps to predict hidden tokens and the next sentence; half of
+by one, each for 10,000 steps. Then it learns for 500,000 steps to predict masked tokens and the next sentence; half of
 the tokens' loss comes from the teacher.
 
 Recipe: LAMB at 1.5e-3, 2,048 rows of 512 tokens, the factors of the released command. The rate of a layer rises for
@@ -26,7 +26,7 @@ import dataclasses
 from plmjax.compression.distillation.mobilebert import MobileBertDistillation
 from plmjax.compression.distillation.students import RandomLayers
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Checkpoint, Data, Experiment, Start, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training, WeightMapping
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.training.optimizers import BertAdamW, Lamb
@@ -46,7 +46,7 @@ def experiment() -> Experiment:
         optimizer=Lamb(learning_rate=1.5e-3, schedule=Constant()),
         training=Training(steps=240_000, batch_size=2048, log_every=100, evaluate_every=10_000, evaluation_batches=20),
         checkpoint=Checkpoint(every=10_000),
-        start=RandomLayers(student),
+        weight_mapping=RandomLayers(student),
         compression=MobileBertDistillation(teacher=TEACHER),
     )
 
@@ -58,7 +58,7 @@ def prediction() -> Experiment:
         run,
         optimizer=dataclasses.replace(run.optimizer, schedule=Linear(warmup_steps=10_000)),
         training=dataclasses.replace(run.training, steps=500_000),
-        start=Start(),
+        weight_mapping=WeightMapping(),
         compression=MobileBertDistillation(teacher=TEACHER, stage="prediction", hard=0.5),
     )
 
@@ -77,6 +77,6 @@ def tiny() -> Experiment:
             run.training, steps=1000, batch_size=32, evaluate_every=500, evaluation_batches=50
         ),
         checkpoint=Checkpoint(every=500, keep=2),
-        start=RandomLayers(student),
+        weight_mapping=RandomLayers(student),
         compression=MobileBertDistillation(teacher=MobileBertConfig.ib_bert_mini(**sizes), steps_per_layer=500),
     )

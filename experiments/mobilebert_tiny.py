@@ -6,7 +6,7 @@ Python libraries.
     plmjax pretrain experiments/mobilebert_tiny.py --workdir runs/mine --data.input my_text/
 
 Result: held-out loss 4.31 nats per target after 4,000 steps (4.81, 4.51 and 4.37 after 1,000, 2,000 and 3,000), unigram
-entropy of the same targets 6.31; 29 % of the hidden tokens are predicted correctly. 22,000 tokens per second on two
+entropy of the same targets 6.31; 29 % of the masked tokens are predicted correctly. 22,000 tokens per second on two
 cores; eleven minutes while other programs ran on them. The teacher reaches 4.39 (4.96, 4.62 and 4.47), 28 %: so small
 and after so few steps it is no better than its student.
 

@@ -11,7 +11,7 @@ Deviation: the paper takes one word after the other, five times 14 million; a st
 words, and starts with the rate of experiments/nnlm_tiny.py. The published rate of 0.001 per word would be 8.2.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.objectives.next_token import NextToken
@@ -26,7 +26,7 @@ def experiment() -> Experiment:
         model=model,
         objective=NextToken(),
         tokenizer=Tokenizer(kind="word", vocab_size=model.vocab_size),
-        data=Data(layout=Blocks(overlap=model.order - 2), sequence_length=128 + model.order - 2, held_out=0.05),
+        data=Data(layout=Chunks(overlap=model.order - 2), sequence_length=128 + model.order - 2, held_out=0.05),
         optimizer=StochasticGradientDescent(
             learning_rate=3.0,
             schedule=InverseTime(decay=1e-8 * words),

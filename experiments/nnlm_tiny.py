@@ -20,7 +20,7 @@ Deviation: a step takes the mean gradient of 256 words, not that of one word, so
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.objectives.next_token import NextToken
@@ -36,7 +36,7 @@ def experiment() -> Experiment:
         objective=NextToken(),
         tokenizer=Tokenizer(kind="word", vocab_size=4096),
         # Each row repeats the words that its first prediction is made from.
-        data=Data(layout=Blocks(overlap=model.order - 2), format="documentation", sequence_length=35, held_out=0.05),
+        data=Data(layout=Chunks(overlap=model.order - 2), format="documentation", sequence_length=35, held_out=0.05),
         optimizer=StochasticGradientDescent(
             learning_rate=3.0,
             schedule=InverseTime(decay=1e-3),

@@ -17,7 +17,7 @@ Result to expect: 1.05 bits a byte on the test file with 12 layers of 1,024 (sec
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.objectives.next_token import NextToken
@@ -31,7 +31,7 @@ def experiment() -> Experiment:
         model=ReformerConfig.enwik8_base(eos_token_id=None),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="byte", vocab_size=258),
-        data=Data(layout=Blocks(), format="enwik8", sequence_length=65_536),
+        data=Data(layout=Chunks(), format="enwik8", sequence_length=65_536),
         optimizer=AdamW(
             learning_rate=7e-4,
             schedule=InverseSquareRoot(warmup_steps=2_000),

@@ -11,7 +11,7 @@ of the same tokens 6.66: a margin of 1.7 nats. 17 % of the tokens are the most l
 two cores that other programs used, 15 minutes.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.objectives.next_token import NextToken
@@ -25,7 +25,7 @@ def experiment() -> Experiment:
         model=ReformerConfig.tiny(vocab_size=4096, eos_token_id=0, initializer_range=0.05, axial_norm_std=0.1),
         objective=NextToken(),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
-        data=Data(layout=Blocks(), format="documentation", sequence_length=512, held_out=0.05),
+        data=Data(layout=Chunks(), format="documentation", sequence_length=512, held_out=0.05),
         optimizer=AdamW(learning_rate=2e-3, schedule=InverseSquareRoot(warmup_steps=100), beta2=0.98, epsilon=1e-9),
         training=Training(steps=500, batch_size=8, log_every=50, evaluate_every=100, evaluation_batches=20),
         checkpoint=Checkpoint(every=100, keep=2, best="eval/loss"),

@@ -4,7 +4,7 @@
     plmjax pretrain experiments/roberta_tiny.py --workdir runs/mine --data.input my_text/
 
 Result: held-out loss 4.53 nats per target after 4,000 steps (6.06, 5.01 and 4.65 after 1,000, 2,000 and 3,000), unigram
-entropy of the same targets 6.69; 28 % of the hidden tokens are predicted correctly. 30,000 tokens per second on two
+entropy of the same targets 6.69; 28 % of the masked tokens are predicted correctly. 30,000 tokens per second on two
 free cores, three minutes with the preparation; with other programs on these cores it took six and a half.
 
 As published except for the size: byte-level BPE that keeps capitals, full sentences across documents, new masks at

@@ -42,7 +42,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=1e-2, weight_decay=0.0),
         training=Training(steps=0, batch_size=8, log_every=50),
         finetuning=Finetuning(epochs=10.0, evaluations=1.0),
-        start=FromTokenEmbeddings(),
+        weight_mapping=FromTokenEmbeddings(),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 

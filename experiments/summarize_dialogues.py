@@ -19,7 +19,7 @@ ROUGE-1 24.9, ROUGE-2 3.9, ROUGE-L 20.7 and 3.76 nats per token.
 
 The model has learned the style of summaries and some topic words of a dialogue, but little of its content: "#Person1#
 and #Person2# talk about the audience of the movies." For the same sentence "#Person1# and #Person2# talk about it." for
-every dialogue, `plmjax.finetuning.metrics.judges.Rouge` gives 21.4, 3.1 and 17.9 (ROUGE-1, ROUGE-2 and ROUGE-L).
+every dialogue, `plmjax.finetuning.metrics.text_metrics.Rouge` gives 21.4, 3.1 and 17.9 (ROUGE-1, ROUGE-2 and ROUGE-L).
 
 Training as BART's authors fine-tuned on XSum, whose summaries are of one sentence too (fairseq examples/bart): label
 smoothing of 0.1, AdamW at 3e-5 with a warm-up of 2.5 % and linear decay, gradients clipped at 0.1, dropout of 0.1.

@@ -38,7 +38,7 @@ summarize_dialogues.
 
 import dataclasses
 
-from plmjax.experiment import Checkpoint, Experiment, Finetuning, Start, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training, WeightMapping
 from plmjax.finetuning.tasks.text_generation import Summarization
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.longformer.encoder_decoder import LedConfig
@@ -69,7 +69,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=3e-5, clip_norm=0.1),
         training=Training(steps=0, batch_size=32, log_every=50, remat="full"),
         finetuning=Finetuning(epochs=10.0, warmup=0.025, evaluations=0.5, dropout=0.1),
-        start=LedFromBart(),
+        weight_mapping=LedFromBart(),
         checkpoint=Checkpoint(every=0, keep=2, best="-eval/rougeL", prefer="best"),
     )
 
@@ -80,7 +80,7 @@ def large() -> Experiment:
         experiment(),
         model=LedConfig.large(),
         tokenizer=Tokenizer(kind="byte-bpe", vocab_size=4096, lowercase=False),
-        start=Start(),
+        weight_mapping=WeightMapping(),
     )
 
 
@@ -94,5 +94,5 @@ def tiny() -> Experiment:
         optimizer=dataclasses.replace(run.optimizer, learning_rate=1e-3),
         training=dataclasses.replace(run.training, batch_size=8, remat="none"),
         finetuning=dataclasses.replace(run.finetuning, epochs=6.0),
-        start=LedFromBart(length=512, attention_window=(64,), max_global_tokens=64),
+        weight_mapping=LedFromBart(length=512, attention_window=(64,), max_global_tokens=64),
     )

@@ -27,7 +27,7 @@ are trained on text only.
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
@@ -40,7 +40,7 @@ def experiment() -> Experiment:
         model=T5Config.base(),
         objective=SpanCorruption(z_loss=1e-4),
         tokenizer=Tokenizer(kind="t5-unigram", vocab_size=32100),
-        data=Data(layout=Blocks(), sequence_length=568, held_out=0.005),
+        data=Data(layout=Chunks(), sequence_length=568, held_out=0.005),
         optimizer=Adafactor(),
         training=Training(
             steps=1_000_000, batch_size=2048, log_every=100, evaluate_every=10_000, evaluation_batches=20, remat="full"

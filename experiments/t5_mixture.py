@@ -29,7 +29,7 @@ Deviation: there is no dropout, as in t5_tiny.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.metrics.judges import BleuAndChrf, ExactMatch, Rouge
+from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, ExactMatch, Rouge
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.models.t5 import T5Config
 from plmjax.training.optimizers import Adafactor

@@ -56,7 +56,7 @@ def experiment() -> Experiment:
         optimizer=AdamW(learning_rate=3e-3, weight_decay=0.0, clip_norm=5.0, frozen=("encoder/language_model",)),
         training=Training(steps=0, batch_size=8, log_every=50),
         finetuning=Finetuning(epochs=1.0, evaluations=1.0),
-        start=FromLanguageModel(TaglmConfig(hidden_size=100)),
+        weight_mapping=FromLanguageModel(TaglmConfig(hidden_size=100)),
         checkpoint=Checkpoint(every=0, keep=1, best="-eval/accuracy", prefer="best"),
     )
 
@@ -79,7 +79,7 @@ def elmo() -> Experiment:
     return dataclasses.replace(
         run,
         objective=dataclasses.replace(run.objective, mix_penalty=1e-3),
-        start=FromLanguageModel(ElmoTaggerConfig(hidden_size=100)),
+        weight_mapping=FromLanguageModel(ElmoTaggerConfig(hidden_size=100)),
     )
 
 
@@ -89,5 +89,5 @@ def words() -> Experiment:
     return dataclasses.replace(
         run,
         optimizer=dataclasses.replace(run.optimizer, frozen=()),
-        start=FromWordVectors(TaggerConfig(hidden_size=100)),
+        weight_mapping=FromWordVectors(TaggerConfig(hidden_size=100)),
     )

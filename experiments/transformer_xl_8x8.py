@@ -37,7 +37,7 @@ WikiText-103. None of these runs was made.
 
 import dataclasses
 
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
@@ -122,7 +122,7 @@ def _run(
         model=model,
         objective=objective,
         tokenizer=Tokenizer(kind=KINDS[corpus], vocab_size=model.vocab_size),
-        data=Data(layout=Streams(), format=corpus, sequence_length=model.mem_len),
+        data=Data(layout=ContiguousStreams(), format=corpus, sequence_length=model.mem_len),
         optimizer=AdamW(
             learning_rate=2.5e-4,
             schedule=Cosine(warmup_steps=warmup_steps),

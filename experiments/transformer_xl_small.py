@@ -13,7 +13,7 @@ Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, 
 as in gpt2_mini, and the learning rate was chosen for this model, with a warm-up.
 """
 
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
@@ -39,7 +39,7 @@ def experiment() -> Experiment:
             evaluation_mem_len=512, evaluation_clamp_len=128, evaluation_same_length=True
         ),
         tokenizer=Tokenizer(kind="word", vocab_size=60_000, lowercase=False),
-        data=Data(layout=Streams(), sequence_length=64, held_out=0.01),
+        data=Data(layout=ContiguousStreams(), sequence_length=64, held_out=0.01),
         optimizer=AdamW(
             learning_rate=1e-3, schedule=Cosine(warmup_steps=100), weight_decay=0.0, epsilon=1e-8, clip_norm=0.25
         ),

@@ -12,7 +12,7 @@ Deviation: there is no dropout, as in gpt2_tiny, and the learning rate was chose
 Deviation: byte-level BPE, whose ids are only roughly in the order of frequency, so that there is one cluster.
 """
 
-from plmjax.data.layouts import Streams
+from plmjax.data.layouts import ContiguousStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
@@ -28,7 +28,7 @@ def experiment() -> Experiment:
             evaluation_mem_len=256, evaluation_clamp_len=128, evaluation_same_length=True
         ),
         tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
-        data=Data(layout=Streams(), format="documentation", sequence_length=64, held_out=0.05),
+        data=Data(layout=ContiguousStreams(), format="documentation", sequence_length=64, held_out=0.05),
         optimizer=AdamW(
             learning_rate=2e-3, schedule=Cosine(warmup_steps=100), weight_decay=0.0, epsilon=1e-8, clip_norm=0.25
         ),

@@ -72,7 +72,7 @@ def new_source() -> Experiment:
         run,
         data=dataclasses.replace(run.data, **german, cut_sources=True),
         optimizer=dataclasses.replace(run.optimizer, frozen=FROZEN_AT_FIRST),
-        start=NewSourceEncoder(layers=2),
+        weight_mapping=NewSourceEncoder(layers=2),
     )
 
 
@@ -83,5 +83,5 @@ def all_parameters() -> Experiment:
         run,
         optimizer=AdamW(learning_rate=2e-4),
         finetuning=dataclasses.replace(run.finetuning, epochs=0.25),
-        start=experiment().start,
+        weight_mapping=experiment().weight_mapping,
     )

@@ -66,7 +66,7 @@ def task() -> Experiment:
     return dataclasses.replace(
         run,
         model=None,
-        start=AwdLstmDropouts(**DROPOUTS),
+        weight_mapping=AwdLstmDropouts(**DROPOUTS),
         tokenizer=Tokenizer(),
         data=dataclasses.replace(run.data, format="auto"),
         optimizer=dataclasses.replace(ADAM, learning_rate=4e-3, layer_decay=1 / 2.6),
@@ -83,7 +83,7 @@ def classifier() -> Experiment:
         optimizer=dataclasses.replace(ADAM, learning_rate=1e-2, layer_decay=1 / 2.6),
         training=Training(steps=0, batch_size=16, log_every=20),
         finetuning=Finetuning(epochs=6.0, unfreeze=1.0, evaluations=1.0),
-        start=AwdLstmDropouts(**DROPOUTS | {"output": 0.4}),
+        weight_mapping=AwdLstmDropouts(**DROPOUTS | {"output": 0.4}),
         checkpoint=Checkpoint(every=0, keep=1),
     )
 

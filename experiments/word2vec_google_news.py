@@ -18,7 +18,7 @@ Deviations: a step takes 65,536 words at once, while the released program has 12
 falls to 0; a tokenizer of words is trained on the text.
 """
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.negative_sampling import NegativeSampling
@@ -34,7 +34,7 @@ def experiment() -> Experiment:
             architecture=ContinuousBagOfWords(), negatives=3, threshold=1e-5, least=10, row_updates=32.0
         ),
         tokenizer=Tokenizer(kind="word", vocab_size=3_000_000),
-        data=Data(layout=Blocks(), sequence_length=512, held_out=0.0005),
+        data=Data(layout=Chunks(), sequence_length=512, held_out=0.0005),
         optimizer=StochasticGradientDescent(learning_rate=0.05, schedule=Linear(), clip_norm=0.0),
         training=Training(
             steps=1_530_000, batch_size=128, log_every=1_000, evaluate_every=50_000, evaluation_batches=100

@@ -19,7 +19,7 @@ Deviation: the rate decays to 0; in word2vec.c it ends at a ten-thousandth of th
 
 import dataclasses
 
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
@@ -34,7 +34,7 @@ def experiment() -> Experiment:
         model=Word2VecConfig.tiny(),
         objective=NegativeSampling(architecture=SkipGram()),
         tokenizer=Tokenizer(kind="word", vocab_size=8192),
-        data=Data(layout=Blocks(), format="documentation", sequence_length=64, held_out=0.05),
+        data=Data(layout=Chunks(), format="documentation", sequence_length=64, held_out=0.05),
         optimizer=StochasticGradientDescent(learning_rate=0.025, schedule=Linear(), clip_norm=0.0),
         training=Training(steps=4000, batch_size=32, log_every=200, evaluate_every=1000, evaluation_batches=100),
         checkpoint=Checkpoint(every=2000, keep=2),

@@ -59,7 +59,7 @@ LONGEST = (
     "parallel/test_hosts.py",
     "systems",
     "test_readme.py",
-    "strangers/test_strangers.py",
+    "third_party/test_strangers.py",
     "files/test_storage.py",
     "finetuning/test_kinds.py",
     "finetuning/test_run.py",
@@ -121,7 +121,7 @@ def on_one_device() -> Iterator[None]:
 
 ON_ONE_DEVICE = (
     "compression", "files", "finetuning", "generation", "inference", "interop", "models", "runs",
-    "strangers/test_windowed.py", "test_benchmarks.py", "test_outputs.py", "test_python_docs.py",
+    "third_party/test_windowed.py", "test_benchmarks.py", "test_outputs.py", "test_python_docs.py",
     "test_readme.py", "tpu/test_docs.py",
 )  # fmt: skip
 """Files and folders of tests whose runs take one device."""
@@ -185,7 +185,7 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from plmjax.contracts.execution import Execution
     from plmjax.contracts.system import Purpose
     from plmjax.data import tokenizers
-    from plmjax.data.layouts import Blocks
+    from plmjax.data.layouts import Chunks
     from plmjax.experiment import Data, Experiment, Training
     from plmjax.models.gpt2 import Gpt2Config
     from plmjax.objectives.next_token import NextToken
@@ -197,7 +197,7 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
     module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
-    data, training = Data(layout=Blocks(), sequence_length=DECODER_ROW), Training(unroll=1)
+    data, training = Data(layout=Chunks(), sequence_length=DECODER_ROW), Training(unroll=1)
     run = Experiment(model=config, objective=NextToken(), data=data, training=training)
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"

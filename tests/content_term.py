@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.attention_arrays import axes
-from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.contracts.bias_terms import BiasTerm
 
 FARTHEST = 3
 
 
 @flax.struct.dataclass
-class ContentTerm(ScoreTerm):
+class ContentTerm(BiasTerm):
     """q_i . distances[clip(j - i)] + key_bias . k_j + q_i . other_segment where i and j are of different segments.
 
     distances: [2 FARTHEST + 1, N H]. key_bias, other_segment: [N H]. Segments: int [B T] and [B S].

@@ -77,7 +77,7 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     assert str(tmp_path / "missing") in said and "tokenizer" not in said
     unfinished = tmp_path / "unfinished"
     shutil.copytree(small_run / "dataset", unfinished)
-    (unfinished / "ledger.json").unlink()
+    (unfinished / "manifest.json").unlink()
     assert "finished" in pretrain(unfinished)
     truncated = tmp_path / "truncated"
     shutil.copytree(small_run / "dataset", truncated)

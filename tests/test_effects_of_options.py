@@ -36,8 +36,8 @@ from plmjax.training.optimizers import Optimizer
 from plmjax.training.optimizers.schedules import Schedule
 from tests.conftest import on_one_device
 from tests.effects import Effects
-from tests.strangers import experiments as strangers
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments as strangers
+from tests.third_party.source import ChainSource
 
 EFFECTS = Effects("tests/test_effects_of_options.py")
 
@@ -363,7 +363,7 @@ OF_THE_STEP: dict[str, tuple[str, Callable[[str], int]]] = {
     "training.dtype": ("bfloat16", lambda text: text.count("xbf16>")),
     "training.gradient_dtype": ("bfloat16", lambda text: text.count("xbf16>")),
     "training.products": ("int8_dynamic", lambda text: text.count("xi8>")),
-    "training.dropout_generator": ("rbg", lambda text: text.count("rng_bit_generator")),
+    "training.dropout_prng": ("rbg", lambda text: text.count("rng_bit_generator")),
     "training.attention": ("blockwise", lambda text: text.count("stablehlo.while")),
     "training.unroll": ("2", lambda text: -text.count("stablehlo.while")),
     "training.remat": ("full", lambda text: text.count("dot_general")),

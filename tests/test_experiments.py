@@ -13,7 +13,7 @@ from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout
-from plmjax.experiment import Experiment, Mesh, Start
+from plmjax.experiment import Experiment, Mesh, WeightMapping
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
@@ -56,14 +56,14 @@ from tests.paths import ROOT
 
 def step_of(run: Experiment) -> tuple:
     """Return the classes of a step's start, objective and layout: all but its model, sizes and rates."""
-    return type(run.start), type(run.objective), type(getattr(run.data, "layout", None))
+    return type(run.weight_mapping), type(run.objective), type(getattr(run.data, "layout", None))
 
 
 def traced() -> list[ParameterSet]:
     """An experiment for each kind of step that begins in a way of its own; the others are nightly."""
     kinds = {name: step_of(experiments.load(str(ROOT / name))) for name in EXPERIMENTS}
     first = {one: name for name, one in reversed(kinds.items())}
-    by_day = {name for (begins, *_), name in first.items() if begins is not Start}
+    by_day = {name for (begins, *_), name in first.items() if begins is not WeightMapping}
     # One to four seconds each, for other models, which tests/systems has by day, other objectives, which
     # tests/training/test_step.py and tests/finetuning have, and other sizes, which test_its_sizes_fit has, and
     # test_goldens.py with their parameters: pytest -m nightly tests/test_experiments.py
@@ -113,17 +113,17 @@ LEARNED = {"labels", "relations"}
 
 def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
-    if isinstance(run.start, FromTokenEmbeddings | FromWordVectors):
+    if isinstance(run.weight_mapping, FromTokenEmbeddings | FromWordVectors):
         return Word2VecConfig.tiny()
-    if isinstance(run.start, GlobalFromLocal):
+    if isinstance(run.weight_mapping, GlobalFromLocal):
         return LongformerConfig.tiny(max_position_embeddings=4098)
-    if isinstance(run.start, LedFromBart):
+    if isinstance(run.weight_mapping, LedFromBart):
         return BartConfig.tiny(max_position_embeddings=run.data.target_length)
-    if isinstance(run.start, FromLanguageModel):
+    if isinstance(run.weight_mapping, FromLanguageModel):
         return ElmoConfig.tiny()
-    if isinstance(run.start, BiattentiveClassifier):
+    if isinstance(run.weight_mapping, BiattentiveClassifier):
         return CoveConfig.tiny()
-    if isinstance(run.start, AwdLstmDropouts):
+    if isinstance(run.weight_mapping, AwdLstmDropouts):
         return UlmfitConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
     if isinstance(run.objective, AnswerSearch):
         return XlnetConfig.tiny()
@@ -137,7 +137,7 @@ def complete(run: Experiment) -> Experiment:
     if run.objective is None:
         run = with_task(run, Description(experiments.load("bert_tiny"), 0, {}))
     if run.model is None:
-        model = run.start.model(fine_tuned(run))
+        model = run.weight_mapping.model(fine_tuned(run))
         run = dataclasses.replace(run, model=model)
     if run.finetuning is not None:
         run = epochs.in_steps(run, 10 * run.training.batch_size)

@@ -62,7 +62,7 @@ PRINTED_BY = {
         By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),
     ),
     "data/layouts": (By("pretrain"), By("plan"), By("bench")),
-    "data/layouts/blocks": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
+    "data/layouts/chunks": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
     "data/layouts/layout": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
     "data/mixing": (By("pretrain"), By("plan"), By("bench")), "data/mixture": (By("pretrain"), By("plan"), By("bench")),
     "data/pipeline": (By("pretrain"), By("bench")),
@@ -98,7 +98,7 @@ PRINTED_BY = {
     "finetuning/cross_view/translation:encode": ON_TASKS,
     "finetuning/tasks/text_pairs": (By("finetune"), By("evaluate")),
     "finetuning/tasks/text_pairs:rows": ON_TASKS, "finetuning/tasks/text_pairs:_texts": ON_TASKS,
-    "generation": (By("generate"),), "generation/writer:check": (By("generate"), WRITTEN),
+    "generation": (By("generate"),), "generation/batch_generator:check": (By("generate"), WRITTEN),
     "layers/words/adaptive_words": (By("pretrain"), By("plan"), By("bench")),
     "inference/embed": (By("embed"),), "inference/attention": (By("attention"),),
     "inference/fill_mask": (By("fill-mask"),), "inference/fill_gaps": (By("fill-mask"),),
@@ -171,7 +171,12 @@ def of_experiment(run: Experiment) -> Iterator[str]:
         for one in chosen.choices().values():
             yield from (f"{option}.{field.name}" for field in dataclasses.fields(one))
     yield from (f"--phases.0.{field.name}" for field in dataclasses.fields(Phase))  # a file may name some
-    places = {"--objective": run.objective, "--data": run.data, "--model": run.model, "--start": run.start}
+    places = {
+        "--objective": run.objective,
+        "--data": run.data,
+        "--model": run.model,
+        "--weight_mapping": run.weight_mapping,
+    }
     places |= {"--data.layout": run.data.layout} if not isinstance(run.data, Task) else {}
     for place, value in places.items():
         if value is None:  # fine-tuning takes the checkpoint's model

@@ -25,7 +25,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import check_parameters
 from plmjax.errors import UserError, listed, nearest, quoted
-from plmjax.experiment import Experiment, Start
+from plmjax.experiment import Experiment, WeightMapping
 from plmjax.files import storage
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.objectives.objective import Objective
@@ -96,9 +96,11 @@ def distil(
         other.experiment.model if other is not None else _model(source, layers, named),
     )
     if takes_layers:
-        run = dataclasses.replace(run, start=TakenLayers(layers, run.model))
+        run = dataclasses.replace(run, weight_mapping=TakenLayers(layers, run.model))
     elif other is None:
-        run = dataclasses.replace(run, start=RandomLayers(run.model) if student is None else RandomStudent(run.model))
+        run = dataclasses.replace(
+            run, weight_mapping=RandomLayers(run.model) if student is None else RandomStudent(run.model)
+        )
     run = _with_task(source, run)
     if isinstance(run.compression, SoftTargetDistillation) and run.compression.top_k:
         run = _with_stored(source, run, storage.path(output))
@@ -106,7 +108,7 @@ def distil(
     settings |= dataclasses.asdict(run.compression)
     settings = {name: value for name, value in settings.items() if name not in ("teacher", "checkpoint", "stored")}
     params, run = train(source, run, output, checkpoint=None if other is None else student)
-    run = dataclasses.replace(run, start=Start())
+    run = dataclasses.replace(run, weight_mapping=WeightMapping())
     constants = checkpoints.read_constants(storage.path(output) / TRAINING).get(INNER, ())
     print(f"distilled  {write(output, source, params, run, 'distil', settings, constants=constants)} in {output}")
 

@@ -16,9 +16,9 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.files import storage
+from plmjax.generation.batch_generator import NEW_TOKENS, Settings, settings_of
 from plmjax.generation.generate import Generator, Text, decoding_of, printable
 from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_words
-from plmjax.generation.writer import NEW_TOKENS, Settings, settings_of
 from plmjax.training.checkpoints import checkpoints
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from plmjax import experiment as experiments
 from plmjax.compression.compression import Compression, Params
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
-from plmjax.experiment import Data, Experiment, Start
+from plmjax.experiment import Data, Experiment, WeightMapping
 from plmjax.files import json_text, locks, storage
-from plmjax.objectives.wrapped import of_model
+from plmjax.objectives.wrapper import of_model
 from plmjax.parallel import hosts
 from plmjax.runs import epochs
 from plmjax.runs.finetuning import finetune
@@ -222,7 +222,7 @@ def composed(
     if run is own and isinstance(run.data, Data):
         path = "" if run.data.mixture.sources else source.dataset(run)
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=path, input=()))
-    run = dataclasses.replace(run, model=model or own.model, start=Start(), compression=compression)
+    run = dataclasses.replace(run, model=model or own.model, weight_mapping=WeightMapping(), compression=compression)
     return experiments.override(run, overrides, command)
 
 

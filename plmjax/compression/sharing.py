@@ -20,7 +20,7 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Objective
-from plmjax.objectives.sentence_pairs import MaskedTokensAndPairs
+from plmjax.objectives.sentence_pairs import MaskedLanguageModelWithPairs
 
 BERT, ALBERT = "bert/", "albert/"
 """Prefixes of the parameters of both encoders."""
@@ -81,7 +81,7 @@ def with_groups(model: ModelConfig, groups: int) -> AlbertConfig:
 
 def without_pairs(objective: Objective | None) -> Objective | None:
     """Return the masked language model of an objective that predicts the next sentence too, or the objective itself."""
-    if not isinstance(objective, MaskedTokensAndPairs):
+    if not isinstance(objective, MaskedLanguageModelWithPairs):
         return objective
     names = [field.name for field in dataclasses.fields(MaskedLanguageModel)]
     return MaskedLanguageModel(**{name: getattr(objective, name) for name in names})

@@ -1,6 +1,6 @@
 """Arrays that attention cuts together with its scores: into blocks of queries and keys, and into groups of heads.
 
-A condition of visibility or a score term is a dataclass of arrays. Its fields name the axes that attention may cut:
+A mask term or a bias term is a dataclass of arrays. Its fields name the axes that attention may cut:
 
     @flax.struct.dataclass
     class SameSegment(Condition):

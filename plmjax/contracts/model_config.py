@@ -13,9 +13,9 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerm
 from plmjax.contracts.system import ParameterGroup, Purpose, System, system_of
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Condition
 
 
 class ModelConfig:
@@ -117,7 +117,7 @@ class ModelConfig:
         return self._field("separator_token")
 
     @property
-    def windows(self) -> tuple[Condition, ...]:
+    def windows(self) -> tuple[MaskTerm, ...]:
         """Further conditions under which a token sees another one of its row, such as a window; none by default."""
         return ()
 
@@ -161,7 +161,7 @@ class ModelConfig:
             UserError: the system keeps no cache.
         """
         if self.system.cache is None:
-            self.system.refuse("keeps a cache of the tokens it has read", advice=Purpose.WRITING.advice)
+            self.system.refuse("keeps a cache of the tokens it has read", advice=Purpose.CAUSAL_LM.advice)
         return self.system.cache(self, batch, capacity, execution)
 
     def _field(self, name: str) -> Any:

@@ -5,7 +5,7 @@ A model file ends with one declaration,
     SYSTEM = declare(System(BertConfig, Kind.ENCODER, {Purpose.PRETRAINING: BertForPreTraining, ...}, ...))
 
 and `config.system` finds it by the class of the config. The config holds the numbers and the declaration everything
-else. The rest of the project names only a purpose, `config.module(Purpose.WRITING, execution)`. If a system lacks a
+else. The rest of the project names only a purpose, `config.module(Purpose.CAUSAL_LM, execution)`. If a system lacks a
 purpose, `modules` has no entry for it, and `System.require` raises an error that lists the purposes of the system.
 """
 
@@ -34,28 +34,28 @@ class Purpose(enum.Enum):
     """The module that is trained by the pretraining task of the system."""
     MASKED_TOKENS = "restores masked tokens", "use an encoder such as BERT"
     """The module returns scores over the vocabulary for every token, or for the tokens at `masked_positions`."""
-    WRITING = "writes text", "use a decoder or an encoder-decoder"
+    CAUSAL_LM = "writes text", "use a decoder or an encoder-decoder"
     """The module reads tokens that follow those in a cache and returns the next token's `scores`
     (layers/attention/cache.py).
     """
-    TEXT_TO_TEXT = "writes a text given another", "fine-tune an encoder-decoder, a GPT or a GPT-2"
+    SEQ2SEQ = "writes a text given another", "fine-tune an encoder-decoder, a GPT or a GPT-2"
     """The same module, for learning to generate a text from another text."""
     ENCODING = "has an encoder", "use an encoder"
     """The model without a head. Its name is `System.name`."""
     EMBEDDING = "embeds a text alone", "use BERT, RoBERTa, ALBERT, ELECTRA, ELMo or another encoder"
     """The same module, if the ids or the characters of one text are its only inputs."""
-    TEXT_LABELS = "labels texts", "fine-tune an encoder, a GPT or a BART"
+    SEQUENCE_CLASSIFICATION = "labels texts", "fine-tune an encoder, a GPT or a BART"
     """The module returns `num_labels` logits for every row; `num_labels` is the third argument."""
-    TOKEN_LABELS = "labels words", "fine-tune an encoder"
+    TOKEN_CLASSIFICATION = "labels words", "fine-tune an encoder"
     """The module returns `num_labels` logits for every token, the third argument. The fourth is true to mix the layers.
     """
-    CHOICES = "ranks the choices of a question", "fine-tune an encoder or a GPT"
+    MULTIPLE_CHOICE = "ranks the choices of a question", "fine-tune an encoder or a GPT"
     """The module returns one score for every choice of a question."""
-    ANSWERS = "finds answers in a text", "fine-tune an encoder, a GPT or a BART"
+    QUESTION_ANSWERING = "finds answers in a text", "fine-tune an encoder, a GPT or a BART"
     """The module returns two scores for every token: as the first and as the last token of an answer."""
     ANSWER_SEARCH = "searches a text for answers", "fine-tune an XLNet"
     """The module returns the most likely starts of an answer, the most likely ends for each, and if there is one."""
-    VIEWS = "learns from restricted views of a sentence", "begin with experiments/cvt.py"
+    MULTI_VIEW = "learns from restricted views of a sentence", "begin with experiments/cvt.py"
     """The module predicts from parts of a sentence. The third argument is the heads of the tasks."""
 
     def __init__(self, words: str, advice: str) -> None:
@@ -93,7 +93,7 @@ def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | No
     return None if longest is None else (longest, prefixes[longest])
 
 
-class RemovableParts(Protocol):
+class Prunable(Protocol):
     """Removal of attention heads and of features inside the feed-forward networks.
 
     Parameters are dicts from path to array. Each function returns those of another model, and its config.
@@ -156,7 +156,7 @@ class System:
     token_table: str | None = None
     token_vectors: Callable[[Mapping[str, Any]], Any] | None = None
     cache: Callable[[Any, int, int, Execution], Cache | None] | None = None
-    removable: RemovableParts | None = None
+    prunable: Prunable | None = None
     packs: bool = True
     backwards: bool = False
     instead: str = ""

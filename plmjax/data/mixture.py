@@ -258,7 +258,7 @@ class MixtureSource(RowSource):
         rows = self.rows("train", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places
         stages, given = self._stages(phase), self._given(phase, start)
-        keys = {name: order.fold(self._key(phase), _number(name)) for name in self._sources}
+        keys = {name: order.fold_in(self._key(phase), _number(name)) for name in self._sources}
         whole = {name: place for place, name in enumerate(self._whole)}
         in_pieces = {
             name: source.numbered(phase, keys[name], given.get(name, 0)) for name, source in self._in_pieces.items()

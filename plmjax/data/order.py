@@ -20,23 +20,23 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     return bits ^ bits >> np.uint64(31)
 
 
-def fold(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
+def fold_in(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
     """Return a key made of `key` and `number`, uint64 of their broadcast shape. It also serves as 64 random bits."""
     key, number = (np.atleast_1d(np.asarray(value)).astype(np.uint64) for value in (key, number))
     return _mix(_mix(key + _GOLDEN) + (number + np.uint64(1)) * _GOLDEN)
 
 
-def below(bits: np.ndarray, size: np.ndarray | int) -> np.ndarray:
+def randint(bits: np.ndarray, size: np.ndarray | int) -> np.ndarray:
     """Return uniform int64 in 0..size-1 from random bits, for sizes up to 2**32."""
     return ((bits >> np.uint64(32)) * np.asarray(size).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
-def chance(bits: np.ndarray, probability: float) -> np.ndarray:
+def bernoulli(bits: np.ndarray, probability: float) -> np.ndarray:
     """Return bools that are true with `probability`, from random bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 < probability
 
 
-def heads(key: np.ndarray, tosses: np.ndarray) -> np.ndarray:
+def binomial(key: np.ndarray, tosses: np.ndarray) -> np.ndarray:
     """Return the number of heads among `tosses` fair coin tosses, int64. Each toss is one random bit."""
     count = np.zeros(len(tosses), np.int64)
     left = tosses.astype(np.int64)
@@ -44,7 +44,7 @@ def heads(key: np.ndarray, tosses: np.ndarray) -> np.ndarray:
     word = 0
     while active.size:
         used = np.minimum(left[active], 64)
-        count[active] += np.bitwise_count(fold(key[active], word) >> (64 - used).astype(np.uint64))
+        count[active] += np.bitwise_count(fold_in(key[active], word) >> (64 - used).astype(np.uint64))
         left[active] -= used
         active = active[left[active] > 0]
         word += 1
@@ -62,13 +62,13 @@ def permute(places: np.ndarray, size: np.ndarray | int, key: np.ndarray | int) -
     sides = [(columns := math.isqrt(one - 1) + 1, -(-one // columns), one) for one in distinct.tolist()]
     sides = np.array(sides, np.uint64).reshape(-1, 3)[which]
     all_columns, all_rows, sizes = np.broadcast_to(sides, (*out.shape, 3)).T
-    key = np.broadcast_to(fold(key, 0), out.shape)
+    key = np.broadcast_to(fold_in(key, 0), out.shape)
     walking = np.arange(len(out))
     while walking.size:
         columns, rows = all_columns[walking], all_rows[walking]
         row, column = np.divmod(out[walking], columns)
         for round_ in range(_ROUNDS):
-            keys = fold(key[walking], round_)
+            keys = fold_in(key[walking], round_)
             row = (row + _mix(keys + column * _GOLDEN) % rows) % rows
             column = (column + _mix(~keys + row * _GOLDEN) % columns) % columns
         out[walking] = row * columns + column
@@ -83,4 +83,4 @@ def shuffled(numbers: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarra
     multiple of `size` hold every row once.
     """
     epoch, place = np.divmod(np.asarray(numbers, np.int64), size)
-    return permute(place, size, fold(key, epoch))
+    return permute(place, size, fold_in(key, epoch))

@@ -143,7 +143,7 @@ class RowSource(abc.ABC):
 
     def _key(self, phase: Any) -> np.ndarray:
         """Return the key of the order of a phase's rows."""
-        return order.fold(order.fold(self._seed, 1), phase.index)
+        return order.fold_in(order.fold_in(self._seed, 1), phase.index)
 
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)

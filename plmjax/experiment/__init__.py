@@ -18,10 +18,10 @@ from plmjax.experiment.settings import (
     Finetuning,
     Hosts,
     Mesh,
-    Start,
     Tokenizer,
     Tracking,
     Training,
+    WeightMapping,
 )
 
 __all__ = [
@@ -36,10 +36,10 @@ __all__ = [
     "Mesh",
     "Mixture",
     "Phase",
-    "Start",
     "Tokenizer",
     "Tracking",
     "Training",
+    "WeightMapping",
     "catalogue",
     "differences",
     "flatten",

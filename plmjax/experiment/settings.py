@@ -160,7 +160,7 @@ class Training:
     """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Gradients of matrices have
     the dtype of the products anyway, and along rings those of embedding tables too.
     """
-    dropout_generator: str = "auto"
+    dropout_prng: str = "auto"
     """Random number generator of dropout: threefry2x32, the same on every mesh; rbg, the fast
     generator of the chip, with which each device draws numbers for its own rows; or auto: rbg on TPU, threefry2x32
     elsewhere.
@@ -298,7 +298,7 @@ class Tracking:
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class WeightMapping:
     """The mapping of a checkpoint's parameters (`--from`) to those of the run; this class changes nothing.
 
     A subclass maps them to another depth, length or system: every second layer, repeated positions, a renamed encoder.
@@ -339,7 +339,7 @@ class Experiment:
     training: Training = Training()
     finetuning: Finetuning | None = None
     """`Finetuning` if the data is a task; None for pretraining."""
-    start: Start = Start()
+    weight_mapping: WeightMapping = WeightMapping()
     """The mapping of the parameters of the checkpoint in --from to those of the run."""
     checkpoint: Checkpoint = Checkpoint()
     mesh: Mesh = Mesh()

@@ -12,7 +12,7 @@ from plmjax.experiment import Experiment, Mesh
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.tasks.task import Examples, Outputs, TaskObjective
-from plmjax.generation.writer import Writer
+from plmjax.generation.batch_generator import BatchGenerator
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import hosts
 from plmjax.training import program as programs
@@ -85,7 +85,7 @@ class Forward:
         if run.compression is not None:
             flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), model)
             params = flax.traverse_util.unflatten_dict(flat, sep="/")
-        writer = Writer(model, params, vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
+        writer = BatchGenerator(model, params, vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
         prompts = encoded.prompts()
         settings, count = self._objective.writing(), jax.process_count()
         _, longest = settings.lengths(before=1)

@@ -70,7 +70,7 @@ class CausalDecoder:
         """Read all prompt tokens at once. There is no source."""
         cache = self.config.empty_cache(prompt.shape[0], capacity, self.execution)
         count, width = prompt.shape
-        # Positions as visibility counts them: the mask hides the padding before the prompt.
+        # Positions as `MaskTerms` counts them: the mask hides the padding before the prompt.
         prefix = {"prefix_lengths": jnp.full(count, width, jnp.int32)} if self.reads_prefix else {}
         return self._read(variables, prompt, prompt_mask, cache, **prefix)
 
@@ -85,7 +85,7 @@ class CausalDecoder:
     def _read(
         self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, cache: Cache, **prefix: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        module = self.config.module(Purpose.WRITING, self.execution)
+        module = self.config.module(Purpose.CAUSAL_LM, self.execution)
         output = module.apply(variables, tokens, attention_mask=mask, cache=cache, **prefix)
         return output.scores.last_logits(), output.cache
 
@@ -109,7 +109,7 @@ class SourceDecoder:
         capacity: int,
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
         """Read the source, then the beginning of each text."""
-        module = self.config.module(Purpose.WRITING, self.execution)
+        module = self.config.module(Purpose.CAUSAL_LM, self.execution)
         read = module.apply(variables, **source, method="encode")
         cache = self.config.empty_cache(prompt.shape[0], capacity, self.execution)
         return self._read(variables, prompt, prompt_mask, read, cache)
@@ -128,7 +128,7 @@ class SourceDecoder:
     def _read(
         self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, source: SourceKeyValues, cache: Cache
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
-        module = self.config.module(Purpose.WRITING, self.execution)
+        module = self.config.module(Purpose.CAUSAL_LM, self.execution)
         output = module.apply(variables, tokens, source, decoder_attention_mask=mask, cache=cache, method="decode")
         return output.scores.last_logits(), (source, output.cache)
 

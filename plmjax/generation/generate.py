@@ -14,9 +14,9 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mesh
+from plmjax.generation.batch_generator import ONE_DEVICE, BatchGenerator, Settings, Tokens, settings_of
 from plmjax.generation.options import GREEDY, Decoding, Generation
-from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
-from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
+from plmjax.objectives.capabilities import GeneratesText, ReadsPrefix
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
@@ -62,7 +62,7 @@ def generate(
 
 def decoding_of(run: Experiment) -> tuple[Decoding, str]:
     """Return the default settings of generation for a run's model, and their origin."""
-    if isinstance(run.objective, WritesTexts):
+    if isinstance(run.objective, GeneratesText):
         return run.objective.decoding(), "the task"
     # As transformers, whose models are the ones with stored settings: greedy decoding if these leave it open.
     return Generation() if run.generation is None else run.generation.over(GREEDY), "the checkpoint"
@@ -87,7 +87,7 @@ class Generator:
         run: Experiment | None = None,
         max_unknown: float = MAX_UNKNOWN,
     ) -> None:
-        """Initialize a `Writer` with these additional arguments.
+        """Initialize a `BatchGenerator` with these additional arguments.
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
         run: the run that trained the model. Its objective decides how prompts are read. None: as by a language model.
@@ -100,7 +100,7 @@ class Generator:
         if run is not None:
             decoding, reads_prefix = decoding_of(run)[0], isinstance(run.objective, ReadsPrefix)
         self.settings = settings_of(decoding.over(GREEDY))
-        self._writer = Writer(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
+        self._writer = BatchGenerator(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
 
     @classmethod
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
@@ -109,13 +109,13 @@ class Generator:
         The names of gaps in a prompt, <mask> or <extra_id_0>, are read as such; other special tokens are plain text.
 
         Raises:
-            UserError: there is no checkpoint, or an error of `Writer`.
+            UserError: there is no checkpoint, or an error of `BatchGenerator`.
         """
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
         execution = programs.execution(run, jax.default_backend())
         tokenizer = description.load_tokenizer()
-        if not isinstance(run.objective, WritesTexts):  # a source of a task is read as those that were trained on
+        if not isinstance(run.objective, GeneratesText):  # a source of a task is read as those that were trained on
             tokenizer = tokenizer.reading(tokenizer.vocabulary.gaps)
         return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)
 
@@ -131,7 +131,7 @@ class Generator:
 
     @property
     def _has_task(self) -> bool:
-        return self._run is not None and isinstance(self._run.objective, WritesTexts)
+        return self._run is not None and isinstance(self._run.objective, GeneratesText)
 
     def __call__(self, prompts: Sequence[str], settings: Settings | None = None) -> list[list[Text]]:
         """Return the texts of each prompt, in the order of the prompts.

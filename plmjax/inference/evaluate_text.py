@@ -137,7 +137,7 @@ def _split(split: str | None, format: str) -> str:
 def _is_prepared(data: Path) -> bool:
     from plmjax.data import store
 
-    return (data / store.LEDGER).exists()
+    return (data / store.MANIFEST).exists()
 
 
 def _source(

@@ -17,8 +17,8 @@ import jax
 from plmjax.contracts.system import Kind
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, quoted
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.writer import Settings, Writer
 from plmjax.inference.fill_mask import GAP
 from plmjax.inference.rows import check_special
 from plmjax.objectives.objective import Objective
@@ -96,7 +96,9 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
         eos_token_id=(vocabulary.document_end, *stop),
         forced_bos_token_id=first,
     )
-    writer = Writer(run.model, params, vocabulary, programs.execution(run, jax.default_backend()), source=checkpoint)
+    writer = BatchGenerator(
+        run.model, params, vocabulary, programs.execution(run, jax.default_backend()), source=checkpoint
+    )
     (written,) = writer([source], settings)
     filled = []
     for one in written:

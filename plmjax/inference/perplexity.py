@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from plmjax.data.layouts import Blocks, Streams
+from plmjax.data.layouts import Chunks, ContiguousStreams
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
@@ -75,9 +75,9 @@ def sliding(run: Experiment, window: int | None = None, stride: int | None = Non
         UserError: the model is not a language model, or a window or a stride is out of range.
     """
     task, length, phase = language_model(run), row_length(run, window), run.resolved_phases[-1]
-    layout = run.data.layout if isinstance(run.data.layout, Blocks) else Blocks()
+    layout = run.data.layout if isinstance(run.data.layout, Chunks) else Chunks()
     if stride is not None:
-        if isinstance(layout, Streams):
+        if isinstance(layout, ContiguousStreams):
             raise UserError(
                 "Expected no --stride for a model that carries its state from row to row, so that each token is given "
                 f"all before it, found {stride}; leave it out."

@@ -11,14 +11,14 @@ import flax.linen as nn
 
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import (
-    Blocks,
+    BidirectionalStreams,
+    Chunks,
     ContinuedPairs,
     FullSentences,
     PairedStreams,
-    Segments,
     SentenceOrder,
     SentencePairs,
-    TwoWayStreams,
+    SingleSegment,
     Windows,
 )
 from plmjax.data.layouts.layout import Layout
@@ -81,7 +81,7 @@ def _translation_of_text(config: TransformerConfig) -> Pretraining:
 
 def _reformer(config: ReformerConfig) -> Pretraining:
     """Return the next token of enwik8's rows for a decoder; no encoder was published."""
-    decoder = Pretraining(NextToken(), Blocks(), 65_536)
+    decoder = Pretraining(NextToken(), Chunks(), 65_536)
     return decoder if config.is_decoder else Pretraining(MaskedLanguageModel(), FullSentences(), 65_536)
 
 
@@ -92,16 +92,16 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     BartConfig: Pretraining(Denoising(), FullSentences(), 512),
     BertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     DistilBertConfig: Pretraining(MaskedLanguageModel(), FullSentences(), 512),
-    ElectraConfig: Pretraining(ElectraPretraining(), Segments(), 128),
-    ElmoConfig: Pretraining(BidirectionalLanguageModel(), TwoWayStreams(), 20),
-    GptConfig: Pretraining(NextToken(), Blocks(), 512),
-    Gpt2Config: lambda config: Pretraining(NextToken(), Blocks(), config.longest),
+    ElectraConfig: Pretraining(ElectraPretraining(), SingleSegment(), 128),
+    ElmoConfig: Pretraining(BidirectionalLanguageModel(), BidirectionalStreams(), 20),
+    GptConfig: Pretraining(NextToken(), Chunks(), 512),
+    Gpt2Config: lambda config: Pretraining(NextToken(), Chunks(), config.longest),
     LedConfig: lambda config: Pretraining(Denoising(), FullSentences(), config.longest_target),  # which it writes whole
     LongformerConfig: Pretraining(RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     ReformerConfig: _reformer,
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
-    T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
+    T5Config: Pretraining(_SPANS, Chunks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
     TransformerConfig: _translation_of_text,
     XlnetConfig: Pretraining(PermutationLanguageModel(), ContinuedPairs(), 512),
     UlmfitConfig: Pretraining(AwdLstmPretraining(), Windows(overlap=20), 92),  # fastai's mean length
@@ -141,10 +141,10 @@ def _questions(objective: type[SpanExtraction], module: nn.Module) -> tuple[Task
 
 
 FINETUNING: Mapping[Purpose, Callable[[nn.Module, Sequence[str]], tuple[TaskObjective, Task]]] = {
-    Purpose.TEXT_LABELS: _sentences,
-    Purpose.TOKEN_LABELS: _tagging,
-    Purpose.CHOICES: lambda module, labels: (MultipleChoice(), Choices()),
-    Purpose.ANSWERS: lambda module, labels: _questions(SpanExtraction, module),
+    Purpose.SEQUENCE_CLASSIFICATION: _sentences,
+    Purpose.TOKEN_CLASSIFICATION: _tagging,
+    Purpose.MULTIPLE_CHOICE: lambda module, labels: (MultipleChoice(), Choices()),
+    Purpose.QUESTION_ANSWERING: lambda module, labels: _questions(SpanExtraction, module),
     Purpose.ANSWER_SEARCH: lambda module, labels: _questions(AnswerSearch, module),
 }
 """Purpose of a module with a head -> module, names of its labels -> the task and its data."""
@@ -159,7 +159,7 @@ def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[Objective, D
     for purpose in purposes:
         if purpose in FINETUNING:
             return FINETUNING[purpose](module, labels)
-    if Purpose.TEXT_TO_TEXT in purposes and type(config) is TransformerConfig:  # the system is for translation alone
+    if Purpose.SEQ2SEQ in purposes and type(config) is TransformerConfig:  # the system is for translation alone
         return _translation(module, labels)
     found = PRETRAINING[type(config)]
     found = found(config) if callable(found) else found

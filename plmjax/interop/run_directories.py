@@ -25,8 +25,8 @@ from plmjax.experiment import Data, Experiment
 from plmjax.files import json_text, locks, storage
 from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.batch_generator import settings_of
 from plmjax.generation.options import Generation, in_words
-from plmjax.generation.writer import settings_of
 from plmjax.interop import (
     config_json,
     generation_settings,
@@ -46,7 +46,7 @@ from plmjax.interop.transformers_files import CONFIG
 from plmjax.layers import int8
 from plmjax.layers.text_vectors import TextVectors
 from plmjax.models.families import low_rank
-from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
+from plmjax.objectives.capabilities import GeneratesText, ReadsPrefix
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
@@ -276,9 +276,9 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 
 def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
     """Return the run without removed parts, as transformers has it, and a sentence on the parts that were filled."""
-    if run.model.system.removable is None:
+    if run.model.system.prunable is None:
         return params, run, []
-    flat, model = run.model.system.removable.filled(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
+    flat, model = run.model.system.prunable.filled(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
     if model == run.model:
         return params, run, []
     note = "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"
@@ -294,10 +294,10 @@ def _written_generation(
     """
     run, config = description.experiment, dataclasses.asdict(description.experiment.model)
     chosen = huggingface.adapter_of(model).architectures[architecture]
-    if chosen.module is not run.model.system.modules.get(Purpose.WRITING):
+    if chosen.module is not run.model.system.modules.get(Purpose.CAUSAL_LM):
         return None, []
     end = description.load_tokenizer().vocabulary.document_end if description.tokenizer else -1
-    decoding = run.objective.decoding() if isinstance(run.objective, WritesTexts) else run.generation
+    decoding = run.objective.decoding() if isinstance(run.objective, GeneratesText) else run.generation
     content, lost = generation_settings.write(decoding, config, end)
     lacks = [lost] if lost else []
     if isinstance(run.objective, ReadsPrefix):
@@ -323,7 +323,7 @@ def claim(folder: Path, architecture: str, step: int) -> None:
 
 def _writes(module: nn.Module) -> bool:
     """Return whether a module is the one that generates text."""
-    return Purpose.WRITING in module.config.system.purposes(module)
+    return Purpose.CAUSAL_LM in module.config.system.purposes(module)
 
 
 def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture: str) -> Template:

@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.visibility import EXCLUDED
+from plmjax.contracts.mask_terms import EXCLUDED
 
 
 class Possible(NamedTuple):

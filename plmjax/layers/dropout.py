@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.layers.mesh_places import places
+from plmjax.layers.partitioning import partition_spec
 
 TILE_ROWS = 32
 """Number of rows in a tile of a TPU's memory that holds bools."""
@@ -86,7 +86,7 @@ def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...])
     implementation, mesh = str(jax.random.key_impl(key)), jax.sharding.get_abstract_mesh()
     if is_threefry(key) or mesh.empty or mesh.size == 1:
         return jax.random.bits(key, shape, jnp.uint32)
-    divided = places(shape, axes)
+    divided = partition_spec(shape, axes)
     names = tuple(jax.tree.leaves(tuple(divided)))
 
     def piece(number: jax.Array, data: jax.Array) -> jax.Array:

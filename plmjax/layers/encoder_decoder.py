@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from plmjax.contracts.attentions import EncoderDecoderAttentions
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.scores import TokenScores
-from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.stack import stack
@@ -69,9 +69,9 @@ class SourceKeyValues:
     key_values: KeyValues
     attention_mask: jax.Array
 
-    def visibility(self) -> Visibility:
+    def mask_terms(self) -> MaskTerms:
         """Return the part of the source that every token of the decoder sees."""
-        return Visibility.of_rows(self.attention_mask, None)
+        return MaskTerms.of_rows(self.attention_mask, None)
 
 
 def project_source(layers: nn.Module, depth: int, execution: Execution, encoded: jax.Array) -> KeyValues:

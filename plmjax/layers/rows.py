@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.mask_terms import Causal, MaskTerms
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.visibility import Causal, Visibility
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.tokens import check_token_inputs
 
@@ -16,13 +16,13 @@ class EncoderRows:
     """The inputs of an encoder's layers for the rows of a call.
 
     positions: int [B S].
-    visibility: the tokens that every token sees.
+    mask_terms: the tokens that every token sees.
     mask: [B S], 1 for real tokens; None if all are real.
     segment_ids: int [B S], the packed sequence of each token, 0 for padding; None without packing.
     """
 
     positions: jax.Array
-    visibility: Visibility
+    mask_terms: MaskTerms
     mask: jax.Array | None
     segment_ids: jax.Array | None
 
@@ -47,7 +47,7 @@ def read_source(
     """Convert the inputs of an encoder's call, [B S] each (see `EncoderDecoderModel`), to the inputs of its layers."""
     check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
     positions = _or_in_order(positions, input_ids)
-    return EncoderRows(positions, Visibility.of_rows(attention_mask, segment_ids), attention_mask, segment_ids)
+    return EncoderRows(positions, MaskTerms.of_rows(attention_mask, segment_ids), attention_mask, segment_ids)
 
 
 def read_rows(
@@ -64,15 +64,15 @@ def read_rows(
     others = attention_mask, positions, segment_ids
     check_token_inputs(config.longest_target, config.option(limit), input_ids, *others)
     if cache is None:
-        visibility = Visibility.of_rows(attention_mask, segment_ids).also(Causal(prefix_lengths), *config.windows)
-        return DecoderRows(_or_in_order(positions, input_ids), visibility, attention_mask, segment_ids, None)
+        mask_terms = MaskTerms.of_rows(attention_mask, segment_ids).also(Causal(prefix_lengths), *config.windows)
+        return DecoderRows(_or_in_order(positions, input_ids), mask_terms, attention_mask, segment_ids, None)
     if segment_ids is not None:
         raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
     mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
     positions = cache.positions(mask) if positions is None else positions
     cache = cache.with_mask(mask)
-    visibility = cache.visibility(prefix_lengths).also(*config.windows)
-    return DecoderRows(positions, visibility, attention_mask, None, cache)
+    mask_terms = cache.mask_terms(prefix_lengths).also(*config.windows)
+    return DecoderRows(positions, mask_terms, attention_mask, None, cache)
 
 
 def _or_in_order(positions: jax.Array | None, input_ids: jax.Array) -> jax.Array:

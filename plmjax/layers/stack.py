@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
-from plmjax.contracts.parameter_pieces import gather, is_piece
+from plmjax.contracts.sharded_parameter import gather, is_sharded
 from plmjax.layers.attention.recording import record_layers, recorded, wanted
 from plmjax.layers.int8 import RANGES
 
@@ -45,7 +45,7 @@ def stack(
     Returns:
         the last x, and the outputs of the layers besides x, arrays [length ...].
     """
-    if any(map(is_piece, jax.tree.leaves(layer.variables.get("params"), is_leaf=is_piece))):
+    if any(map(is_sharded, jax.tree.leaves(layer.variables.get("params"), is_leaf=is_sharded))):
         run = _gathered_ahead
     else:
         parameters = {
@@ -113,21 +113,21 @@ def _with_weights(run: Callable[..., tuple], body: Body, *arguments: Any) -> tup
 def _gathered_ahead(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes
 ) -> tuple[jax.Array, Lanes]:
-    """Run x through the layers of which every device has pieces (`plmjax.contracts.parameter_pieces`).
+    """Run x through the layers of which every device has pieces (`plmjax.contracts.sharded_parameter`).
 
     Each iteration gathers the parameters of the next layer. In the backward pass it so sums the gradient of the next
     layer. Neither needs the other computation of the iteration, so both can run beside it.
     """
     params = layer.variables["params"]
-    leaves, structure = jax.tree.flatten(params, is_leaf=is_piece)
-    pieces = [leaf for leaf in leaves if is_piece(leaf)]
-    whole = [leaf for leaf in leaves if not is_piece(leaf)]
+    leaves, structure = jax.tree.flatten(params, is_leaf=is_sharded)
+    pieces = [leaf for leaf in leaves if is_sharded(leaf)]
+    whole = [leaf for leaf in leaves if not is_sharded(leaf)]
     keys = {name: jax.random.split(layer.make_rng(name), length) for name in layer.scope.rngs}
     apply = nn.apply(body, layer.clone(parent=None))
 
     def step(gathered: list, whole: list, x: jax.Array, lanes: Lanes, keys: dict) -> tuple[jax.Array, Lanes]:
         gathered, whole = iter(gathered), iter(whole)
-        params = structure.unflatten([next(gathered if is_piece(leaf) else whole) for leaf in leaves])
+        params = structure.unflatten([next(gathered if is_sharded(leaf) else whole) for leaf in leaves])
         return apply({"params": params}, x, lanes, rngs=keys)
 
     step = _rematerialised(step, execution, prevent_cse=execution.unroll > 1, remat=jax.checkpoint)

@@ -37,14 +37,14 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerm, MaskTerms
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import as_bias, as_scale
-from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.contracts.visibility import Condition, Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import OWN, recorded
@@ -174,7 +174,7 @@ class AdaptiveSpanConfig(ModelConfig):
 
 
 @flax.struct.dataclass
-class WithinSpan(Condition):
+class WithinSpan(MaskTerm):
     """A condition that the key is a persistent vector, or 1 to `span` tokens before the query in its document.
 
     query_documents: int [B T]. key_documents: int [B S], with any number for a persistent vector; 0 for empty places.
@@ -195,7 +195,7 @@ class WithinSpan(Condition):
 
 
 @flax.struct.dataclass
-class SoftSpan(ScoreTerm):
+class SoftSpan(BiasTerm):
     """The logarithm of the mask m(d) of each head.
 
     spans: z S, float32 [B N 1 1]: a copy for each row, since devices would add up a gradient [N T S] of shared ones.
@@ -223,7 +223,7 @@ class AdaptiveSpanLayer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, memory: jax.Array, visibility: Visibility, positions: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, memory: jax.Array, mask_terms: MaskTerms, positions: jax.Array) -> jax.Array:
         """Map [B T D] to [B T D].
 
         Args:
@@ -257,7 +257,7 @@ class AdaptiveSpanLayer(nn.Module):
             PositionalScores(jnp.zeros((config.n_head, config.head_size)), table, x.shape[1], self.execution.kernels),
             SoftSpan(spans, config.ramp, config.persistent_size),
         )
-        y = attention.attend(x, key_values, visibility, terms, deterministic=self.deterministic)
+        y = attention.attend(x, key_values, mask_terms, terms, deterministic=self.deterministic)
         x = nn.with_logical_constraint(attention_norm(x + y), ROW)
         if config.persistent_size:
             return x
@@ -336,12 +336,12 @@ class AdaptiveSpanModel(nn.Module):
         documents = segment_documents(memory, length, attention_mask, None)
         keys = jnp.concatenate([memory.documents[:, config.attn_span - past :], documents], axis=1)
         keys = jnp.pad(keys, ((0, 0), (persistent, 0)))
-        visibility = Visibility((WithinSpan(documents, keys, config.span, persistent),), query_offset=persistent + past)
+        mask_terms = MaskTerms((WithinSpan(documents, keys, config.span, persistent),), query_offset=persistent + past)
         x = nn.with_logical_constraint(self.words(input_ids), ROW)
         positions = copied(self._distances(length, persistent + past).astype(self.execution.dtype), rows)
 
         def body(layer: AdaptiveSpanLayer, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return layer(x, memory, visibility, positions), x
+            return layer(x, memory, mask_terms, positions), x
 
         layers = AdaptiveSpanLayer(config, self.execution, deterministic, name="layers")
         read = memory.hidden[:, :, config.attn_span - past :]
@@ -406,7 +406,7 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: AdaptiveSpanForCausalLM,
-            Purpose.WRITING: AdaptiveSpanForCausalLM,
+            Purpose.CAUSAL_LM: AdaptiveSpanForCausalLM,
             Purpose.ENCODING: AdaptiveSpanModel,
             Purpose.EMBEDDING: AdaptiveSpanModel,
         },

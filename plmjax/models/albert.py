@@ -27,9 +27,9 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
@@ -148,10 +148,10 @@ class LayerGroup(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visibility: Visibility) -> jax.Array:
+    def __call__(self, x: jax.Array, mask_terms: MaskTerms) -> jax.Array:
         """Take and return the same as `BertLayer`."""
         for inner in range(self.config.inner_group_num):
-            x = BertLayer(self.config, self.execution, self.deterministic, name=f"layer_{inner}")(x, visibility)
+            x = BertLayer(self.config, self.execution, self.deterministic, name=f"layer_{inner}")(x, mask_terms)
         return x
 
 
@@ -166,7 +166,7 @@ class SharedLayers(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
+        self, x: jax.Array, mask_terms: MaskTerms, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T E] to [B T D] and, if requested, to [L+1 B T D], the projected embeddings first."""
         config, execution = self.config, self.execution
@@ -179,7 +179,7 @@ class SharedLayers(nn.Module):
         )
 
         def body(layer: LayerGroup, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
-            x = layer(x, visibility)
+            x = layer(x, mask_terms)
             return x, x if output_hidden_states else None
 
         x = nn.with_logical_constraint(mapping(x), ("batch", "length", "embed"))
@@ -258,8 +258,8 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: AlbertForMaskedLM,
             Purpose.ENCODING: functools.partial(AlbertModel, pooling=False),
             Purpose.EMBEDDING: functools.partial(AlbertModel, pooling=False),
-            Purpose.TEXT_LABELS: AlbertForSequenceClassification,
-            Purpose.CHOICES: AlbertForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: AlbertForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: AlbertForMultipleChoice,
             **TOKEN_HEADS,
         },
         name="albert",

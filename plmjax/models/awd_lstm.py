@@ -276,7 +276,7 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: AwdLstmForCausalLM,
-            Purpose.WRITING: AwdLstmForCausalLM,
+            Purpose.CAUSAL_LM: AwdLstmForCausalLM,
             Purpose.ENCODING: AwdLstmModel,
             Purpose.EMBEDDING: AwdLstmModel,
         },

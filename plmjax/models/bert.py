@@ -1,7 +1,7 @@
 """BERT: deep bidirectional transformers (Devlin et al., NAACL 2019, arXiv 1810.04805; google-research/bert).
 
 A transformer encoder reads the whole text, on both sides of every token. It learns two tasks. The masked language model
-predicts hidden tokens from the tokens around them. Next sentence prediction decides whether one sentence follows
+predicts masked tokens from the tokens around them. Next sentence prediction decides whether one sentence follows
 another:
 
     x = norm(words[input_ids] + positions[0..T) + types[token_type_ids])
@@ -25,10 +25,10 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
-from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
@@ -47,7 +47,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
-from plmjax.models.families.layer_sizes import EncoderParts
+from plmjax.models.families.layer_sizes import PrunableEncoder
 from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
@@ -159,7 +159,7 @@ class BertLayer(nn.Module):
         x = feed_forward_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed"))
 
-    def attention(self, x: jax.Array, visibility: Visibility) -> jax.Array:
+    def attention(self, x: jax.Array, mask_terms: MaskTerms) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
         config, init, rate = self.config, self.config.initializer, self.config.attention_probs_dropout_prob
         size, heads, head_size = config.hidden_size, self.heads or config.num_attention_heads, config.head_size
@@ -167,7 +167,7 @@ class BertLayer(nn.Module):
         attention = MultiHeadAttention(
             size, heads, rate, init, self.execution, head_size, ranks=ranks, name="attention"
         )
-        return attention(x, x, visibility, deterministic=self.deterministic)
+        return attention(x, x, mask_terms, deterministic=self.deterministic)
 
     def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Drop features of the output of attention, [B T D]; a system that drops none overrides this."""
@@ -179,7 +179,7 @@ class BertEncoder(nn.Module):
 
     Layers of different sizes are stacks of one layer, `layer_0`, `layer_1` and so on.
 
-    layer: class of the layers, with the fields of `BertLayer`; it maps [B T D] and a `Visibility` to [B T D].
+    layer: class of the layers, with the fields of `BertLayer`; it maps [B T D] and a `MaskTerms` to [B T D].
     """
 
     config: EncoderConfig
@@ -188,12 +188,12 @@ class BertEncoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
+        self, x: jax.Array, mask_terms: MaskTerms, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
         def apply(layer: nn.Module, x: jax.Array, _: None) -> jax.Array:
-            return layer(x, visibility)
+            return layer(x, mask_terms)
 
         config, execution = self.config, self.execution
         if not config.layer_heads:
@@ -258,12 +258,12 @@ class BertModel(nn.Module):
         """
         longest, option = self.config.longest, self.config.option("longest")
         check_token_inputs(longest, option, input_ids, attention_mask, token_type_ids, positions, segment_ids)
-        visibility = Visibility.of_rows(attention_mask, segment_ids).also(*self.config.windows)
+        mask_terms = MaskTerms.of_rows(attention_mask, segment_ids).also(*self.config.windows)
         rows = self.position_rows(input_ids, positions)
         x = self.embed(input_ids, token_type_ids, rows, deterministic=deterministic)
         with recorded(output_attentions) as attentions:
             x, hidden_states = self.encoder(
-                x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states
+                x, mask_terms, deterministic=deterministic, output_hidden_states=output_hidden_states
             )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
         return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
@@ -399,13 +399,13 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: BertForMaskedLM,
             Purpose.ENCODING: functools.partial(BertModel, pooling=False),
             Purpose.EMBEDDING: functools.partial(BertModel, pooling=False),
-            Purpose.TEXT_LABELS: BertForSequenceClassification,
-            Purpose.CHOICES: BertForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: BertForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: BertForMultipleChoice,
             **TOKEN_HEADS,
         },
         name="bert",
         template=encoder_template,
         parts=encoder_parts,
-        removable=EncoderParts(),
+        prunable=PrunableEncoder(),
     )
 )

@@ -44,7 +44,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
-from plmjax.models.families.layer_sizes import EncoderParts
+from plmjax.models.families.layer_sizes import PrunableEncoder
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 
 
@@ -227,14 +227,14 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: DistilBertForMaskedLM,
             Purpose.ENCODING: DistilBertModel,
             Purpose.EMBEDDING: DistilBertModel,
-            Purpose.TEXT_LABELS: DistilBertForSequenceClassification,
-            Purpose.TOKEN_LABELS: TokenClassification,
-            Purpose.ANSWERS: DistilBertForQuestionAnswering,
-            Purpose.CHOICES: DistilBertForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: DistilBertForSequenceClassification,
+            Purpose.TOKEN_CLASSIFICATION: TokenClassification,
+            Purpose.QUESTION_ANSWERING: DistilBertForQuestionAnswering,
+            Purpose.MULTIPLE_CHOICE: DistilBertForMultipleChoice,
         },
         name="distilbert",
         template=encoder_template,
         parts=encoder_parts,
-        removable=EncoderParts(),
+        prunable=PrunableEncoder(),
     )
 )

@@ -1,12 +1,12 @@
 """ELECTRA: replaced token detection (Clark et al., ICLR 2020, arXiv 2003.10555; google-research/electra).
 
-A small generator predicts hidden tokens. A discriminator decides for every token whether the generator replaced it.
+A small generator predicts masked tokens. A discriminator decides for every token whether the generator replaced it.
 Both are BERT encoders. After pretraining only the discriminator is used. They share embeddings of size E, and each
 network projects them to its own hidden size:
 
     x = norm(words[input_ids] + positions[0..T) + types[token_type_ids]);  x = W_E x + b_E unless E is the width
     L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
-    generator, at hidden tokens:     softmax(words . norm(gelu(W x_i + b)) + c)
+    generator, at masked tokens:     softmax(words . norm(gelu(W x_i + b)) + c)
     discriminator, at every token:   sigmoid(w' gelu(W' x_i + b') + b'')
 
 The discriminator's input and both losses are in `plmjax.objectives.electra`. There is no pooler: the hidden state of
@@ -339,8 +339,8 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: ElectraForMaskedLM,
             Purpose.ENCODING: ElectraModel,
             Purpose.EMBEDDING: ElectraModel,
-            Purpose.TEXT_LABELS: ElectraForSequenceClassification,
-            Purpose.CHOICES: ElectraForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: ElectraForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: ElectraForMultipleChoice,
             **TOKEN_HEADS,
         },
         name="electra",

@@ -397,7 +397,7 @@ SYSTEM = declare(
             Purpose.PRETRAINING: ElmoForPreTraining,
             Purpose.ENCODING: ElmoModel,
             Purpose.EMBEDDING: ElmoModel,
-            Purpose.TOKEN_LABELS: TokenClassification,
+            Purpose.TOKEN_CLASSIFICATION: TokenClassification,
         },
         name="elmo",
         reads=("characters",),

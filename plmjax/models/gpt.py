@@ -27,9 +27,9 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.attention.recording import OWN, recorded
@@ -77,7 +77,7 @@ class GptLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visibility: Visibility, cache: KeyValueCache | None, layer: jax.Array
+        self, x: jax.Array, mask_terms: MaskTerms, cache: KeyValueCache | None, layer: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
         """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
@@ -106,7 +106,7 @@ class GptLayer(nn.Module):
         dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)
 
         key_values, cache = with_past(attention.key_values(x), cache, layer)
-        x = attention_norm(x + dropout(attend(x, key_values, visibility)))
+        x = attention_norm(x + dropout(attend(x, key_values, mask_terms)))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         x = feed_forward_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
@@ -162,7 +162,7 @@ class GptModel(nn.Module):
         x = nn.with_logical_constraint(x.astype(execution.dtype), ("batch", "length", "embed"))
 
         def body(layer: GptLayer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple[Any, Any]:
-            x, cache = layer(carried[0], rows.visibility, carried[1], number)
+            x, cache = layer(carried[0], rows.mask_terms, carried[1], number)
             return (x, cache), x if output_hidden_states else None
 
         layers, numbers = GptLayer(config, execution, deterministic, name="layers"), jnp.arange(config.n_layer)
@@ -219,13 +219,13 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: GptForCausalLM,
-            Purpose.WRITING: GptForCausalLM,
-            Purpose.TEXT_TO_TEXT: GptForCausalLM,
+            Purpose.CAUSAL_LM: GptForCausalLM,
+            Purpose.SEQ2SEQ: GptForCausalLM,
             Purpose.ENCODING: GptModel,
             Purpose.EMBEDDING: GptModel,
-            Purpose.TEXT_LABELS: GptForSequenceClassification,
-            Purpose.CHOICES: GptForMultipleChoice,
-            Purpose.ANSWERS: QuestionAnswering,
+            Purpose.SEQUENCE_CLASSIFICATION: GptForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: GptForMultipleChoice,
+            Purpose.QUESTION_ANSWERING: QuestionAnswering,
         },
         name="gpt",
         returns=("scores",),

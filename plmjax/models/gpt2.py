@@ -26,9 +26,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
@@ -108,7 +108,7 @@ class Gpt2Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, visibility: Visibility, cache: KeyValueCache | None, layer: jax.Array
+        self, x: jax.Array, mask_terms: MaskTerms, cache: KeyValueCache | None, layer: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
         """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
@@ -140,7 +140,7 @@ class Gpt2Layer(nn.Module):
 
         y = attention_norm(x)
         key_values, cache = with_past(attention.key_values(y), cache, layer)
-        x = x + dropout(attend(y, key_values, visibility))
+        x = x + dropout(attend(y, key_values, mask_terms))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         x = x + dropout(feed_forward(feed_forward_norm(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
@@ -182,7 +182,7 @@ class Gpt2Model(nn.Module):
 
         def body(layer: Gpt2Layer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple[Any, Any]:
             before = carried[0]
-            carried = layer(before, rows.visibility, carried[1], number)
+            carried = layer(before, rows.mask_terms, carried[1], number)
             return carried, before if output_hidden_states else None
 
         layers, depth = Gpt2Layer(self.config, self.execution, deterministic, name="layers"), self.config.n_layer
@@ -217,13 +217,13 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: Gpt2ForCausalLM,
-            Purpose.WRITING: Gpt2ForCausalLM,
-            Purpose.TEXT_TO_TEXT: Gpt2ForCausalLM,
+            Purpose.CAUSAL_LM: Gpt2ForCausalLM,
+            Purpose.SEQ2SEQ: Gpt2ForCausalLM,
             Purpose.ENCODING: Gpt2Model,
             Purpose.EMBEDDING: Gpt2Model,
-            Purpose.TEXT_LABELS: DecoderForSequenceClassification,
-            Purpose.CHOICES: DecoderForMultipleChoice,
-            Purpose.ANSWERS: QuestionAnswering,
+            Purpose.SEQUENCE_CLASSIFICATION: DecoderForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: DecoderForMultipleChoice,
+            Purpose.QUESTION_ANSWERING: QuestionAnswering,
         },
         name="gpt2",
         returns=("scores",),

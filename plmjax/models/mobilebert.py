@@ -38,10 +38,10 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.parameters import as_norm_bias, as_scale
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.attention.recording import OWN, recorded
@@ -319,7 +319,7 @@ class MobileBertLayer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visibility: Visibility) -> jax.Array:
+    def __call__(self, x: jax.Array, mask_terms: MaskTerms) -> jax.Array:
         """Map [B T D] to [B T D]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         size, heads, rate = (
@@ -337,7 +337,7 @@ class MobileBertLayer(nn.Module):
         if config.key_query_shared_bottleneck:
             queries = self.bottleneck(x, "bottleneck_attention")
         key_values = attention.key_values(queries, values)
-        attended = attention.attend(queries, key_values, visibility, deterministic=self.deterministic)
+        attended = attention.attend(queries, key_values, mask_terms, deterministic=self.deterministic)
         z = norm(config, dtype, "attention_layer_norm")(z + attended)
         for number in range(config.num_feedforward_networks):
             z = self.feed_forward(z, f"feed_forward_{number}")
@@ -396,7 +396,7 @@ class MobileBertModel(BertModel):
         """Take and return the same as `BertModel`; a token reads the words beside it, of its own sequence."""
         longest, option = self.config.longest, self.config.option("longest")
         check_token_inputs(longest, option, input_ids, attention_mask, token_type_ids, positions, segment_ids)
-        visibility = Visibility.of_rows(attention_mask, segment_ids).also(*self.config.windows)
+        mask_terms = MaskTerms.of_rows(attention_mask, segment_ids).also(*self.config.windows)
         sequences = segment_ids
         if attention_mask is not None:
             sequences = jnp.where(attention_mask > 0, 1 if segment_ids is None else segment_ids, 0)
@@ -404,7 +404,7 @@ class MobileBertModel(BertModel):
         x = self.embeddings(input_ids, token_type_ids, rows, sequences, deterministic=deterministic)
         with recorded(output_attentions) as attentions:
             x, hidden_states = self.encoder(
-                x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states
+                x, mask_terms, deterministic=deterministic, output_hidden_states=output_hidden_states
             )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
         return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
@@ -472,8 +472,8 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: MobileBertForMaskedLM,
             Purpose.ENCODING: functools.partial(MobileBertModel, pooling=False),
             Purpose.EMBEDDING: functools.partial(MobileBertModel, pooling=False),
-            Purpose.TEXT_LABELS: MobileBertForSequenceClassification,
-            Purpose.CHOICES: MobileBertForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: MobileBertForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: MobileBertForMultipleChoice,
             **TOKEN_HEADS,
         },
         name="mobilebert",

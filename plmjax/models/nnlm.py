@@ -246,7 +246,7 @@ SYSTEM = declare(
     System(
         NnlmConfig,
         Kind.DECODER,
-        {Purpose.PRETRAINING: Nnlm, Purpose.WRITING: Nnlm},
+        {Purpose.PRETRAINING: Nnlm, Purpose.CAUSAL_LM: Nnlm},
         parts=_parts,
         cache=_cache,
         token_table="words/embedding",

@@ -43,7 +43,7 @@ from plmjax.models.families.encoder import (
     encoder_parts,
     encoder_sizes,
 )
-from plmjax.models.families.layer_sizes import EncoderParts
+from plmjax.models.families.layer_sizes import PrunableEncoder
 from plmjax.models.families.task_heads import TOKEN_HEADS, ClassificationHead
 
 
@@ -188,13 +188,13 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: RobertaForMaskedLM,
             Purpose.ENCODING: RobertaModel,
             Purpose.EMBEDDING: RobertaModel,
-            Purpose.TEXT_LABELS: RobertaForSequenceClassification,
-            Purpose.CHOICES: RobertaForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: RobertaForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: RobertaForMultipleChoice,
             **TOKEN_HEADS,
         },
         name="roberta",
         template=roberta_template,
         parts=encoder_parts,
-        removable=EncoderParts(),
+        prunable=PrunableEncoder(),
     )
 )

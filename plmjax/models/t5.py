@@ -35,13 +35,13 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
@@ -263,7 +263,7 @@ class T5EncoderLayer(nn.Module):
         self.value_dropout = Dropout(config.dropout_rate, together=(3,))
 
     def __call__(
-        self, x: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...], *, deterministic: bool
+        self, x: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...], *, deterministic: bool
     ) -> jax.Array:
         """Map [B T D] to [B T D]."""
         attend = functools.partial(self.attention.attend, deterministic=deterministic)
@@ -272,7 +272,7 @@ class T5EncoderLayer(nn.Module):
 
         y = self.attention_norm(x)
         key_values = self.drop_values(self.attention.key_values(y), deterministic)
-        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, visibility, terms)), STREAM)
+        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, mask_terms, terms)), STREAM)
         return nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
 
     def drop_values(self, key_values: KeyValues, deterministic: bool) -> KeyValues:
@@ -296,10 +296,10 @@ class T5DecoderLayer(T5EncoderLayer):
     def __call__(
         self,
         x: jax.Array,
-        visibility: Visibility,
-        terms: tuple[ScoreTerm, ...],
+        mask_terms: MaskTerms,
+        terms: tuple[BiasTerm, ...],
         source: KeyValues,
-        source_visibility: Visibility,
+        source_visibility: MaskTerms,
         cache: KeyValueCache | None,
         layer: jax.Array,
         *,
@@ -314,7 +314,7 @@ class T5DecoderLayer(T5EncoderLayer):
         y = self.attention_norm(x)
         key_values, cache = with_past(self.attention.key_values(y), cache, layer)
         key_values = self.drop_values(key_values, deterministic)
-        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, visibility, terms)), STREAM)
+        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, mask_terms, terms)), STREAM)
         y = by_source(self.cross_attention_norm(x), source)
         source = self.drop_values(source, deterministic)
         context = attend_to_source(y, source, source_visibility).reshape(x.shape)
@@ -337,17 +337,17 @@ class T5Encoder(nn.Module):
         self.dropout, self.norm = config.row_dropout(), config.norm(execution)
 
     def __call__(
-        self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool = False
+        self, x: jax.Array, mask_terms: MaskTerms, *, deterministic: bool, output_hidden_states: bool = False
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map embeddings [B S D] to [B S D] and, if requested, to the hidden states [L+1 B S D].
 
         The last hidden state is the output.
         """
         x = self.dropout(x, deterministic)
-        terms = (self.relative_positions(visibility, x.shape[1], x.shape[1]),)
+        terms = (self.relative_positions(mask_terms, x.shape[1], x.shape[1]),)
 
         def apply(layer: T5EncoderLayer, x: jax.Array, _: None) -> jax.Array:
-            return layer(x, visibility, terms, deterministic=deterministic)
+            return layer(x, mask_terms, terms, deterministic=deterministic)
 
         depth = self.config.num_layers
         last, states = stack_states(
@@ -377,9 +377,9 @@ class T5Decoder(nn.Module):
     def __call__(
         self,
         x: jax.Array,
-        visibility: Visibility,
+        mask_terms: MaskTerms,
         source: jax.Array | KeyValues,
-        source_visibility: Visibility,
+        source_visibility: MaskTerms,
         cache: KeyValueCache | None = None,
         *,
         deterministic: bool,
@@ -388,10 +388,10 @@ class T5Decoder(nn.Module):
         """Decode embeddings [B T D], with the encoder's output [B S D] or the result of `key_values`."""
         x = self.dropout(x, deterministic)
         keys = x.shape[1] if cache is None else cache.capacity
-        terms = (self.relative_positions(visibility, x.shape[1], keys),)
+        terms = (self.relative_positions(mask_terms, x.shape[1], keys),)
 
         def apply(layer: T5DecoderLayer, x: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
-            return layer(x, visibility, terms, source, source_visibility, cache, number, deterministic=deterministic)
+            return layer(x, mask_terms, terms, source, source_visibility, cache, number, deterministic=deterministic)
 
         numbers = jnp.arange(self.config.num_decoder_layers)
         last, cache, states = decode_layers(
@@ -422,7 +422,7 @@ class T5Model(EncoderDecoderModel):
         return nn.with_logical_constraint(self.shared(ids), STREAM)
 
     def _encoded(self, input_ids: jax.Array, rows: EncoderRows, **how: bool) -> tuple[jax.Array, jax.Array | None]:
-        return self.encoder(self._embedded(input_ids), rows.visibility, **how)
+        return self.encoder(self._embedded(input_ids), rows.mask_terms, **how)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         return self.decoder.key_values(encoded)
@@ -432,10 +432,10 @@ class T5Model(EncoderDecoderModel):
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: Visibility,
+        of_source: MaskTerms,
         **how: bool,
     ) -> EncoderDecoderOutput:
-        return self.decoder(self._embedded(input_ids), rows.visibility, source, of_source, rows.cache, **how)
+        return self.decoder(self._embedded(input_ids), rows.mask_terms, source, of_source, rows.cache, **how)
 
 
 class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
@@ -485,8 +485,8 @@ SYSTEM = declare(
         Kind.ENCODER_DECODER,
         {
             Purpose.PRETRAINING: T5ForConditionalGeneration,
-            Purpose.WRITING: T5ForConditionalGeneration,
-            Purpose.TEXT_TO_TEXT: T5ForConditionalGeneration,
+            Purpose.CAUSAL_LM: T5ForConditionalGeneration,
+            Purpose.SEQ2SEQ: T5ForConditionalGeneration,
             Purpose.ENCODING: T5Model,
         },
         name="t5",

@@ -35,11 +35,11 @@ import numpy as np
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
@@ -129,9 +129,9 @@ class EncoderLayer(nn.Module):
         config = self.config
         return attention_of(config, config.d_model, config.encoder_attention_heads, self.execution)
 
-    def attend(self, x: jax.Array, visibility: Visibility, *, deterministic: bool) -> jax.Array:
+    def attend(self, x: jax.Array, mask_terms: MaskTerms, *, deterministic: bool) -> jax.Array:
         """Attend within rows, [B S D] -> [B S D]."""
-        return self.attention(x, x, visibility, deterministic=deterministic)
+        return self.attention(x, x, mask_terms, deterministic=deterministic)
 
     def __call__(self, x: jax.Array, *seen: Any, deterministic: bool) -> jax.Array:
         """Map [B S D] to [B S D]; `seen` is what `attend` takes besides."""
@@ -172,9 +172,9 @@ class DecoderLayer(nn.Module):
     def __call__(
         self,
         y: jax.Array,
-        visibility: Visibility,
+        mask_terms: MaskTerms,
         source: KeyValues,
-        of_source: Visibility,
+        of_source: MaskTerms,
         cache: KeyValueCache | None,
         layer: jax.Array,
         *,
@@ -187,7 +187,7 @@ class DecoderLayer(nn.Module):
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
         key_values, cache = with_past(self.attention.key_values(y), cache, layer)
-        y = self.attention_layer_norm(y + dropout(attend(y, key_values, visibility)))
+        y = self.attention_layer_norm(y + dropout(attend(y, key_values, mask_terms)))
         y = nn.with_logical_constraint(y, ROW)
         context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
         y = self.cross_attention_layer_norm(y + dropout(context))
@@ -215,7 +215,7 @@ def encoded(
     depth: int,
     execution: Execution,
     x: jax.Array,
-    visibility: Visibility,
+    mask_terms: MaskTerms,
     *,
     deterministic: bool,
     output_hidden_states: bool = False,
@@ -227,7 +227,7 @@ def encoded(
     x = nn.with_logical_constraint(x, ROW)
 
     def apply(layer: EncoderLayer, x: jax.Array, _: None) -> jax.Array:
-        return layer(x, visibility, deterministic=deterministic)
+        return layer(x, mask_terms, deterministic=deterministic)
 
     return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
 
@@ -274,7 +274,7 @@ class TransformerModel(EncoderDecoderModel):
     ) -> tuple[jax.Array, jax.Array | None]:
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.visibility, **how)
+        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **how)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         return project_source(self.decoder_layers, self.config.decoder_layers, self.execution, encoded)
@@ -284,7 +284,7 @@ class TransformerModel(EncoderDecoderModel):
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: Visibility,
+        of_source: MaskTerms,
         *,
         deterministic: bool,
         output_hidden_states: bool,
@@ -293,7 +293,7 @@ class TransformerModel(EncoderDecoderModel):
         y = nn.with_logical_constraint(y, ROW)
 
         def apply(layer: DecoderLayer, y: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
-            return layer(y, rows.visibility, source, of_source, cache, number, deterministic=deterministic)
+            return layer(y, rows.mask_terms, source, of_source, cache, number, deterministic=deterministic)
 
         layers, numbers = self.decoder_layers, jnp.arange(self.config.decoder_layers)
         last, cache, states = decode_layers(
@@ -332,8 +332,8 @@ SYSTEM = declare(
         Kind.ENCODER_DECODER,
         {
             Purpose.PRETRAINING: TransformerForConditionalGeneration,
-            Purpose.WRITING: TransformerForConditionalGeneration,
-            Purpose.TEXT_TO_TEXT: TransformerForConditionalGeneration,
+            Purpose.CAUSAL_LM: TransformerForConditionalGeneration,
+            Purpose.SEQ2SEQ: TransformerForConditionalGeneration,
             Purpose.ENCODING: TransformerModel,
         },
         name="transformer",

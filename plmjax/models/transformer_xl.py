@@ -38,15 +38,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import Causal, MaskTerms, SameSegment, Window
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import as_bias
-from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.contracts.visibility import Causal, SameSegment, Visibility, Window
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
@@ -227,7 +227,7 @@ class TransformerXlLayer(nn.Module):
         self,
         x: jax.Array,
         memory: jax.Array | KeyValues,
-        visibility: Visibility,
+        mask_terms: MaskTerms,
         table: jax.Array,
         biases: tuple[jax.Array, jax.Array] | None,
     ) -> tuple[jax.Array, KeyValues]:
@@ -280,11 +280,11 @@ class TransformerXlLayer(nn.Module):
             source = normalised(attention_norm, jnp.concatenate([past, x], axis=1))
             queries, key_values = source[:, memory.shape[1] :], attention.key_values(source)
         scale = 1 / math.sqrt(config.d_head)
-        terms: tuple[ScoreTerm, ...] = (
+        terms: tuple[BiasTerm, ...] = (
             ContentBias(u * scale),
             PositionalScores(v * scale, relative(table), x.shape[1], execution.kernels),
         )
-        y = attention.attend(queries, key_values, visibility, terms, deterministic=self.deterministic)
+        y = attention.attend(queries, key_values, mask_terms, terms, deterministic=self.deterministic)
         x = summed(attention_norm, x, y)
         y = feed_forward(normalised(feed_forward_norm, x), deterministic=self.deterministic)
         return summed(feed_forward_norm, x, y), key_values
@@ -340,7 +340,7 @@ class TransformerXlModel(nn.Module):
         documents = segment_documents(memory, length, attention_mask, starts)
         seen = SameSegment(documents, jnp.concatenate([memory.documents, documents], axis=1))
         conditions = (seen, Causal(), *([Window(past - 1, 0)] if config.same_length and past else []))
-        visibility = Visibility(conditions, query_offset=past)
+        mask_terms = MaskTerms(conditions, query_offset=past)
 
         apart = distances(length, past + length, past, later=False)
         table = sinusoids(np.minimum(apart, config.clamp_len) if config.clamp_len > 0 else apart, config.d_model)
@@ -352,8 +352,8 @@ class TransformerXlModel(nn.Module):
 
         def body(layer: TransformerXlLayer, x: jax.Array, memory: jax.Array | KeyValues) -> tuple[jax.Array, Any]:
             if not written:
-                return layer(x, memory, visibility, table, biases)[0], x
-            after, key_values = layer(x, memory, visibility, table, biases)
+                return layer(x, memory, mask_terms, table, biases)[0], x
+            after, key_values = layer(x, memory, mask_terms, table, biases)
             return after, jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., length:], key_values)
 
         layers = TransformerXlLayer(config, self.execution, deterministic, name="layers")
@@ -436,7 +436,7 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: TransformerXlForCausalLM,
-            Purpose.WRITING: TransformerXlForCausalLM,
+            Purpose.CAUSAL_LM: TransformerXlForCausalLM,
             Purpose.ENCODING: TransformerXlModel,
             Purpose.EMBEDDING: TransformerXlModel,
         },

@@ -205,7 +205,7 @@ def _reading_backwards(system: System) -> System:
     """Return the same system for texts that are read from their end to their beginning."""
     return dataclasses.replace(
         system,
-        modules={purpose: made for purpose, made in system.modules.items() if purpose is not Purpose.WRITING},
+        modules={purpose: made for purpose, made in system.modules.items() if purpose is not Purpose.CAUSAL_LM},
         template=lambda config: dataclasses.replace(system.template(config), backwards=True),
         cache=None,
         backwards=True,
@@ -216,6 +216,6 @@ SYSTEM = declare(
     dataclasses.replace(
         awd_lstm.SYSTEM,
         config=UlmfitConfig,
-        modules={**awd_lstm.SYSTEM.modules, Purpose.TEXT_LABELS: UlmfitForSequenceClassification},
+        modules={**awd_lstm.SYSTEM.modules, Purpose.SEQUENCE_CLASSIFICATION: UlmfitForSequenceClassification},
     )
 )

@@ -22,12 +22,12 @@ from plmjax.errors import UserError
 from plmjax.objectives.choosing import sequence_lengths, sums_in_groups
 from plmjax.objectives.masked_language_model import eligible_tokens, word_starts
 from plmjax.objectives.sentence_order import SENTENCE_ORDER
-from plmjax.objectives.sentence_pairs import MaskedTokensAndPairs, PairLabels
+from plmjax.objectives.sentence_pairs import MaskedLanguageModelWithPairs, PairLabels
 
 
 @dataclasses.dataclass(frozen=True)
-class AlbertPretraining(MaskedTokensAndPairs):
-    """mean nats of the hidden tokens + mean nats of the sentences' order (google-research/albert run_pretraining.py).
+class AlbertPretraining(MaskedLanguageModelWithPairs):
+    """mean nats of the masked tokens + mean nats of the sentences' order (google-research/albert run_pretraining.py).
 
     Raises:
         UserError: the maximum length of a run is less than one word.

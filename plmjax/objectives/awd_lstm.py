@@ -42,7 +42,7 @@ Carry = dict[str, Any]
 class AwdLstmPretraining(ScoresNextToken, Objective):
     """Mean nats of each token given all tokens before it, and two penalties on the last layer's output.
 
-    Rows are such as `Windows` gives, or `Streams`, where every window is a row.
+    Rows are such as `Windows` gives, or `ContiguousStreams`, where every window is a row.
     """
 
     activation_penalty: float = 2.0

@@ -30,12 +30,12 @@ from plmjax.objectives.capabilities import ReadsDirections
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
 
 PREFIXES = {"forward": "", "backward": "backward_"}
-"""Direction -> prefix of its field names in the rows of `TwoWayStreams`."""
+"""Direction -> prefix of its field names in the rows of `BidirectionalStreams`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalLanguageModel(ReadsDirections, Objective):
-    """Mean nats of a word in both directions, for rows of `TwoWayStreams`."""
+    """Mean nats of a word in both directions, for rows of `BidirectionalStreams`."""
 
     directions: ClassVar[tuple[str, ...]] = tuple(PREFIXES)
 

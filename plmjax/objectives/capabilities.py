@@ -41,7 +41,7 @@ class LanguageModel(abc.ABC):
 
     @abc.abstractmethod
     def language_model_task(self) -> "ScoresNextToken":
-        """Return the next-token objective for the same module, for rows such as `Blocks` gives."""
+        """Return the next-token objective for the same module, for rows such as `Chunks` gives."""
 
 
 class ScoresNextToken(LanguageModel):
@@ -125,7 +125,7 @@ class ReadsDirections:
     """The names of the directions. Each has a metric NAME_nats."""
 
 
-class WritesTexts(abc.ABC):
+class GeneratesText(abc.ABC):
     """An objective whose model learns to generate a text given another text."""
 
     @abc.abstractmethod

@@ -6,7 +6,7 @@ by one or in spans; tokens are inserted; the text is rotated.
 
 In a row, ceil(mask words) words are hidden. With "span" they are hidden in spans whose lengths are drawn from a Poisson
 distribution until they cover this number; the last is shortened. A span of length 0 inserts a token at a random
-position instead. A hidden token or span becomes the mask token or, with `random_share`, a random one. Among n inserted
+position instead. A masked token or span becomes the mask token or, with `random_share`, a random one. Among n inserted
 tokens ceil(random_share n) are random, so a single one is always random.
 
 Deviation: lengths are drawn with a mean of 3.5, as in the released command; the paper says 3.

@@ -1,12 +1,12 @@
 """DistilBERT's masked language model, which hides rare tokens more often (huggingface examples/distillation, train.py).
 
-Hidden tokens are drawn without replacement, a token that occurs n times in the training text with a weight of n^-0.7;
+Masked tokens are drawn without replacement, a token that occurs n times in the training text with a weight of n^-0.7;
 special tokens are never drawn. The idea is that of XLM, whose weight is n^-0.5.
 
 The tokens of the lowest -log(u) / weight are taken, u uniform in (0, 1). This is the same as drawing one after another
 in proportion to the weights that are left (Efraimidis and Spirakis 2006).
 
-Deviation: every sequence has its own share of hidden tokens, as in BERT. The released code draws 15 % of the tokens of
+Deviation: every sequence has its own share of masked tokens, as in BERT. The released code draws 15 % of the tokens of
 a whole batch, so that a sequence of rare tokens has more of them.
 """
 
@@ -25,7 +25,7 @@ from plmjax.objectives.objective import ConstantSources
 
 @dataclasses.dataclass(frozen=True)
 class DistilBertPretraining(MaskedLanguageModel):
-    """mean nats of the hidden tokens."""
+    """mean nats of the masked tokens."""
 
     smoothing: float = 0.7
     """Exponent s of a token's weight n^-s; 0 draws all tokens alike."""

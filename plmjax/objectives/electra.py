@@ -1,6 +1,6 @@
 """Replaced token detection (Clark et al., ICLR 2020, arXiv 2003.10555, section 2; google-research/electra).
 
-    loss = generator_weight x mean nats of the hidden tokens + discriminator_weight x mean nats of every token's label
+    loss = generator_weight x mean nats of the masked tokens + discriminator_weight x mean nats of every token's label
 
 Tokens are hidden, the generator predicts them, and a token is sampled from each prediction. The discriminator decides
 for every token if it was sampled. A sampled token that equals the original counts as an original. No gradient passes

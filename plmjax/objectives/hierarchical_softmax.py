@@ -27,7 +27,7 @@ from plmjax.objectives.word_prediction import WordPrediction, scaled_gradient, t
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalSoftmax(WordPrediction):
-    """Mean nats of a predicted word, for rows of consecutive words such as `Blocks` gives."""
+    """Mean nats of a predicted word, for rows of consecutive words such as `Chunks` gives."""
 
     longest_path: int = 40
     """Maximum number of inner nodes on the path to a word; a batch's time and memory grow with it."""

@@ -1,4 +1,4 @@
-"""The masked language model (BERT section 3.1, google-research/bert create_pretraining_data.py): restore hidden tokens.
+"""The masked language model (BERT section 3.1, google-research/bert create_pretraining_data.py): restore masked tokens.
 
 Rows are corrupted inside the jitted step. Fields added to a batch, for P predicted positions a row:
 
@@ -31,7 +31,7 @@ MASKING = ("dynamic", "static")
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Objective):
-    """Prediction of hidden tokens by an encoder whose module takes `masked_positions`.
+    """Prediction of masked tokens by an encoder whose module takes `masked_positions`.
 
     Raises:
         UserError: an unknown kind of masking, or shares out of their range.
@@ -168,7 +168,7 @@ class MaskedLanguageModel(Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the nats of the hidden tokens, and the number of correct predictions."""
+        """Return the nats of the masked tokens, and the number of correct predictions."""
         return self.masked_sums(apply(self, module, loss_inputs, batch, key, training=training).logits, batch)
 
     @staticmethod
@@ -187,7 +187,7 @@ class MaskedLanguageModel(Objective):
         return LossSums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the hidden tokens."""
+        """Return the masked tokens."""
         return batch["masked_ids"], batch["masked_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

@@ -31,7 +31,7 @@ DRAWS = np.iinfo(np.uint32).max
 
 @dataclasses.dataclass(frozen=True)
 class NegativeSampling(WordPrediction):
-    """Mean nats of a prediction and its negatives, for rows of consecutive words such as `Blocks` gives."""
+    """Mean nats of a prediction and its negatives, for rows of consecutive words such as `Chunks` gives."""
 
     perplexity: ClassVar[bool] = False  # each decision is between two classes
 

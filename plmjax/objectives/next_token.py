@@ -13,7 +13,7 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, 
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(ScoresNextToken, Objective):
-    """Mean nats of the token after each, for rows such as `Blocks` gives.
+    """Mean nats of the token after each, for rows such as `Chunks` gives.
 
     The module returns `scores` (`plmjax.contracts.scores.TokenScores`); it may be any decoder.
     """

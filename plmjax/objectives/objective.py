@@ -33,7 +33,7 @@ class LossInputs:
     """The inputs of a loss besides a batch and a key.
 
     In a step with rings (`plmjax.parallel.rings`) a matrix of stacked layers is a
-    `plmjax.contracts.parameter_pieces.Piece`. A module gathers it; `nn.meta.unbox` does so too.
+    `plmjax.contracts.sharded_parameter.Piece`. A module gathers it; `nn.meta.unbox` does so too.
 
     params: the trained parameters.
     constants: the result of `Objective.constants`: neither differentiated nor updated.

@@ -23,7 +23,7 @@ from plmjax.objectives.objective import Batch
 
 @dataclasses.dataclass(frozen=True)
 class PrefixLanguageModel(ReadsPrefix, NextToken):
-    """Mean nats of the tokens after a row's prefix, for rows of one sequence such as `Blocks` gives.
+    """Mean nats of the tokens after a row's prefix, for rows of one sequence such as `Chunks` gives.
 
     The module takes `prefix_lengths` and returns `scores`; it may be any decoder.
     """

@@ -21,7 +21,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 
 @dataclasses.dataclass(frozen=True)
 class RobertaPretraining(MaskedLanguageModel):
-    """mean nats of the hidden tokens (fairseq criterions/masked_lm.py)."""
+    """mean nats of the masked tokens (fairseq criterions/masked_lm.py)."""
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: predictions of each token's sequence, rounded up with the probability of the fraction."""

@@ -1,7 +1,7 @@
 """The next token with a memory that is carried from row to row, for models such as Transformer-XL and Adaptive-Span.
 
-Rows are such as `Streams` gives. No gradient passes from one row to the row before it. The model's config makes the
-memory before a text (`memory`), a `Memory` of plmjax/models/families/segments.py.
+Rows are such as `ContiguousStreams` gives. No gradient passes from one row to the row before it. The model's config
+makes the memory before a text (`memory`), a `Memory` of plmjax/models/families/segments.py.
 """
 
 import dataclasses

@@ -49,8 +49,8 @@ class PairLabels:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTokensAndPairs(MaskedLanguageModel):
-    """mean nats of the hidden tokens + mean nats of the labels of `pairs`, which a subclass defines."""
+class MaskedLanguageModelWithPairs(MaskedLanguageModel):
+    """mean nats of the masked tokens + mean nats of the labels of `pairs`, which a subclass defines."""
 
     pairs: ClassVar[PairLabels]
 

@@ -1,7 +1,7 @@
 """Transformer-XL's training objective: the next token, with a memory that is carried from row to row.
 
 Dai et al. (ACL 2019, arXiv 1901.02860); kimiyoung/transformer-xl pytorch/train.py and eval.py. Rows are such as
-`Streams` gives. No gradient passes from one row to the row before it.
+`ContiguousStreams` gives. No gradient passes from one row to the row before it.
 
 An evaluation may read shorter rows (`--training.evaluation_sequence_length`) and remember more tokens than the
 training, as the published ones do: rows of 80 characters with 2,100 remembered, after rows of 512 with 512.

@@ -35,7 +35,7 @@ words it is too small to be fast.
 
 @dataclasses.dataclass(frozen=True)
 class WordPrediction(ReadsRows, Objective):
-    """Base class of the objectives on rows of consecutive words, such as `Blocks` gives."""
+    """Base class of the objectives on rows of consecutive words, such as `Chunks` gives."""
 
     architecture: Architecture = SkipGram()
     """Predictor of a word: each of its neighbours separately, or all of them together."""

@@ -32,7 +32,7 @@ ENDING_SECONDS = 60.0
 SEND_SECONDS = 5.0
 
 
-class Lines:
+class JsonConnection:
     """Connection that carries one JSON object per line."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -64,9 +64,9 @@ class Guard:
     def __init__(self, address: str, count: int, index: int, join_seconds: float) -> None:
         self.address, self.count, self.index, self.join_seconds = address, count, index, join_seconds
         self.registry: HostRegistry | None = None
-        self.server: Lines | None = None
-        self.child: Lines | None = None
-        self.members: dict[int, Lines] = {}
+        self.server: JsonConnection | None = None
+        self.child: JsonConnection | None = None
+        self.members: dict[int, JsonConnection] = {}
         self.started = ""
         self.stopped: Message | None = None
         self.sentence = "see its own output."
@@ -114,7 +114,7 @@ class Guard:
 
         errors: file descriptor of the trainer's standard error.
         """
-        self.child = Lines(child)
+        self.child = JsonConnection(child)
         self._selector.register(child, selectors.EVENT_READ, self._from_child)
         relay = Relay(errors)
         self._selector.register(errors, selectors.EVENT_READ, relay.forward)
@@ -182,10 +182,10 @@ class Guard:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        lines = Lines(connection)
+        lines = JsonConnection(connection)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(lines))
 
-    def _greet(self, lines: Lines) -> None:
+    def _greet(self, lines: JsonConnection) -> None:
         """Handle the first message of a connection, which names the host."""
         messages = lines.receive()
         if messages == []:
@@ -206,7 +206,7 @@ class Guard:
         deadline, last = time.monotonic() + self.join_seconds, "nobody answered"
         while self.server is None:
             try:
-                lines = Lines(socket.create_connection((name, port), timeout=SEND_SECONDS))
+                lines = JsonConnection(socket.create_connection((name, port), timeout=SEND_SECONDS))
                 lines.send({"join": self.index, "hosts": self.count, "name": socket.gethostname()})
                 for message in lines.receive() or []:
                     last = message.get("why", last)

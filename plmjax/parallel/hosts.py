@@ -45,7 +45,7 @@ class _Here:
     """State of this process, shared by its connection to the guard and its stall watch."""
 
     def __init__(self) -> None:
-        self.guard: guard.Lines | None = None
+        self.guard: guard.JsonConnection | None = None
         self.settings: Hosts | None = None
         self.worker = 0
         self.count, self.doing, self.pace = 0, "starting", ACTIVITY
@@ -163,7 +163,7 @@ def join(joining: JoinOptions) -> None:
     os.dup2(write, sys.stderr.fileno())
     from plmjax import experiment
 
-    _here.guard, _here.settings, _here.worker = guard.Lines(theirs), experiment.Hosts(), index
+    _here.guard, _here.settings, _here.worker = guard.JsonConnection(theirs), experiment.Hosts(), index
     theirs.settimeout(None)
     threading.Thread(target=_here.receive_messages, name="guard", daemon=True).start()
     threading.Thread(target=_here.send_beats, name="beat", daemon=True).start()

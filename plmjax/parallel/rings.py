@@ -76,14 +76,14 @@ class Rings:
         """Return the array that the blocks of all lines make: the second half of a gather. shape: of a piece."""
         return _finish(blocks, self, _row(shape, dimension), dimension, first)
 
-    def scatter_halves(self, array: jax.Array, dimension: int, dtype: jnp.dtype) -> jax.Array:
+    def bidirectional_reduce_scatter(self, array: jax.Array, dimension: int, dtype: jnp.dtype) -> jax.Array:
         """Return this device's piece of the sum of the devices' arrays, in `dtype`: the reverse of a gather.
 
         Each half of a piece begins with an axis of its own.
         """
         return jnp.moveaxis(self._scatter_halves(_in_order(self._blocks(array, dimension)), dtype), 0, dimension)
 
-    def scatter_together(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
+    def fused_reduce_scatter(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
         """Return the pieces of the sums of several arrays of one dtype, which travel as one array, in halves.
 
         Each step of a ring takes a time of its own, however few bytes it moves.

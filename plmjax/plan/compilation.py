@@ -84,9 +84,9 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
         checks.on_devices(experiment, part.chips * part.chip.devices, part.slices)
 
 
-def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.Placement:
+def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.MeshChoice:
     """Return the mesh of an experiment on a slice without its hardware."""
-    return placement.place(experiment, part.devices(), *batches)
+    return placement.choose_mesh(experiment, part.devices(), *batches)
 
 
 def compile_phase(

@@ -28,7 +28,7 @@ import jax
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
-from plmjax.objectives.capabilities import WritesTexts, rows_of
+from plmjax.objectives.capabilities import GeneratesText, rows_of
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.plan import collectives, hlo, links, refined, traffic
@@ -107,7 +107,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
             allowed += copied  # there a sum is a reduce-scatter, an exchange between slices and an all-gather
         if gathered > 1.02 * allowed:
             found.append(f"{compact(gathered)} elements are gathered a step, the parameters are {compact(allowed)}.")
-    if experiment.finetuning is not None and not isinstance(experiment.objective, WritesTexts):
+    if experiment.finetuning is not None and not isinstance(experiment.objective, GeneratesText):
         return found  # a task of labels asks for no scores of tokens
     scores = program.largest(experiment.model.vocab_size)
     limit = predicted(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)

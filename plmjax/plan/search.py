@@ -200,7 +200,7 @@ def fewest_microbatches(experiment: Experiment, batches: Batches, phase: Resolve
     return next((n for n in counts if placement.bytes_needed(cut[n], sizes, state, residuals) <= memory), counts[-1])
 
 
-def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.Placement:
+def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.MeshChoice:
     """Return the mesh for the maximum number of microbatches: one row a device."""
     devices = part.chips * part.chip.devices
     batch_sizes = [phase.batch_size for phase in experiment.resolved_phases]

@@ -102,10 +102,10 @@ def _metadata(run: Run, results: Results, library: str) -> dict[str, Any]:
 
 
 PIPELINES = {
-    Purpose.TEXT_LABELS: "text-classification",
-    Purpose.TOKEN_LABELS: "token-classification",
-    Purpose.CHOICES: "multiple-choice",
-    Purpose.ANSWERS: "question-answering",
+    Purpose.SEQUENCE_CLASSIFICATION: "text-classification",
+    Purpose.TOKEN_CLASSIFICATION: "token-classification",
+    Purpose.MULTIPLE_CHOICE: "multiple-choice",
+    Purpose.QUESTION_ANSWERING: "question-answering",
     Purpose.MASKED_TOKENS: "fill-mask",
 }
 """Purpose of a module -> the name of its task on the Hub."""
@@ -118,7 +118,7 @@ def _task(run: Experiment) -> str:
     found = next((PIPELINES[one] for one in system.purposes(module) if one in PIPELINES), None)
     if found is not None:
         return found
-    if Purpose.WRITING in system:
+    if Purpose.CAUSAL_LM in system:
         return "text2text-generation" if system.kind is Kind.ENCODER_DECODER else "text-generation"
     return "fill-mask" if Purpose.MASKED_TOKENS in system else "feature-extraction"
 

@@ -17,8 +17,8 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
 from plmjax.runs import checks
 from plmjax.training import constants, feed, loop, memory, placement, switches
-from plmjax.training.pace import Pace
 from plmjax.training.program import build, execution
+from plmjax.training.step_timer import StepTimer
 
 
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     here = loop.devices(run.training.platform)
     checks.on_devices(run, len(here), meshes.slices(here))
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    placed = placement.place(run, here, vocabulary, placement.of_layout(run))
+    placed = placement.choose_mesh(run, here, vocabulary, placement.of_layout(run))
     records = []
     for phase in run.resolved_phases:
         with memory.explain_out_of_memory(run, phase, here[0]):
@@ -63,7 +63,7 @@ def _phase(
     dtype = execution(run, platform).dtype
     size = peak.product_size(platform)
     matmul = peak.measured_flops(dtype, size, seconds=0.5)
-    pace, begin_cpu = Pace(), time.process_time()
+    pace, begin_cpu = StepTimer(), time.process_time()
     for _ in range(steps):
         pace.throttle()
         state, metrics = compiled(state, pace.next_batch(arrays))

@@ -136,7 +136,7 @@ def finetuning(experiment: Experiment) -> None:
     _packing(experiment, experiment.data.pack, "--data.pack")
     if experiment.data.pack > 1 and not objective.packs:
         raise UserError(
-            f"Expected --data.pack 1 for {type(objective).__name__}, which reads one example in a sequence, found "
+            f"Expected --data.pack 1 for {type(objective).__name__}, which reads one example in a row, found "
             f"{experiment.data.pack}; change it."
         )
     objective.check_model(model)
@@ -266,7 +266,7 @@ def _training(experiment: Experiment) -> None:
             f"Expected --training.products {FLOAT} for a training, found {training.products}; train, then run "
             f"plmjax compress quantize."
         )
-    programs.check_generator(training.dropout_generator)
+    programs.check_prng(training.dropout_prng)
     tracking.check(experiment)
 
 

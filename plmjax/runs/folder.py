@@ -155,7 +155,7 @@ def forgotten_after_mistakes(workdir: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
-        if first and not (workdir / "dataset" / store.LEDGER).exists():
+        if first and not (workdir / "dataset" / store.MANIFEST).exists():
             for name in (EXPERIMENT, START, mixtures.RECORD, "tokenizer"):
                 storage.remove(workdir / name)
         raise

@@ -1,8 +1,8 @@
 """What a run starts from: random values, a checkpoint, or a file of word vectors.
 
 `InitFrom.find` reads what --from names. It completes the experiment, and has the tokenizer and the first parameters of
-the run, in pretraining and in fine-tuning. The experiment's `start` maps a checkpoint's parameters to those of the run:
-a student may take every second layer, and a model of longer sequences may repeat the positions.
+the run, in pretraining and in fine-tuning. The experiment's `weight_mapping` maps a checkpoint's parameters to those of
+the run: a student may take every second layer, and a model of longer sequences may repeat the positions.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment, Start
+from plmjax.experiment import Data, Experiment, WeightMapping
 from plmjax.interop.word_vectors import WordVectors
-from plmjax.objectives.wrapped import ADDED
+from plmjax.objectives.wrapper import ADDED
 from plmjax.parallel import hosts
 from plmjax.runs import word_vectors
 from plmjax.training.checkpoints import checkpoints
@@ -71,8 +71,8 @@ class InitFrom:
     def complete(self, experiment: Experiment, report: Callable[[str], None] = print) -> Experiment:
         """Return the experiment with what it takes from the checkpoint, before options of the command line.
 
-        The model of the checkpoint replaces that of the experiment, unless the experiment has a `start` of its own or a
-        compression has set its sizes. A missing objective or layout is that of the checkpoint's run.
+        The model of the checkpoint replaces that of the experiment, unless the experiment has a `weight_mapping` of its
+        own or a compression has set its sizes. A missing objective or layout is that of the checkpoint's run.
 
         Raises:
             UserError: the models of a run on text are of different classes, or the checkpoint's run has no objective
@@ -83,7 +83,7 @@ class InitFrom:
         origin = self.description.experiment
         if origin.text_vectors is not None and hosts.is_primary():
             report(f"vectors    not kept: {origin.text_vectors} belongs to the encoder before this training")
-        own = type(experiment.start) is not Start or experiment.compression is not None
+        own = type(experiment.weight_mapping) is not WeightMapping or experiment.compression is not None
         if experiment.model is not None and not own:
             if isinstance(experiment.data, Data):
                 _check_class(experiment.model, origin.model)
@@ -93,7 +93,8 @@ class InitFrom:
         return with_task(experiment, self.description)
 
     def map_model(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with the checkpoint's model, mapped by `start`, and its settings of generation.
+        """Return the experiment with the checkpoint's model, mapped by `weight_mapping`, and its settings of
+        generation.
 
         Raises:
             UserError: the experiment has a different model.
@@ -101,7 +102,7 @@ class InitFrom:
         if self.description is None:
             return experiment
         origin = self.description.experiment
-        model = experiment.start.model(origin.model)
+        model = experiment.weight_mapping.model(origin.model)
         if experiment.model is not None:
             _check_same(experiment.model, model)
         generation = origin.generation if experiment.generation is None else experiment.generation
@@ -113,13 +114,13 @@ class InitFrom:
         They are a tree of arrays on the host.
 
         Raises:
-            UserError: the checkpoint is damaged, or its parameters do not fit `experiment.start`.
+            UserError: the checkpoint is damaged, or its parameters do not fit `experiment.weight_mapping`.
         """
         if self.checkpoint is None:
             return None
         params, description = checkpoints.load_parameters(self.checkpoint)
         flat = flax.traverse_util.flatten_dict(params, sep="/")
-        mapped = experiment.start.map(flat, description.experiment.model, experiment.model)
+        mapped = experiment.weight_mapping.map(flat, description.experiment.model, experiment.model)
         return flax.traverse_util.unflatten_dict(mapped, sep="/")
 
     def tokenizer(self, experiment: Experiment) -> Any:
@@ -158,8 +159,8 @@ class InitFrom:
     ) -> InitialParameters:
         """Return the initial parameters of a run.
 
-        All parameters of a checkpoint are taken, except for those of a new head and those that `experiment.start`
-        samples. Heads that the checkpoint lacks are sampled too.
+        All parameters of a checkpoint are taken, except for those of a new head and those that the experiment's
+        `weight_mapping` samples. Heads that the checkpoint lacks are sampled too.
 
         Args:
             params: those of the checkpoint, as `parameters` returns them; they may have further rows of embeddings.
@@ -195,13 +196,13 @@ class InitFrom:
         def with_checkpoint(sampled: Any) -> Any:
             wanted = flax.traverse_util.flatten_dict(sampled, sep="/")
             missing = missing_in_heads(own.keys(), wanted.keys(), experiment.model)
-            missed = [name for name in missing if not (is_new(name) or experiment.start.draws(name))]
+            missed = [name for name in missing if not (is_new(name) or experiment.weight_mapping.draws(name))]
             if missed:
                 report(f"start      initialized at random, as {self.name} has none: {abbreviated(missed)}")
             taken = [
                 name
                 for name in wanted
-                if not (is_new(name) or name in missing or (name not in own and experiment.start.draws(name)))
+                if not (is_new(name) or name in missing or (name not in own and experiment.weight_mapping.draws(name)))
             ]
             return flax.traverse_util.unflatten_dict(wanted | placed(own, wanted, taken, self.name), sep="/")
 

@@ -35,7 +35,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
         _show_losses(result.metrics, objective.perplexity, report)
         if isinstance(objective, MaskedLanguageModel):
             _fill(result, source, workdir, report)
-    if Purpose.WRITING in experiment.read(workdir / "experiment.json").model.system:
+    if Purpose.CAUSAL_LM in experiment.read(workdir / "experiment.json").model.system:
         _generate(result, source, workdir, report)
     _export(workdir, report)
 
@@ -83,9 +83,9 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
     WORKDIR/samples.jsonl, for the report.
     """
     from plmjax.data import tokenizers
+    from plmjax.generation.batch_generator import settings_of
     from plmjax.generation.generate import Generator, decoding_of, printable
     from plmjax.generation.options import Options
-    from plmjax.generation.writer import settings_of
 
     run, tokenizer = experiment.read(workdir / "experiment.json"), tokenizers.load(workdir / "tokenizer")
     model = run.model

@@ -217,7 +217,7 @@ def _dataset(experiment: Experiment, workdir: Path, tokenizer: Any, report: Call
     if data.path:
         return storage.path(data.path)
     directory = workdir / "dataset"
-    if not (directory / store.LEDGER).exists():
+    if not (directory / store.MANIFEST).exists():
         report("dataset    preparing the input text")
         files, kind = _files(experiment)
         prepare(

@@ -37,7 +37,7 @@ def rings(ground: Ground) -> Found:
     if ground.platform != "cpu" and not possible(ground.devices):
         raise Skipped(f"no step on {ground.devices[0].device_kind} has rings unless its run asks for them")
     plain = ground.plain
-    ringed = ground.step(ground.mesh, rings="on", dropout_generator="rbg")
+    ringed = ground.step(ground.mesh, rings="on", dropout_prng="rbg")
     results = [step.run(step.state(), step.batch()) for step in (plain, ringed)]
     losses = [float(metrics["loss"]) for _, metrics in results]
     means = [optax.tree.get(state.optimizer_state, "mean") for state, _ in results]

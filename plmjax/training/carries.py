@@ -37,6 +37,6 @@ def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
     return reset_rows
 
 
-def maker(carry: Callable[[], Any], places: Any, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
+def maker(carry: Callable[[], Any], shardings: Any, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
     """Return the jitted function that makes a first carry on its devices."""
-    return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=places)
+    return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=shardings)

@@ -11,11 +11,11 @@ from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel.peak import PeakFlops
 from plmjax.training.metrics import compact, duration
-from plmjax.training.placement import Placement, mesh_text
-from plmjax.training.program import Program, dropout_generator
+from plmjax.training.placement import MeshChoice, mesh_text
+from plmjax.training.program import Program, dropout_prng
 
 
-def mesh(placed: Placement) -> str:
+def mesh(placed: MeshChoice) -> str:
     """Return a line with the mesh of a run and the reason for it."""
     return f"mesh     {mesh_text(placed.mesh.shape.values())}: {placed.reason}"
 
@@ -70,8 +70,8 @@ def lines(
     ]
     if isinstance(run.objective, AdaptsModel):
         found.append(f"computes {run.objective.computes(program.model)}")
-    if dropout_generator(run, program.mesh) == "rbg":
-        found.append("dropout  rbg: another mesh draws other masks; --training.dropout_generator threefry2x32 does not")
+    if dropout_prng(run, program.mesh) == "rbg":
+        found.append("dropout  rbg: another mesh draws other masks; --training.dropout_prng threefry2x32 does not")
     return found
 
 

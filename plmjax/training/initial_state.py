@@ -102,7 +102,7 @@ class InitialState:
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
         )
 
-    def described(self, owned: Any) -> TrainState:
+    def abstract_state(self, owned: Any) -> TrainState:
         """Return the shapes of the state with their shardings.
 
         owned: the shardings of the parameters.
@@ -122,7 +122,7 @@ class InitialState:
         shapes = shapes.replace(constants=nn.meta.unbox(self.boxed_constants))
         return jax.tree.map(with_sharding, shapes, shardings)
 
-    def initializer(self, described: TrainState) -> Callable[..., TrainState]:
+    def initializer(self, abstract: TrainState) -> Callable[..., TrainState]:
         """Return the function that makes the state, every array on its devices (see `Program`)."""
 
         def initialize(key: jax.Array, zero: tuple[str, ...]) -> TrainState:
@@ -131,8 +131,8 @@ class InitialState:
             flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
             return state.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))
 
-        places = shardings_of(described.replace(constants=()))
-        begin = jax.jit(sharding.scoped(initialize, self.mesh), static_argnums=1, out_shardings=places)
+        shardings = shardings_of(abstract.replace(constants=()))
+        begin = jax.jit(sharding.scoped(initialize, self.mesh), static_argnums=1, out_shardings=shardings)
 
         def start(
             seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
@@ -142,10 +142,10 @@ class InitialState:
                 raise ValueError(f"Expected sources for the constants of {type(self.objective).__name__}, found none.")
             # An objective without constants checks the sources; this comes before anything is allocated.
             made = () if sources is None else nn.meta.unbox(self.objective.constants(self.config, sources))
-            names = flax.traverse_util.flatten_dict(described.params, sep="/")
+            names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
             # In the order of the parameters: that of a set differs between hosts, and so would their programs.
             state = begin(jax.random.key(seed), tuple(filter(replaced, names)))
-            return state.replace(constants=placed(made, described.constants)) if has_constants else state
+            return state.replace(constants=placed(made, abstract.constants)) if has_constants else state
 
         return start
 

@@ -15,8 +15,8 @@ from plmjax.experiment import Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.files import storage
 from plmjax.parallel import hosts
+from plmjax.parallel.host_flags import HostFlags
 from plmjax.parallel.stopping import Interrupted
-from plmjax.parallel.votes import Votes
 from plmjax.training import constants, header, memory, placement
 from plmjax.training.checkpoints.best import check_metric
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
@@ -24,10 +24,10 @@ from plmjax.training.compiled_steps import AdaptedPrograms, CompiledSteps
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.initial_state import InitialParameters
-from plmjax.training.pace import Pace
 from plmjax.training.program import Program, build
 from plmjax.training.session import Session
 from plmjax.training.state import TrainState
+from plmjax.training.step_timer import StepTimer
 
 
 @dataclasses.dataclass
@@ -79,7 +79,7 @@ def train(
     hosts.agree("the dataset's fingerprint", source.fingerprint)
 
     # Build the mesh, and a program for each phase. Nothing is computed yet.
-    placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
+    placed = placement.choose_mesh(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
 
     def program_of(run: Experiment, phase: ResolvedPhase) -> Program:
@@ -109,7 +109,7 @@ def train(
 
     # Train: the steps of each phase that are not done. What is due after a step happens in one order.
     step, last = description.step, run.training.steps
-    votes = Votes(placed.mesh)
+    votes = HostFlags(placed.mesh)
     adapted = AdaptedPrograms(run, program_of)
     parts = {"source": source, "keeper": keeper, "evaluation": evaluation, "adapted": adapted, "votes": votes}
     with Session(run, workdir, tokenizer=tokenizer, start=description, **parts) as session:
@@ -125,7 +125,7 @@ def train(
                 program, compiled, rates = steps.compile(program, state, step)
                 hosts.agree(f"the start of phase {phase.index}")
                 rows = source.train(phase, step - phase.first_step, local_rows(program.batch))
-                batches, pace, first = on_device(rows, program.batch), Pace(), step + 1
+                batches, pace, first = on_device(rows, program.batch), StepTimer(), step + 1
                 for step in range(first, phase.last_step + 1):
                     # The first batch may need an index of the text, which takes longer.
                     limit = hosts.STEP if step > first else hosts.ACTIVITY
@@ -136,7 +136,7 @@ def train(
                     batch = pace.next_batch(batches)
                     if adapted(program, state.params) is not program:
                         session.gather(pace, step - 1)
-                        (program, compiled, rates), pace = steps.compile(program, state, step - 1), Pace()
+                        (program, compiled, rates), pace = steps.compile(program, state, step - 1), StepTimer()
                     session.progressed(f"computing step {step}", limit)
                     session.stop.unsaved = True
                     state, metrics = compiled(state, batch)

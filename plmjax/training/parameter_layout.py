@@ -14,8 +14,8 @@ from plmjax.experiment.phases import ResolvedPhase
 from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Objective
 from plmjax.parallel import sharding
+from plmjax.parallel.parameter_shards import ParameterShards, dtypes
 from plmjax.parallel.rings import Rings
-from plmjax.parallel.shares import Shares, dtypes
 from plmjax.training.gradients.all_gather import AllGather
 from plmjax.training.gradients.looked_up_rows import LookedUpRows, Tables
 from plmjax.training.gradients.rings import RingExchange
@@ -32,10 +32,10 @@ class ParameterLayout:
     axes: logical axis names of that copy.
     """
 
-    all: Shares
+    all: ParameterShards
     tables: Tables
-    trained: Shares
-    evaluated: Shares
+    trained: ParameterShards
+    evaluated: ParameterShards
     axes: Any
 
     @classmethod
@@ -54,7 +54,7 @@ class ParameterLayout:
         rings: used if the objective names no rows.
         """
         exchanged, zero = jnp.dtype(experiment.training.gradient_dtype), experiment.mesh.zero
-        shards = Shares.of(boxed, mesh, dtype, exchanged, zero=zero)
+        shards = ParameterShards.of(boxed, mesh, dtype, exchanged, zero=zero)
         corrupted, _ = jax.eval_shape(
             lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0)
         )
@@ -65,14 +65,14 @@ class ParameterLayout:
             by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
         )
         rest, _ = tables.split(boxed)
-        trained = Shares.of(rest, mesh, dtype, exchanged, zero=zero, rings=None if tables.owned else rings)
+        trained = ParameterShards.of(rest, mesh, dtype, exchanged, zero=zero, rings=None if tables.owned else rings)
         # Only gradients may be rounded before they are sent over the network; an evaluation has none.
         evaluated = dataclasses.replace(trained, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)), rings=None)
         return cls(shards, tables, trained, evaluated, sharding.logical_axes(rest))
 
     def gradient(
         self,
-        shards: Shares,
+        shards: ParameterShards,
         objective: Objective,
         carry: Callable[[], Any],
         phase: ResolvedPhase,

@@ -29,7 +29,8 @@ from plmjax.experiment import Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel import sharding, shares, topologies
+from plmjax.parallel import parameter_shards as shares
+from plmjax.parallel import sharding, topologies
 from plmjax.training import constants, initial_state, step
 from plmjax.training import program as programs
 
@@ -50,7 +51,7 @@ def of_layout(run: Experiment) -> Shapes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Placement:
+class MeshChoice:
     """A mesh over the devices of a run, and the reason for it as text."""
 
     mesh: jax.sharding.Mesh
@@ -75,7 +76,7 @@ class StateBytes(NamedTuple):
     whole_tables: int
 
 
-def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary, shapes: Shapes) -> Placement:
+def choose_mesh(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary, shapes: Shapes) -> MeshChoice:
     """Return the mesh of a run.
 
     shapes: function from a phase to a dict from field to shape and dtype of its global batch.
@@ -86,7 +87,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     resolved = run.resolved_phases
     every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
     if len(every) == 1:
-        return Placement(
+        return MeshChoice(
             meshes.make(run.mesh, devices, run.training.rings),
             "one device" if len(devices) == 1 else "as the run sets it",
         )
@@ -95,7 +96,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     few_rows = rows < len(devices)
     if not possible:
         # No mesh gives every device the same rows; the error of `programs.build` names batch sizes that fit.
-        return Placement(meshes.make(run.mesh, devices, run.training.rings), "all devices share the batch")
+        return MeshChoice(meshes.make(run.mesh, devices, run.training.rings), "all devices share the batch")
     why = [f"the batch has {rows} rows for {len(devices)} devices"] if few_rows else ["all devices share the batch"]
     memory = topologies.device_memory(devices[0])
     if memory is None:
@@ -120,7 +121,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
         fits = "" if fitting else "no mesh is likely to fit, the best "
         why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
-    return Placement(meshes.make(named, devices, run.training.rings), "; ".join(why))
+    return MeshChoice(meshes.make(named, devices, run.training.rings), "; ".join(why))
 
 
 def _against(sizes: Sizes, needed: float, tables: int, usable: float) -> str:

@@ -121,16 +121,16 @@ def check_cudnn(experiment: Experiment, platform: str) -> None:
         )
 
 
-def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
+def dropout_prng(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
     """Return the name of the random number generator of dropout (see `plmjax.layers.dropout`)."""
-    name = experiment.training.dropout_generator
-    check_generator(name)
+    name = experiment.training.dropout_prng
+    check_prng(name)
     return name if name != "auto" else "rbg" if mesh.devices.flat[0].platform == "tpu" else "threefry2x32"
 
 
-def check_generator(name: str) -> None:
+def check_prng(name: str) -> None:
     """Raise UserError unless `name` is a generator for dropout, or "auto"."""
-    check_choice("--training.dropout_generator", name, GENERATORS)
+    check_choice("--training.dropout_prng", name, GENERATORS)
 
 
 def build(
@@ -184,9 +184,9 @@ def build(
     def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
         return evaluation_step(loss_inputs, batch, key, evaluation)
 
-    state = first.described(layout.all.owned)
-    whole, places = NamedSharding(mesh, PartitionSpec()), shardings_of(state)
-    evaluated = places.loss_inputs.replace(carry=sharding.boxed(jax.eval_shape(evaluation_carry), mesh))
+    state = first.abstract_state(layout.all.owned)
+    replicated, shardings = NamedSharding(mesh, PartitionSpec()), shardings_of(state)
+    evaluated = shardings.loss_inputs.replace(carry=sharding.boxed(jax.eval_shape(evaluation_carry), mesh))
     return Program(
         phase=phase,
         evaluation_phase=evaluation_phase,
@@ -195,31 +195,31 @@ def build(
         module=module,
         train=jax.jit(
             sharding.scoped(step, mesh),
-            in_shardings=(places, shardings_of(batch)),
-            out_shardings=(places, whole),
+            in_shardings=(shardings, shardings_of(batch)),
+            out_shardings=(shardings, replicated),
             donate_argnums=0,
             compiler_options=compiler_options(experiment, mesh, layout.trained.rings),
         ),
         evaluate=jax.jit(
             sharding.scoped(evaluate, mesh),
-            in_shardings=(evaluated, shardings_of(evaluation_batch), whole),
-            out_shardings=(evaluated.carry, whole, whole),
+            in_shardings=(evaluated, shardings_of(evaluation_batch), replicated),
+            out_shardings=(evaluated.carry, replicated, replicated),
         ),
         initialize=first.initializer(state),
         averaged=jax.jit(
             lambda state: optimizers.evaluated(state.optimizer_state, state.params),
-            in_shardings=(places,),
-            out_shardings=places.params,
+            in_shardings=(shardings,),
+            out_shardings=shardings.params,
         ),
         on_evaluation=jax.jit(
             lambda state, loss: state.replace(
                 optimizer_state=optimizers.on_evaluation(experiment.optimizer, state.optimizer_state, loss)
             ),
-            in_shardings=(places, whole),
-            out_shardings=places,
+            in_shardings=(shardings, replicated),
+            out_shardings=shardings,
             donate_argnums=0,
         ),
-        start_carry=carries.maker(first.carry, places.carry, mesh),
+        start_carry=carries.maker(first.carry, shardings.carry, mesh),
         start_evaluation_carry=carries.maker(evaluation_carry, evaluated.carry, mesh),
         state=state,
         batch=batch,
@@ -281,8 +281,8 @@ def without_rings(experiment: Experiment, first: InitialState, mesh: jax.shardin
         return "a model that carries nothing but states of its rows", type(experiment.model).__name__
     if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization
         return "no compression", type(experiment.compression).__name__
-    if dropout_generator(experiment, mesh) == "threefry2x32":
-        return "--training.dropout_generator rbg", "threefry2x32"
+    if dropout_prng(experiment, mesh) == "threefry2x32":
+        return "--training.dropout_prng rbg", "threefry2x32"
     return None
 
 
@@ -323,7 +323,7 @@ def training_of(
         update=functools.partial(layout.tables.update, optimizer) if layout.tables.owned else update,
         learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, steps, step),
         reset_carry=carries.reset(first.carry),
-        dropout_prng=dropout_generator(experiment, mesh),
+        dropout_prng=dropout_prng(experiment, mesh),
     )
 
 

@@ -11,18 +11,18 @@ from typing import Any
 from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import hosts, peak
+from plmjax.parallel.host_flags import HostFlags
 from plmjax.parallel.stopping import Interrupted, StopSignals
-from plmjax.parallel.votes import Votes
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.evaluation import Evaluation
 from plmjax.training.feed import BatchSource, mixture_metrics
 from plmjax.training.metrics import MetricsFile, Terminal
-from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
 from plmjax.training.program import Program
 from plmjax.training.progress import Progress
 from plmjax.training.state import TrainState
+from plmjax.training.step_timer import MetricsWindow, StepTimer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +64,13 @@ class Session:
         start: Description,
         evaluation: Evaluation,
         adapted: Callable[[Program, Any], Program],
-        votes: Votes,
+        votes: HostFlags,
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
         self.first = start.step
         self.evaluated = start.step if start.metrics else -1
         self.metrics = start.metrics
-        self.window = Window(start.window)
+        self.window = MetricsWindow(start.window)
         self.best, self.record = Best.of(run), start.record
         self.saved_at = time.monotonic()
         self.votes = votes
@@ -146,7 +146,7 @@ class Session:
         """Return what is due, after an evaluation during which a signal may have arrived on some host."""
         return dataclasses.replace(due, stop=max(due.stop, self.votes(self.stop.received or 0, 0)[0]))
 
-    def gather(self, pace: Pace, step: int) -> list[dict[str, float]]:
+    def gather(self, pace: StepTimer, step: int) -> list[dict[str, float]]:
         """Add the steps up to `step` to the window of the next logged line, and return their metrics.
 
         Raises:
@@ -166,7 +166,7 @@ class Session:
             self.window.add(metrics)
         return values
 
-    def show(self, step: int, metrics: Mapping[str, float], pace: Pace, rates: "Rates") -> None:
+    def show(self, step: int, metrics: Mapping[str, float], pace: StepTimer, rates: "Rates") -> None:
         """Show a finished step that is not logged."""
         if self.is_primary:
             seconds, left = pace.seconds, self.run.training.steps - step
@@ -175,7 +175,7 @@ class Session:
                 step, metrics, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None
             )
 
-    def log(self, step: int, metrics: dict[str, float], pace: Pace, rates: "Rates") -> None:
+    def log(self, step: int, metrics: dict[str, float], pace: StepTimer, rates: "Rates") -> None:
         """Write the line of a step: means over the window, and the rates since the last line."""
         values = self.window.means()
         if self.is_primary:

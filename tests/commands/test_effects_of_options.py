@@ -44,7 +44,9 @@ def shown_by(test: str, verb: str, *options: str) -> None:
 
 shown_by("test_effects_of_options.py::test_a_run_shows", "pretrain", "experiment", "workdir")
 shown_by("test_effects_of_options.py::test_a_run_on_a_task_shows", "finetune", "experiment", "workdir", "from")
-shown_by("runs/test_continued.py::test_begins_with_all_parameters_at_step_0_with_a_new_optimizer", "pretrain", "from")
+shown_by(
+    "runs/test_continued.py::test_begins_with_all_parameters_at_step_0_and_goes_on_from_there_alone", "pretrain", "from"
+)
 shown_by("finetuning/test_run.py::test_regression_and_the_random_twin", "finetune", "like")
 shown_by("finetuning/test_seeds.py::test_each_seed_is_a_run_and_the_table_sums_them_up", "finetune", "seeds")
 shown_by(
@@ -56,9 +58,7 @@ shown_by("data/test_beam.py::test_a_job_server_gives_the_same_dataset", "prepare
 shown_by("data/test_beam.py::test_cooccurrences_are_those_of_processes", "cooccurrence", "runner", "runner_options")
 shown_by("inference/test_published_corpora.py::test_perplexity_is_of_words_and_line_ends", "evaluate", "split")
 shown_by("objectives/test_transformer_xl_pretraining.py::test_an_evaluation_may_remember_more", "evaluate", "memory")
-shown_by(
-    "compression/test_prune.py::test_a_ticket_has_the_weights_of_an_earlier_checkpoint", "compress prune", "rewind"
-)
+shown_by("compression/test_prune.py::test_methods_that_train", "compress prune", "rewind")
 shown_by("interop/test_sentence_transformers.py::test_options_take_the_place_of_the_recipe", "embed", "prompt")
 for name in ("method", "layers", "student", "teacher", "output"):
     shown_by("compression/distillation/test_distil.py::test_students_of_a_task", "compress distil", name)
@@ -122,7 +122,7 @@ def dataset(folder: Path) -> store.Dataset:
 
 OF_A_DATASET: dict[str, Callable[[store.Dataset], bool]] = {
     "input": lambda made: sum(made.split(name).documents for name in ("train", "validation")) == 60,
-    "output": lambda made: (made.directory / "ledger.json").exists(),
+    "output": lambda made: (made.directory / "manifest.json").exists(),
     "tokenizer": lambda made: tokenizers.load(made.directory / "tokenizer").vocabulary.size == 14,
     "format": lambda made: made.split("train").documents > 10,
     "text_key": lambda made: made.split("train").token_count > 200,

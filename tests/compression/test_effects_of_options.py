@@ -16,7 +16,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
 from tests.effects import Effects
 from tests.families import STEPS
-from tests.strangers import experiments as strangers
+from tests.third_party import experiments as strangers
 
 EFFECTS = Effects("tests/compression/test_effects_of_options.py")
 MODULES = (aware, blocks, distilbert, mobilebert, patient, pruned, soft_targets, tinybert)
@@ -27,7 +27,10 @@ EFFECTS.shown_by(
     f"{DISTILLATION}/test_distil.py::test_a_student_is_a_run_and_goes_on_to_the_same_bits",
     "Distillation.teacher", "Distillation.checkpoint",
 )  # fmt: skip
-EFFECTS.shown_by(f"{DISTILLATION}/test_stored.py::test_translations", "SoftTargetDistillation.stored")
+EFFECTS.shown_by(
+    f"{DISTILLATION}/test_stored.py::test_translations", "SoftTargetDistillation.stored", "SoftTargetDistillation.top_k"
+)
+EFFECTS.shown_by(f"{DISTILLATION}/test_terms.py::test_patience", "PatientDistillation.strategy")
 
 
 @functools.cache
@@ -59,7 +62,6 @@ CHANGES: dict[str, tuple[str, str]] = {
     "Distillation.hard": ("soft_targets", "hard 0.25"),
     "SoftTargetDistillation.soft": ("soft_targets", "soft 0.25"),
     "SoftTargetDistillation.temperature": ("soft_targets", "temperature 4"),
-    "SoftTargetDistillation.top_k": ("soft_targets", "top_k 3"),
     "DistilBertDistillation.soft": ("distilbert", "soft 3"),
     "DistilBertDistillation.cosine": ("distilbert", "cosine 3"),
     "DistilBertDistillation.temperature": ("distilbert", "temperature 4"),
@@ -67,7 +69,6 @@ CHANGES: dict[str, tuple[str, str]] = {
     "PatientDistillation.soft": ("patient", "soft 0.25"),
     "PatientDistillation.temperature": ("patient", "temperature 4"),
     "PatientDistillation.patience": ("patient", "patience 10"),
-    "PatientDistillation.strategy": ("patient", "strategy last"),
     "TinyBertDistillation.stage": ("tinybert", "stage prediction"),
     "TinyBertDistillation.hidden": ("tinybert", "hidden 3"),
     "TinyBertDistillation.attention": ("tinybert", "attention 3"),

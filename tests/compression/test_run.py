@@ -14,7 +14,7 @@ from plmjax.compression.examples import examples_of
 from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
 from plmjax.compression.run import Source, composed
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment, Mixture, Start
+from plmjax.experiment import Experiment, Mixture, WeightMapping
 from plmjax.models.bert import BertConfig
 from plmjax.training.checkpoints import ancestry
 
@@ -56,13 +56,15 @@ def source_of(run: Experiment) -> Source:
 def test_the_run_that_trains_is_that_of_the_checkpoint_or_the_named_one() -> None:
     """With the sizes of the checkpoint unless there are others, and its own dataset; it starts from no mapping."""
     own, method = experiments.load("bert_tiny"), TicketTraining()
-    own = dataclasses.replace(own, model=BertConfig.tiny(hidden_size=24), start=TakenLayers((0,)), compression=method)
+    own = dataclasses.replace(
+        own, model=BertConfig.tiny(hidden_size=24), weight_mapping=TakenLayers((0,)), compression=method
+    )
     own = dataclasses.replace(own, data=dataclasses.replace(own.data, input=("raw.txt",)))
     source, compression = source_of(own), MovementPruning(sparsity=0.5)
     found = composed(source, compression, None, ["--training.steps", "3"], "command")
     data = dataclasses.replace(own.data, path="/runs/one/dataset", input=())
     training = dataclasses.replace(own.training, steps=3)
-    changes = {"data": data, "training": training, "start": Start(), "compression": compression}
+    changes = {"data": data, "training": training, "start": WeightMapping(), "compression": compression}
     assert found == dataclasses.replace(own, **changes)
     named, smaller = experiments.load("finetune_sentences"), BertConfig.tiny(hidden_size=8)
     found = composed(source, compression, "finetune_sentences", [], "command", smaller)

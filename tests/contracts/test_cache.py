@@ -37,7 +37,7 @@ def empty(config: ModelConfig) -> Cache:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _read(config: ModelConfig, params: Any, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
-    module = config.module(Purpose.WRITING, Execution())
+    module = config.module(Purpose.CAUSAL_LM, Execution())
     return module.apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
 
 

@@ -12,7 +12,7 @@ import pytest
 from plmjax.contracts.scores import TokenScores
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.sampled_softmax import SampledScores, draw
-from tests.strangers.windowed import AdaptiveScores
+from tests.third_party.windowed import AdaptiveScores
 
 B, T, D, V = 2, 3, 5, 11
 RANDOM = np.random.default_rng(0)

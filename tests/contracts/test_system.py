@@ -28,7 +28,7 @@ FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(
 SYSTEMS = {file.SYSTEM.config.__name__: file.SYSTEM for file in FILES if hasattr(file, "SYSTEM")}
 BASES = {"BranchesConfig", "EncoderConfig", "DecoderConfig", "EncoderDecoderConfig", "LanguageModelTaggerConfig"}
 """Configs that several systems are derived from, and that are of none."""
-MORE = {Purpose.TEXT_LABELS: (3,), Purpose.TOKEN_LABELS: (3, False), Purpose.VIEWS: ((),)}
+MORE = {Purpose.SEQUENCE_CLASSIFICATION: (3,), Purpose.TOKEN_CLASSIFICATION: (3, False), Purpose.MULTI_VIEW: ((),)}
 """Purpose -> arguments of its module besides config and execution."""
 ENCODERS = (Purpose.ENCODING, Purpose.EMBEDDING)
 
@@ -78,13 +78,13 @@ def test_an_absent_purpose_is_one_sentence_that_names_those_that_are_there(syste
 
 def test_the_sentence_reads_well() -> None:
     with pytest.raises(UserError) as raised:
-        GloveConfig.tiny().system.require(Purpose.TEXT_LABELS, " in runs/glove")
+        GloveConfig.tiny().system.require(Purpose.SEQUENCE_CLASSIFICATION, " in runs/glove")
     assert str(raised.value) == (
         "Expected a model that labels texts in runs/glove, found GloveConfig, word vectors, which has a pretraining "
         "task; put a layer above its vectors with experiments/static_vectors.py."
     )
     with pytest.raises(UserError, match=r"texts, found T5Config, .*, writes a text given another and has an encoder; "):
-        T5Config.tiny().module(Purpose.TEXT_LABELS, Execution(), 2)
+        T5Config.tiny().module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_another_depth_is_that_of_both_sides() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
 def test_a_system_keeps_a_cache_where_it_writes_text(system: System) -> None:
-    assert (system.cache is not None) == (Purpose.WRITING in system)
+    assert (system.cache is not None) == (Purpose.CAUSAL_LM in system)
     reads_from_the_end = UlmfitConfig(backwards=True).system
-    assert reads_from_the_end.cache is None and Purpose.WRITING not in reads_from_the_end
+    assert reads_from_the_end.cache is None and Purpose.CAUSAL_LM not in reads_from_the_end
 
 
 @pytest.mark.parametrize("purpose", ENCODERS)
@@ -173,9 +173,9 @@ def test_vectors_of_tokens_are_rows_of_a_table_or_what_the_system_says() -> None
 
 
 def test_a_config_may_choose_between_declarations() -> None:
-    assert Purpose.WRITING in UlmfitConfig().system and not UlmfitConfig().system.backwards
+    assert Purpose.CAUSAL_LM in UlmfitConfig().system and not UlmfitConfig().system.backwards
     backwards = UlmfitConfig(backwards=True)
-    assert Purpose.WRITING not in backwards.system and backwards.template.backwards
+    assert Purpose.CAUSAL_LM not in backwards.system and backwards.template.backwards
     assert GptConfig(both_orders=True).template.both_orders and not GptConfig().template.both_orders
     network = BiattentiveConfig(vectors=CoveConfig())
     assert (network.system.name, network.system.token_table) == ("cove", "cove/words/embedding")

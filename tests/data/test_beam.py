@@ -53,8 +53,8 @@ def job_service():
         process.wait()
 
 
-def ledger(folder):
-    return json.loads((folder / store.LEDGER).read_text())
+def manifest(folder):
+    return json.loads((folder / store.MANIFEST).read_text())
 
 
 @needs_beam
@@ -62,8 +62,8 @@ def ledger(folder):
 def test_the_dataset_is_that_of_processes(corpus, tokenizer, tmp_path, clean):
     for name, how in (("processes", {"processes": 1}), ("beam", {"runner": "DirectRunner"})):
         prepare([corpus], "auto", tokenizer, tmp_path / name, clean=clean, progress=False, **how)
-    assert ledger(tmp_path / "beam") == ledger(tmp_path / "processes")
-    assert len(ledger(tmp_path / "beam")["splits"]["train"]["shards"]) > 4
+    assert manifest(tmp_path / "beam") == manifest(tmp_path / "processes")
+    assert len(manifest(tmp_path / "beam")["splits"]["train"]["shards"]) > 4
     assert not (tmp_path / "beam" / files.FOLDER).exists()
 
 
@@ -74,7 +74,7 @@ def test_a_job_server_gives_the_same_dataset(corpus, tokenizer, tmp_path, job_se
     options = [f"job_endpoint={job_service}", "environment_type=LOOPBACK"]
     how = {"runner": "PortableRunner", "runner_options": options, "progress": False}
     prepare([corpus], "auto", tokenizer, tmp_path / "beam", **how)
-    assert ledger(tmp_path / "beam") == ledger(tmp_path / "processes")
+    assert manifest(tmp_path / "beam") == manifest(tmp_path / "processes")
 
 
 @needs_beam

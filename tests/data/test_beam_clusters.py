@@ -157,8 +157,8 @@ def printed(process: subprocess.Popen, code: int = 0) -> str:
     return text
 
 
-def ledger(folder: Path) -> dict:
-    return json.loads((folder / store.LEDGER).read_text())
+def manifest(folder: Path) -> dict:
+    return json.loads((folder / store.MANIFEST).read_text())
 
 
 ONE = ["--processes", "1"]
@@ -177,8 +177,8 @@ def test_the_dataset_is_that_of_one_process(cluster, tokenizer, tmp_path, clean)
     ]
     printed(cluster.command(*words, "--output", tmp_path / "out"))
     printed(cluster.command(*words, "--output", tmp_path / "one", options=ONE))
-    assert ledger(tmp_path / "out") == ledger(tmp_path / "one")
-    assert len(ledger(tmp_path / "out")["splits"]["train"]["shards"]) > 4
+    assert manifest(tmp_path / "out") == manifest(tmp_path / "one")
+    assert len(manifest(tmp_path / "out")["splits"]["train"]["shards"]) > 4
     assert not (tmp_path / "out" / files.FOLDER).exists()
 
 
@@ -211,5 +211,5 @@ def test_a_killed_worker_changes_nothing(cluster, tokenizer, tmp_path):
     kill(cluster.workers[0])
     printed(process)
     printed(cluster.command(*words, "--output", tmp_path / "one", options=ONE))
-    assert ledger(tmp_path / "out") == ledger(tmp_path / "one")
+    assert manifest(tmp_path / "out") == manifest(tmp_path / "one")
     assert 0 < finished < (tmp_path / "a.txt").stat().st_size / UNIT_BYTES / 2

@@ -15,7 +15,7 @@ from plmjax.commands import cli
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import Counting, cells, counting, pairs, runs
-from plmjax.data.store.ledger import sum_ledger
+from plmjax.data.store.manifest import sum_ledger
 from tests.data.corpora import documents, write
 from tests.data.mistakes import refused
 
@@ -263,19 +263,19 @@ def test_counts_that_cannot_be_opened(dataset, tmp_path):
     for folder, parts in ((tmp_path / "none", "no folder"), (dataset.directory, "something else")):
         refused(lambda folder=folder: cooccurrence.open_cells(folder), parts)
     counted = cooccurrence.count(dataset, SPECIAL, tmp_path, Counting(least=1), processes=1, report=silent)
-    ledger = json.loads((tmp_path / cells.LEDGER).read_text())
+    manifest = json.loads((tmp_path / cells.MANIFEST).read_text())
     for changed, reason in LEDGERS:
-        sealed = ledger | changed
-        (tmp_path / cells.LEDGER).write_text(json.dumps(sealed | {"crc32c": sum_ledger(sealed)}))
-        refused(lambda: cooccurrence.open_cells(tmp_path), f"ledger.json .. {reason}")
+        sealed = manifest | changed
+        (tmp_path / cells.MANIFEST).write_text(json.dumps(sealed | {"crc32c": sum_ledger(sealed)}))
+        refused(lambda: cooccurrence.open_cells(tmp_path), f"manifest.json .. {reason}")
     contents = (
-        (json.dumps(ledger | {"cells": 3}), "damaged"),
+        (json.dumps(manifest | {"cells": 3}), "damaged"),
         ("[]", "damaged"),
         ('{"kind": "dataset"}', "something else"),
     )
     for text, reason in contents:
-        (tmp_path / cells.LEDGER).write_text(text)
+        (tmp_path / cells.MANIFEST).write_text(text)
         refused(lambda: cooccurrence.open_cells(tmp_path), reason)
-    (tmp_path / cells.LEDGER).write_text(json.dumps(ledger))
+    (tmp_path / cells.MANIFEST).write_text(json.dumps(manifest))
     os.truncate(tmp_path / "cells-00000.bin", 12 * counted.count - 1)
     refused(lambda: cooccurrence.open_cells(tmp_path), f"{12 * counted.count} bytes")

@@ -10,7 +10,15 @@ import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import mixture, store
-from plmjax.data.layouts import Blocks, ContinuedPairs, Segments, SentencePairs, Streams, TwoWayStreams, Windows
+from plmjax.data.layouts import (
+    BidirectionalStreams,
+    Chunks,
+    ContiguousStreams,
+    ContinuedPairs,
+    SentencePairs,
+    SingleSegment,
+    Windows,
+)
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import History, MixtureSource, Stage
 from plmjax.data.pipeline import DatasetSource
@@ -19,7 +27,7 @@ from tests.data.mistakes import refused
 
 V = 300
 SIZES = {"wiki": 12, "books": 5, "news": 3}
-LAYOUTS = [Blocks(), SentencePairs(duplicates=2, pack=3), Segments(pack=2)]
+LAYOUTS = [Chunks(), SentencePairs(duplicates=2, pack=3), SingleSegment(pack=2)]
 RUN = SimpleNamespace(index=0, first_step=0, last_step=10_000, sequence_length=32, batch_size=8)
 
 
@@ -38,7 +46,7 @@ def history(*stages: tuple[int, dict[str, int]]) -> History:
 
 
 def source(
-    datasets: dict[str, store.Dataset], *stages: tuple[int, dict[str, int]], layout=Blocks(), seed: int = 3
+    datasets: dict[str, store.Dataset], *stages: tuple[int, dict[str, int]], layout=Chunks(), seed: int = 3
 ) -> MixtureSource:
     own = {name: datasets[name] for name in stages[-1][1]}
     return MixtureSource(layout, own, history(*stages), Vocabulary.placeholder(V), seed, 4)
@@ -80,7 +88,7 @@ def test_a_row_has_the_text_of_its_source(datasets) -> None:
         for place, name in enumerate(("books", "wiki", "news")):
             own = batch["row_ids"] - rows.firsts[place]
             mine = (own >= 0) & (own < rows.counts[place])
-            alone = DatasetSource(Blocks(), datasets[name], Vocabulary.placeholder(V), 3).rows("train", 32)
+            alone = DatasetSource(Chunks(), datasets[name], Vocabulary.placeholder(V), 3).rows("train", 32)
             expected = alone.fields(own[mine].astype(np.int64))
             assert mine.any()
             for field, values in expected.items():
@@ -234,7 +242,7 @@ def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.Monk
     assert grown.fingerprint == history((0, {"wiki": 9})).fingerprint != history((0, {"books": 9})).fingerprint
     long = SimpleNamespace(**{**vars(RUN), "sequence_length": 3000})
     refused(lambda: source(datasets, (0, {"wiki": 1, "news": 1})).train(long, 0), "3000 tokens in the source news")
-    for layout in (Streams(), TwoWayStreams(), Windows(), ContinuedPairs()):
+    for layout in (ContiguousStreams(), BidirectionalStreams(), Windows(), ContinuedPairs()):
         stages = ((0, {"wiki": 1, "news": 1}),)
         refused(lambda layout=layout, stages=stages: source(datasets, *stages, layout=layout), type(layout).__name__)
     mix = Mixture((f"wiki={datasets['wiki'].directory}",))
@@ -264,7 +272,7 @@ def test_a_run_reads_the_sources_that_it_names(datasets) -> None:
     mix = Mixture(
         tuple(f"{name}={datasets[name].directory}" for name in SIZES), weights=("wiki=2", "books=1", "news=1")
     )
-    read = mixture.source_of(Blocks(), mix, mixture.open_sources(mix, None, V), Vocabulary.placeholder(V), 3, 4)
+    read = mixture.source_of(Chunks(), mix, mixture.open_sources(mix, None, V), Vocabulary.placeholder(V), 3, 4)
     expected = source(datasets, (0, {"wiki": 2, "books": 1, "news": 1}))
     for found, batch in zip(take(read.train(RUN, 4), 3), take(expected.train(RUN, 4), 3), strict=True):
         assert found.keys() == batch.keys() and found["input_ids"].shape == batch["input_ids"].shape

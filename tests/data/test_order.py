@@ -50,21 +50,21 @@ def test_epochs_follow_without_a_seam_and_differ():
 
 
 def test_draws_are_uniform_and_depend_on_key_and_number():
-    bits = order.fold(7, np.arange(100_000))
-    counts = np.bincount(order.below(bits, 10), minlength=10)
+    bits = order.fold_in(7, np.arange(100_000))
+    counts = np.bincount(order.randint(bits, 10), minlength=10)
     assert np.sum((counts - 10_000) ** 2 / 10_000) < 28  # 9 degrees: 1 in 1000
-    assert abs(order.chance(bits, 0.1).mean() - 0.1) < 0.003
-    assert len(np.unique(np.concatenate([bits, order.fold(8, np.arange(100_000))]))) == 200_000
+    assert abs(order.bernoulli(bits, 0.1).mean() - 0.1) < 0.003
+    assert len(np.unique(np.concatenate([bits, order.fold_in(8, np.arange(100_000))]))) == 200_000
 
 
 @pytest.mark.parametrize("tosses", [1, 10, 64, 65, 200])
 def test_heads_are_binomial(tosses):
-    keys = order.fold(11, np.arange(40_000))
-    count = order.heads(keys, np.full(len(keys), tosses))
+    keys = order.fold_in(11, np.arange(40_000))
+    count = order.binomial(keys, np.full(len(keys), tosses))
     assert count.min() >= 0 and count.max() <= tosses
     assert abs(count.mean() - tosses / 2) < 4 * np.sqrt(tosses / 4 / len(keys))
     assert abs(count.var() / (tosses / 4) - 1) < 0.04
-    np.testing.assert_array_equal(order.heads(keys, np.zeros(len(keys), np.int64)), 0)
+    np.testing.assert_array_equal(order.binomial(keys, np.zeros(len(keys), np.int64)), 0)
 
 
 def test_each_place_has_a_size_and_a_key_of_its_own():
@@ -74,14 +74,14 @@ def test_each_place_has_a_size_and_a_key_of_its_own():
 
 
 def test_heads_of_unequal_numbers_of_tosses_are_those_of_each_alone():
-    keys, tosses = order.fold(11, np.arange(6)), np.array([130, 0, 64, 3, 65, 1])
-    alone = [int(order.heads(keys[i : i + 1], tosses[i : i + 1])[0]) for i in range(6)]
-    assert order.heads(keys, tosses).tolist() == alone and len(set(alone)) > 3
+    keys, tosses = order.fold_in(11, np.arange(6)), np.array([130, 0, 64, 3, 65, 1])
+    alone = [int(order.binomial(keys[i : i + 1], tosses[i : i + 1])[0]) for i in range(6)]
+    assert order.binomial(keys, tosses).tolist() == alone and len(set(alone)) > 3
 
 
 def test_numbers_are_the_same_in_every_version():
     """A run goes on in the order that it began with."""
-    assert order.fold(7, np.arange(2)).tolist() == [13309476754707697221, 11984929618412882174]
-    assert order.below(order.fold(7, np.arange(8)), np.arange(1, 9)).tolist() == [0, 1, 1, 2, 1, 1, 6, 7]
+    assert order.fold_in(7, np.arange(2)).tolist() == [13309476754707697221, 11984929618412882174]
+    assert order.randint(order.fold_in(7, np.arange(8)), np.arange(1, 9)).tolist() == [0, 1, 1, 2, 1, 1, 6, 7]
     first, second = [6, 5, 8, 4, 2, 10, 1, 3, 9, 7, 0], [3, 0, 1, 5, 8, 9, 4, 6, 7, 10, 2]
     assert order.shuffled(np.arange(22), 11, 3).tolist() == [*first, *second]

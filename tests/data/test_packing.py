@@ -80,12 +80,12 @@ def test_an_index_of_rows_over_several_windows(tmp_path, monkeypatch):
     """Each record is in one row, and no row has sequences of two windows of the order."""
     monkeypatch.setattr(packing, "_WINDOW", 10)
     records, lengths = np.arange(100, 137), np.arange(37) % 7 + 1
-    packing.write_rows(records, lambda chosen: lengths[chosen - 100], 16, 4, order.fold(5, 0), tmp_path)
+    packing.write_rows(records, lambda chosen: lengths[chosen - 100], 16, 4, order.fold_in(5, 0), tmp_path)
     sequences = np.fromfile(tmp_path / "sequences.bin", np.int64)
     rows = np.fromfile(tmp_path / "rows.bin", np.int64)
     assert sorted(sequences.tolist()) == records.tolist()
     assert rows[0] == 0 and rows[-1] == 37 and {10, 20, 30} < set(rows.tolist())
     assert np.diff(rows).min() >= 1 and np.diff(rows).max() <= 4
     assert np.add.reduceat(lengths[sequences - 100], rows[:-1]).max() <= 16
-    shuffled = records[order.permute(np.arange(37), 37, order.fold(5, 0))]
+    shuffled = records[order.permute(np.arange(37), 37, order.fold_in(5, 0))]
     assert [set(sequences[i : i + 10]) for i in (0, 10, 20, 30)] == [set(shuffled[i : i + 10]) for i in (0, 10, 20, 30)]

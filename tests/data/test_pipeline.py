@@ -11,13 +11,19 @@ import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tensorflow_runtime
-from plmjax.data.layouts import Blocks, FullSentences, Segments, SentencePairs, Streams
+from plmjax.data.layouts import Chunks, ContiguousStreams, FullSentences, SentencePairs, SingleSegment
 from plmjax.data.pipeline import DatasetSource
 from tests.data.corpora import assert_same, documents, phase, take, write
 from tests.data.mistakes import refused
 
 V = 300
-LAYOUTS = [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Segments(pack=2), Blocks(), Streams()]
+LAYOUTS = [
+    SentencePairs(duplicates=2),
+    SentencePairs(duplicates=2, pack=3),
+    SingleSegment(pack=2),
+    Chunks(),
+    ContiguousStreams(),
+]
 LAYOUTS += [FullSentences()]
 
 
@@ -75,7 +81,7 @@ def test_a_restart_goes_on_with_the_same_batches_also_from_a_thread(dataset, lay
         assert_same(batch, same)
 
 
-@pytest.mark.parametrize("layout", [SentencePairs(duplicates=2), Blocks(), FullSentences()], ids=repr)
+@pytest.mark.parametrize("layout", [SentencePairs(duplicates=2), Chunks(), FullSentences()], ids=repr)
 def test_an_epoch_holds_every_row_once_and_the_next_follows_without_a_seam(dataset, layout):
     batches = source(dataset, layout).train(phase(64, 7), 0)
     count = batches_rows = source(dataset, layout).rows("train", 64).count
@@ -97,7 +103,7 @@ def test_a_row_id_names_the_same_row_in_every_epoch(dataset, layout):
 
 def test_phases_and_seeds_have_orders_of_their_own(dataset):
     def ids(seed, index):
-        return take(source(dataset, Blocks(), seed=seed).train(phase(32, 64, index), 0), 1)[0]["row_ids"].tolist()
+        return take(source(dataset, Chunks(), seed=seed).train(phase(32, 64, index), 0), 1)[0]["row_ids"].tolist()
 
     assert len({tuple(ids(seed, index)) for seed in (0, 1) for index in (0, 1)}) == 4
     assert ids(0, 0) == ids(0, 0)
@@ -110,7 +116,7 @@ def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset,
     count = source(dataset, layout).rows("validation", 32).count
     assert count % 10 and len(ids) == -(-count // 10) * 10
     np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(count))
-    if not isinstance(layout, Streams):
+    if not isinstance(layout, ContiguousStreams):
         np.testing.assert_array_equal(ids[:count], np.arange(count))
     for batch in batches:
         for name, array in batch.items():
@@ -139,7 +145,7 @@ def test_evaluation_without_held_out_text_is_empty(tmp_path):
 
 @pytest.mark.nightly
 def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
-    batches = source(dataset, Blocks()).train(phase(32, 8), 0)
+    batches = source(dataset, Chunks()).train(phase(32, 8), 0)
     next(batches)
     batches.close()
     assert next(batches, None) is None
@@ -169,7 +175,7 @@ def test_a_text_of_just_one_batch_is_a_batch(dataset, layout):
     refused(
         lambda: source(dataset, layout).train(more, 0), f"a batch of {count + 1} rows .. fills {count}; prepare more"
     )
-    if isinstance(layout, Blocks) and not isinstance(layout, Streams):
+    if isinstance(layout, Chunks) and not isinstance(layout, ContiguousStreams):
         refused(lambda: source(dataset, layout).train(phase(100_000, 1), 0), "fills 0;")
 
 
@@ -177,7 +183,7 @@ def test_a_text_of_just_one_batch_is_a_batch(dataset, layout):
 def test_rows_that_fill_a_batch_are_padding(dataset, pad):
     """Tokens are the padding token, which need not be 0, or 0 where there is none; all else is 0."""
     vocabulary = dataclasses.replace(Vocabulary.placeholder(V), pad=pad)
-    (*_, batch) = DatasetSource(Blocks(), dataset, vocabulary, 3).evaluation(phase(32, 10))
+    (*_, batch) = DatasetSource(Chunks(), dataset, vocabulary, 3).evaluation(phase(32, 10))
     empty = batch["row_ids"] < 0
     assert empty.any() and not empty.all()
     for name, array in batch.items():

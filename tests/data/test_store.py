@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import checksums, store
-from plmjax.data.store.ledger import sum_ledger
+from plmjax.data.store.manifest import sum_ledger
 from tests.data.corpora import Words, documents, write
 from tests.data.mistakes import refused
 
@@ -32,7 +32,7 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
         np.testing.assert_array_equal(split.tokens(0, len(tokens)), tokens)
         np.testing.assert_array_equal(split.tokens(777, 778), tokens[777:778])
         edges = np.cumsum(
-            [piece["text/tokens"][1] for s in dataset.ledger["splits"][name]["shards"] for piece in s["pieces"]]
+            [piece["text/tokens"][1] for s in dataset.manifest["splits"][name]["shards"] for piece in s["pieces"]]
         )
         assert name == "validation" or len(edges) > 4
         for start, stop in ((3, edges[0] + 1), (edges[0] - 2, len(tokens) - 3), (edges[0], edges[0] + 2)):
@@ -165,8 +165,8 @@ DAMAGE = {
         lambda folder: (folder / "train.text.sentences.npy").unlink(),
         "train.text.sentences.npy .. no such file",
     ),
-    "unfinished": (lambda folder: (folder / store.LEDGER).unlink(), "never finished"),
-    "half a ledger": (lambda folder: os.truncate(folder / store.LEDGER, 100), "ledger.json .. damaged"),
+    "unfinished": (lambda folder: (folder / store.MANIFEST).unlink(), "never finished"),
+    "half a manifest": (lambda folder: os.truncate(folder / store.MANIFEST, 100), "manifest.json .. damaged"),
     "gone": (lambda folder: shutil.rmtree(folder), "no folder"),
     **{
         f"a bit of {name}": (lambda folder, name=name: flip(folder / name), f"{name} .. checksum differs .. again")
@@ -186,44 +186,50 @@ def test_damage_is_named_before_a_file_is_read(tmp_path, case):
         assert store.open_dataset(tmp_path / "set").split("train").documents == 6
 
 
-def train(ledger):
-    return ledger["splits"]["train"]
+def train(manifest):
+    return manifest["splits"]["train"]
 
 
-def piece(ledger):
-    return train(ledger)["shards"][0]["pieces"][0]
+def piece(manifest):
+    return train(manifest)["shards"][0]["pieces"][0]
 
 
 SEALED = {
-    "another version": (lambda ledger: ledger.update(version=99), "format 3 .. format 99"),
-    "no splits": (lambda ledger: ledger.pop("splits"), "no splits"),
-    "splits a list": (lambda ledger: ledger.update(splits=[]), "splits is no object"),
-    "documents negative": (lambda ledger: train(ledger).update(documents=-1), "documents of train .. -1"),
-    "documents a text": (lambda ledger: train(ledger).update(documents="6"), "documents of train .. '6'"),
-    "vocabulary empty": (lambda ledger: ledger["tokenizer"].update(vocab_size=0), "vocab_size of tokenizer .. 0"),
-    "no fingerprint": (lambda ledger: ledger["tokenizer"].pop("fingerprint"), "tokenizer has no fingerprint"),
-    "streams of numbers": (lambda ledger: ledger.update(streams=[1]), "a part of streams is 1"),
-    "a stream elsewhere": (lambda ledger: ledger.update(streams=["../text"]), "other than 'fields' .. '../text'"),
-    "an unknown stream": (lambda ledger: ledger.update(streams=["more"]), "train has no stream more"),
-    "a file of a number": (lambda ledger: ledger["files"].update({"unigram.text.npy": 1}), "npy of files is no object"),
-    "a long name": (lambda ledger: ledger["files"].update({"x" * 300: {"bytes": 1, "crc32c": 1}}), "is named 'x"),
-    "a piece beyond its file": (lambda ledger: piece(ledger).update({"text/tokens": [10**9, 2]}), "1000000000, 2"),
-    "a piece left out": (lambda ledger: train(ledger)["shards"][0].update(pieces=[]), "the pieces of train have"),
-    "a place": (lambda ledger: piece(ledger)["text/tokens"].insert(0, piece(ledger)["text/tokens"].pop(0) + 2), ""),
+    "another version": (lambda manifest: manifest.update(version=99), "format 3 .. format 99"),
+    "no splits": (lambda manifest: manifest.pop("splits"), "no splits"),
+    "splits a list": (lambda manifest: manifest.update(splits=[]), "splits is no object"),
+    "documents negative": (lambda manifest: train(manifest).update(documents=-1), "documents of train .. -1"),
+    "documents a text": (lambda manifest: train(manifest).update(documents="6"), "documents of train .. '6'"),
+    "vocabulary empty": (lambda manifest: manifest["tokenizer"].update(vocab_size=0), "vocab_size of tokenizer .. 0"),
+    "no fingerprint": (lambda manifest: manifest["tokenizer"].pop("fingerprint"), "tokenizer has no fingerprint"),
+    "streams of numbers": (lambda manifest: manifest.update(streams=[1]), "a part of streams is 1"),
+    "a stream elsewhere": (lambda manifest: manifest.update(streams=["../text"]), "other than 'fields' .. '../text'"),
+    "an unknown stream": (lambda manifest: manifest.update(streams=["more"]), "train has no stream more"),
+    "a file of a number": (
+        lambda manifest: manifest["files"].update({"unigram.text.npy": 1}),
+        "npy of files is no object",
+    ),
+    "a long name": (lambda manifest: manifest["files"].update({"x" * 300: {"bytes": 1, "crc32c": 1}}), "is named 'x"),
+    "a piece beyond its file": (lambda manifest: piece(manifest).update({"text/tokens": [10**9, 2]}), "1000000000, 2"),
+    "a piece left out": (lambda manifest: train(manifest)["shards"][0].update(pieces=[]), "the pieces of train have"),
+    "a place": (
+        lambda manifest: piece(manifest)["text/tokens"].insert(0, piece(manifest)["text/tokens"].pop(0) + 2),
+        "",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", SEALED)
 def test_a_ledger_is_checked_whatever_its_checksum(tmp_path, case):
     """As somebody changes it who knows of the checksum; without it, the checksum tells."""
-    path, (change, reason) = tmp_path / store.LEDGER, SEALED[case]
+    path, (change, reason) = tmp_path / store.MANIFEST, SEALED[case]
     write(tmp_path, documents(6, 300), documents(2, 300), 300)
-    change(ledger := json.loads(path.read_text()))
-    path.write_text(json.dumps(ledger))
+    change(manifest := json.loads(path.read_text()))
+    path.write_text(json.dumps(manifest))
     refused(
-        lambda: store.open_dataset(tmp_path), "format 99" if "version" in case else "ledger.json .. checksum differs"
+        lambda: store.open_dataset(tmp_path), "format 99" if "version" in case else "manifest.json .. checksum differs"
     )
-    path.write_text(json.dumps(ledger | {"crc32c": sum_ledger(ledger)}))
+    path.write_text(json.dumps(manifest | {"crc32c": sum_ledger(manifest)}))
     if reason:
         refused(lambda: store.open_dataset(tmp_path), reason)
 

@@ -7,7 +7,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.experiment import Phase
 from plmjax.experiment.phases import ResolvedPhase
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 def resolve(*parts: Phase, steps: int = 1000) -> tuple[ResolvedPhase, ...]:

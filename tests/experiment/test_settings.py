@@ -26,7 +26,7 @@ from plmjax.experiment.override import normalized_option
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
 from tests.paths import ROOT
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 RUNS = [f"{file}:{name}" for file in sorted((ROOT / "experiments").glob("*.py")) for name in functions(file)]
 
@@ -49,7 +49,7 @@ def test_every_experiment_survives_json(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "recurrent"])
 def test_a_function_of_a_file_and_classes_of_its_own_survive_json(name):
-    run = experiment.load(f"tests/strangers/experiments.py:{name}")
+    run = experiment.load(f"tests/third_party/experiments.py:{name}")
     assert run == getattr(experiments, name)()
     assert experiment.from_dict(json.loads(json.dumps(experiment.to_dict(run)))) == run
 
@@ -63,9 +63,9 @@ def test_a_function_of_a_file_and_classes_of_its_own_survive_json(name):
         ),
         ("nowhere/x.py", "give the path of a Python file"),
         ("experiments/bert_tiny", "did you mean 'experiments/bert_tiny.py'?"),
-        ("tests/strangers/experiments.py:recurent", "found 'recurent'"),
-        ("tests/strangers/experiments.py:recurent", "did you mean 'recurrent'?"),
-        ("tests/strangers/experiments.py", "Expected a function 'experiment'"),
+        ("tests/third_party/experiments.py:recurent", "found 'recurent'"),
+        ("tests/third_party/experiments.py:recurent", "did you mean 'recurrent'?"),
+        ("tests/third_party/experiments.py", "Expected a function 'experiment'"),
         ("README.md", "README.md"),
     ],
 )
@@ -259,7 +259,7 @@ def test_differences_leave_free_fields_out():
     [
         (lambda text: text.replace('"steps"', '"stepz"'), "found 'stepz'"),
         (
-            lambda text: text.replace("tests.strangers.recurrent:RecurrentConfig", "gone.models:Lost"),
+            lambda text: text.replace("tests.third_party.recurrent:RecurrentConfig", "gone.models:Lost"),
             "'gone.models:Lost'",
         ),
         (lambda text: swapped(text, "model", "mesh"), "Expected Experiment.model of type"),

@@ -21,8 +21,8 @@ from tests.families import (
     word_vectors,
 )
 from tests.families.family import Family
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource, LabelledSource, UntypedSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource, LabelledSource, UntypedSource
 
 FAMILIES: dict[str, Family] = {
     "nnlm": word_vectors.NNLM_ROW,

@@ -9,7 +9,7 @@ from plmjax.models import gpt, gpt2
 from plmjax.models.families.decoder import DecoderForMultipleChoice, DecoderForSequenceClassification
 from plmjax.models.families.task_heads import QuestionAnswering
 from tests.families.family import LARGER, READS_FORWARD, Family, Head, padded_untyped_tokens, untyped_tokens
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # ---------------------------------------------------------------------------------------------------------- GPT
 

@@ -27,7 +27,7 @@ from tests.families.family import (
 )
 from tests.families.oracles import TorchOracle
 from tests.optional import torch
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # -------------------------------------------------------------------------------------------------- Transformer
 

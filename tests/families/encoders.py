@@ -11,7 +11,7 @@ from plmjax.interop import electra as electra_interop
 from plmjax.interop import roberta as roberta_interop
 from plmjax.models import albert, bert, electra, roberta
 from tests.families.family import DROPOUT, LENGTH, SIZES, WIDER, Family, Head, padded_tokens, random_tokens
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # --------------------------------------------------------------------------------------------------------- BERT
 

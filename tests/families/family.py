@@ -12,8 +12,8 @@ from plmjax.experiment import Experiment
 from plmjax.interop.adapter import Adapter
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from tests.families.oracles import Oracle, TransformersOracle
-from tests.strangers.source import ChainSource
 from tests.systems.modules import taken_sides, takes
+from tests.third_party.source import ChainSource
 
 SIZES = {
     "vocab_size": 53,

@@ -18,8 +18,8 @@ from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.family import LARGER, READS_FORWARD, ROWS, Batch, Count, Family, Head
 from tests.families.oracles import TransformersOracle
 from tests.optional import torch, transformers
-from tests.strangers import experiments
 from tests.systems.comparison import Reference, converted, transformers_reference
+from tests.third_party import experiments
 
 LENGTH = 32
 """transformers differentiates rows of exactly as many tokens as the axial tables have positions."""

@@ -27,7 +27,7 @@ from tests.families.family import (
     untyped_tokens,
 )
 from tests.families.oracles import FormulaOracle, TransformersOracle
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # --------------------------------------------------------------------------------------------------- Longformer
 

@@ -16,7 +16,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.models import adaptive_span, transformer_xl
 from tests.families.family import READS_FORWARD, Count, Family, Head, untyped_tokens
 from tests.families.oracles import FormulaOracle
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # ------------------------------------------------------------------------------------------------- Transformer-XL
 

@@ -7,7 +7,7 @@ from typing import Any
 from plmjax.interop import xlnet as xlnet_interop
 from plmjax.models.xlnet import heads, xlnet
 from tests.families.family import LARGER, Batch, Family, Head, random_tokens
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 XLNET = xlnet.XlnetConfig(
     vocab_size=53, d_model=24, n_layer=3, n_head=3, d_inner=37, dropout=0.0, summary_last_dropout=0.0

@@ -16,8 +16,8 @@ from plmjax.models.families.task_heads import TokenClassification
 from tests.families.family import DROPOUT, LARGER, SIZES, Family, Head, padded_tokens, padded_untyped_tokens
 from tests.families.oracles import FormulaOracle, Inputs, TransformersOracle
 from tests.optional import torch
-from tests.strangers import experiments
 from tests.systems.comparison import Reference
+from tests.third_party import experiments
 
 # --------------------------------------------------------------------------------------------------- DistilBERT
 

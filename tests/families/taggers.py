@@ -31,8 +31,8 @@ from tests.families.family import (
 from tests.families.oracles import TorchOracle
 from tests.families.recurrent import elmo_layers, released_tensors, spelled_tokens
 from tests.optional import torch
-from tests.strangers import experiments
-from tests.strangers.source import CrossViewSource, TaggedSource
+from tests.third_party import experiments
+from tests.third_party.source import CrossViewSource, TaggedSource
 
 # -------------------------------------------------------------------------------------------------------- TagLM
 

@@ -21,7 +21,7 @@ from tests.families.family import (
     untyped_tokens,
 )
 from tests.families.oracles import FormulaOracle, Inputs
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # --------------------------------------------------------------------------------------------------------- NNLM
 

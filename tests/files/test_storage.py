@@ -23,7 +23,7 @@ from plmjax import platform
 from plmjax.commands import cli
 from plmjax.data import store, tokenizers
 from plmjax.data.preparation import prepare
-from plmjax.data.store import ledger as ledgers
+from plmjax.data.store import manifest as ledgers
 from plmjax.errors import Unavailable, UserError
 from plmjax.files import storage
 from plmjax.finetuning.tasks.sentences import Sentences
@@ -82,7 +82,7 @@ def test_a_run_in_a_bucket_is_the_run_on_a_disk(run, small_run: Path, object_sto
     workdir, _ = run
     assert_same_run(workdir, small_run)
     names = {name.removeprefix("run/") for name in object_store.buckets["running"]}
-    for name in ("experiment.json", "tokenizer/vocab.txt", "dataset/ledger.json", "checkpoints/6/manifest.json"):
+    for name in ("experiment.json", "tokenizer/vocab.txt", "dataset/manifest.json", "checkpoints/6/manifest.json"):
         assert name in names
     assert any(name.startswith("tensorboard/events") for name in names)
     exported = object_store.buckets["running"]["run/export/model.safetensors"].contents
@@ -97,9 +97,9 @@ def test_whatever_is_there_when_a_run_is_killed_is_whole(run, object_store: Obje
     for moment in moments:
         if "run/tokenizer/tokenizer.json" in moment:
             assert "run/tokenizer/vocab.txt" in moment
-        if "run/dataset/ledger.json" in moment:
-            ledger = json.loads(moment["run/dataset/ledger.json"].contents)
-            assert {f"run/dataset/{name}" for name in ledgers.all_files(ledger)} <= moment.keys()
+        if "run/dataset/manifest.json" in moment:
+            manifest = json.loads(moment["run/dataset/manifest.json"].contents)
+            assert {f"run/dataset/{name}" for name in ledgers.all_files(manifest)} <= moment.keys()
         steps = tuple(step for step in (3, 6) if f"run/checkpoints/{step}/commit_success.txt" in moment)
         for step in steps:
             lines = map(json.loads, moment["run/metrics.jsonl"].contents.splitlines())
@@ -130,7 +130,7 @@ def test_a_killed_run_goes_on_to_the_same_end(run, small_run: Path, object_store
 def test_a_dataset_whose_upload_was_killed_is_prepared_anew(run, small_run: Path, object_store: ObjectStore) -> None:
     _, moments = run
     begun = [moment for moment in moments if any("dataset/corpus" in name for name in moment)]
-    assert "run/dataset/ledger.json" not in begun[0]
+    assert "run/dataset/manifest.json" not in begun[0]
     object_store.create("unprepared", begun[0])
     target = "gs://unprepared/run/dataset"
     with pytest.raises(UserError, match="never finished"):
@@ -262,7 +262,7 @@ def test_a_dataset_is_copied_once_and_whole(run, object_store: ObjectStore, cach
     shutil.rmtree(cache / "datasets", ignore_errors=True)
     unfinished = cache / "datasets" / f"{_fingerprint()}.copying"
     unfinished.mkdir(parents=True)
-    (unfinished / "ledger.json").write_text("{}")  # an earlier copy was killed
+    (unfinished / "manifest.json").write_text("{}")  # an earlier copy was killed
     object_store.requests.clear()
     found: list[store.Dataset] = []
     threads = [
@@ -285,8 +285,8 @@ def test_a_dataset_is_copied_once_and_whole(run, object_store: ObjectStore, cach
 
 
 def _fingerprint() -> str:
-    ledger = json.loads(storage.path("gs://running/run/dataset/ledger.json").read_bytes())
-    return store.Dataset(Path(), ledger).fingerprint
+    manifest = json.loads(storage.path("gs://running/run/dataset/manifest.json").read_bytes())
+    return store.Dataset(Path(), manifest).fingerprint
 
 
 def test_a_damaged_dataset_is_not_copied(run, object_store: ObjectStore, bucket: str, cache: Path) -> None:

@@ -31,7 +31,7 @@ COMMANDS = [
 ]
 SMALLER = {
     "cove_multi30k": "--model.vocab_size 20 --model.vector_size 6 --model.hidden_size 4 --objective.max_new_tokens 3",
-    "cove_classification": "--start.size 4",
+    "cove_classification": "--weight_mapping.size 4",
 }
 VECTORS = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.sequences import next_token_weights
@@ -36,7 +36,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpt")
     tokenizer = tokenizers.train("bpe", 90, [" ".join(WORDS)] * 3, folder / "tokenizer")
     model = GptConfig.tiny(vocab_size=tokenizer.vocabulary.size + 2, n_positions=48, n_embd=32).with_dropout(0.0)
-    run = Experiment(model, NextToken(), Data(Blocks(), sequence_length=16))
+    run = Experiment(model, NextToken(), Data(Chunks(), sequence_length=16))
     params = jax.tree.map(lambda x: 0.5 * x, random_params(GptForCausalLM(model)))
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"
@@ -163,7 +163,7 @@ def test_likeness_does_not_depend_on_the_order(pretrained: Path, tmp_path: Path)
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
     turned = ["\t".join((b, a)) for a, b, _ in (row.split("\t") for row in rows)]
     (tmp_path / "turned.tsv").write_text("\n".join(turned).replace("b\ta", "a\tb", 1) + "\n")
-    run = task((str(tmp_path / "pairs.tsv"),) * 2, Regression(language_model=0.5), start=PairsInBothOrders())
+    run = task((str(tmp_path / "pairs.tsv"),) * 2, Regression(language_model=0.5), weight_mapping=PairsInBothOrders())
     run = dataclasses.replace(run, data=dataclasses.replace(run.data, text="a", text_pair="b"))
     run = dataclasses.replace(run, finetuning=Finetuning(epochs=1.0))
     metrics = finetune(run, pretrained, tmp_path / "run")

@@ -18,7 +18,7 @@ from plmjax.finetuning.cross_view.cross_view import CrossViewLearning, ParsingTa
 from plmjax.finetuning.cross_view.tasks import CrossViewTagging
 from plmjax.finetuning.cross_view.translation import CrossViewTranslation
 from plmjax.finetuning.files import tables, word_columns
-from plmjax.finetuning.metrics.judges import BleuAndChrf
+from plmjax.finetuning.metrics.text_metrics import BleuAndChrf
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.joint import joined_examples
@@ -255,9 +255,8 @@ def lines(path: str) -> list[str]:
 
 
 RUNS: dict[str, tuple[Callable[[Any, Path, Path], dict[str, Any]], str]] = {
-    "another size": (lambda run, small, folder: {"model": other_width(small)}, "hidden_size is 32, found .*64"),
     "no checkpoint": (lambda run, small, folder: {"source": folder}, "no finished checkpoint"),
-    "no model": (lambda run, small, folder: {"source": "random"}, "--from random.*--like"),
+    "no model": (lambda run, small, folder: {"source": "random"}, "no model.*--like"),
     "no tokenizer": (
         lambda run, small, folder: {"source": "random", "model": other_width(small)}, "tokenizer .*Sentences",
     ),

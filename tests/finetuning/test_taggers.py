@@ -17,7 +17,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
-from plmjax.data.layouts import TwoWayStreams
+from plmjax.data.layouts import BidirectionalStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.batches.source import ExampleRows
@@ -48,8 +48,8 @@ SENTENCES = [["Paris", "was"], ["New", "York", "was", "unseen"]]
 LABELS = [["B-LOC", "O"], ["B-LOC", "I-LOC", "O", "O"]]
 WRITTEN = "\n".join("".join(f"{word}\t{label}\n" for word, label in zip(*one)) for one in zip(SENTENCES, LABELS))  # noqa: B905
 SMALL = (
-    "--data.sequence_length 8 --data.pack 2 --training.batch_size 8 --start.tagger.hidden_size 4 --training.steps 4 "
-    "--finetuning.epochs 0 --finetuning.evaluations 0"
+    "--data.sequence_length 8 --data.pack 2 --training.batch_size 8 --weight_mapping.tagger.hidden_size 4 "
+    "--training.steps 4 --finetuning.epochs 0 --finetuning.evaluations 0"
 ).split()
 
 
@@ -64,7 +64,7 @@ def elmo_run(tmp_path_factory) -> Path:
     )
     params = {f"elmo/{path}": random.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}
     params["softmax_bias"] = np.zeros(ELMO.vocab_size, np.float32)
-    run = Experiment(ELMO, BidirectionalLanguageModel(negatives=4), Data(TwoWayStreams(), sequence_length=8))
+    run = Experiment(ELMO, BidirectionalLanguageModel(negatives=4), Data(BidirectionalStreams(), sequence_length=8))
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
     checkpoints.save_parameters(folder / "run", tree, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"

@@ -13,7 +13,7 @@ from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import cells
 from plmjax.data.layouts import SentencePairs
 from plmjax.data.mixture import History, Stage
-from plmjax.data.store.ledger import sum_ledger
+from plmjax.data.store.manifest import sum_ledger
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.files import json_text, locks
 from plmjax.models.bert import BertConfig
@@ -40,9 +40,9 @@ RUN = Experiment(
 
 def _seal_ledger(name: str) -> Callable[[Path], None]:
     def seal(folder: Path) -> None:
-        ledger = json.loads((folder / name).read_text())
-        ledger["crc32c"] = sum_ledger(ledger)
-        (folder / name).write_text(json.dumps(ledger))
+        manifest = json.loads((folder / name).read_text())
+        manifest["crc32c"] = sum_ledger(manifest)
+        (folder / name).write_text(json.dumps(manifest))
 
     return seal
 
@@ -173,8 +173,8 @@ def _read_job(folder: Path) -> None:
 
 
 RUNS = [
-    Reader("dataset", _dataset, _read_dataset, _seal_ledger(store.LEDGER)),
-    Reader("cooccurrences", _cells, _read_cells, _seal_ledger(cells.LEDGER)),
+    Reader("dataset", _dataset, _read_dataset, _seal_ledger(store.MANIFEST)),
+    Reader("cooccurrences", _cells, _read_cells, _seal_ledger(cells.MANIFEST)),
     Reader("checkpoint", _checkpoint, _read_checkpoint, items.write_manifest),
     Reader("experiment.json", _experiment, _read_experiment),
     Reader(
@@ -183,7 +183,12 @@ RUNS = [
         lambda folder: report([folder], folder.parents[1] / "output" / "page.html"),
         _seal_metrics,
     ),
-    Reader("start.json", _start, lambda folder: records.record_start(folder, "random", None), owns=(records.START,)),
+    Reader(
+        "weight_mapping.json",
+        _start,
+        lambda folder: records.record_start(folder, "random", None),
+        owns=(records.START,),
+    ),
     Reader("mixture.json", _mixture, mixtures.recorded),
     Reader("lock.json", _lock, _read_lock, owns=(locks.NAME,)),
     Reader("job.json", _job, _read_job),

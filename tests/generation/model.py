@@ -16,8 +16,8 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.batch_generator import BatchGenerator
 from plmjax.generation.generate import Generator
-from plmjax.generation.writer import Writer
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -40,7 +40,7 @@ VOCABULARY = Vocabulary(size=CONFIG.vocab_size, end=END)
 
 @functools.cache
 def parameters() -> Any:
-    module = CONFIG.module(Purpose.WRITING, Execution())
+    module = CONFIG.module(Purpose.CAUSAL_LM, Execution())
     params = nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     positions = params["gpt2"]["position_embeddings"]
     positions["embedding"] = 60 * positions["embedding"]  # otherwise every text soon repeats one token
@@ -48,8 +48,8 @@ def parameters() -> Any:
 
 
 @functools.cache
-def writer() -> Writer:
-    return Writer(CONFIG, parameters(), VOCABULARY)
+def writer() -> BatchGenerator:
+    return BatchGenerator(CONFIG, parameters(), VOCABULARY)
 
 
 TRANSLATOR = TransformerConfig.tiny(
@@ -62,7 +62,7 @@ TRANSLATOR = TransformerConfig.tiny(
 
 def initial(config: ModelConfig, seed: int = 0, kernels: float = 1.0) -> dict[str, Any]:
     """Parameters by their paths, the kernels multiplied."""
-    module, token = config.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
+    module, token = config.module(Purpose.CAUSAL_LM, Execution()), jnp.zeros((1, 1), jnp.int32)
     given = {"decoder_input_ids": token} if config.system.kind is Kind.ENCODER_DECODER else {}
     params = nn.meta.unbox(jax.jit(functools.partial(module.init, **given))(jax.random.key(seed), token))["params"]
     flat = flax.traverse_util.flatten_dict(params, sep="/")
@@ -78,8 +78,8 @@ def translator_parameters() -> Any:
 
 
 @functools.cache
-def translator() -> Writer:
-    return Writer(TRANSLATOR, translator_parameters(), VOCABULARY)
+def translator() -> BatchGenerator:
+    return BatchGenerator(TRANSLATOR, translator_parameters(), VOCABULARY)
 
 
 T5 = T5Config.tiny(
@@ -161,6 +161,6 @@ def uncached(prompt: list[int], new: int, **reading: Any) -> tuple[list[int], fl
 
 @jax.jit
 def _likeliest(row: jax.Array, length: jax.Array, reading: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    module = CONFIG.module(Purpose.WRITING, Execution())
+    module = CONFIG.module(Purpose.CAUSAL_LM, Execution())
     logits = module.apply({"params": parameters()}, row, **reading).logits[0, length - 1]
     return jnp.argmax(logits), jax.nn.log_softmax(logits).max()

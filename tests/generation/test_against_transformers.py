@@ -9,8 +9,8 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.writer import Settings, Writer
 from plmjax.interop import huggingface
 from tests.generation.model import (
     BART,
@@ -36,7 +36,7 @@ NEW = 12
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """transformers' model with the parameters of `writer`."""
     folder = tmp_path_factory.mktemp("reference")
-    huggingface.save(CONFIG.module(Purpose.WRITING, Execution()), parameters(), folder)
+    huggingface.save(CONFIG.module(Purpose.CAUSAL_LM, Execution()), parameters(), folder)
     return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
 
 
@@ -69,7 +69,7 @@ def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
     return found
 
 
-def check(settings: Settings, model: Any, ours: Writer | None = None, **options: Any) -> None:
+def check(settings: Settings, model: Any, ours: BatchGenerator | None = None, **options: Any) -> None:
     """That both write the same, and that not all texts are of one length."""
     written = (ours or writer())(PROMPTS, settings)
     for texts, others in zip(written, expected(model, **options), strict=True):
@@ -112,7 +112,7 @@ def test_beams_with_constraints(reference: Any) -> None:
 def reference_translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """transformers' model with the parameters of `translator`."""
     folder = tmp_path_factory.mktemp("translator")
-    huggingface.save(TRANSLATOR.module(Purpose.WRITING, Execution()), translator_parameters(), folder)
+    huggingface.save(TRANSLATOR.module(Purpose.CAUSAL_LM, Execution()), translator_parameters(), folder)
     return transformers.MarianMTModel.from_pretrained(folder).eval()
 
 
@@ -137,19 +137,19 @@ def test_texts_of_sources(case: str, reference_translator: Any) -> None:
 @pytest.mark.parametrize("case", OF_SOURCES)
 def test_texts_of_t5(case: str, tmp_path: Path) -> None:
     """Its distances count on in cached decoding, and its sources have no limit."""
-    huggingface.save(T5.module(Purpose.WRITING, Execution()), t5_parameters(), tmp_path)
+    huggingface.save(T5.module(Purpose.CAUSAL_LM, Execution()), t5_parameters(), tmp_path)
     model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
     settings, options = OF_SOURCES[case]
-    check(settings, model, Writer(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
+    check(settings, model, BatchGenerator(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
 
 
 @pytest.mark.nightly
 def test_texts_of_bart(tmp_path: Path) -> None:
     """Their first token is forced, at no cost in the score of a beam."""
-    huggingface.save(BART.module(Purpose.WRITING, Execution()), bart_parameters(), tmp_path)
+    huggingface.save(BART.module(Purpose.CAUSAL_LM, Execution()), bart_parameters(), tmp_path)
     model = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).eval()
     settings, options = OF_SOURCES["beams"]
     settings, options = dataclasses.replace(settings, forced_bos_token_id=5), options | {"forced_bos_token_id": 5}
-    ours = Writer(BART, bart_parameters(), VOCABULARY)
+    ours = BatchGenerator(BART, bart_parameters(), VOCABULARY)
     check(settings, model, ours, **options, **ONCE)
     assert {text.tokens[0] for texts in ours(PROMPTS, settings) for text in texts} == {5}

@@ -10,9 +10,9 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
-from plmjax.generation.writer import Settings, Writer
 from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, REFORMER, TRANSFORMER_XL, VOCABULARY, scaled_parameters
 
 NEW = 12
@@ -33,7 +33,7 @@ def models(*nightly: str) -> pytest.MarkDecorator:
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
     """float32 [T V]: of the token after each of a row, which is read at once."""
     padded = jnp.asarray([row + [0] * (32 - len(row))])
-    logits = jax.jit(config.module(Purpose.WRITING, Execution()).apply)(
+    logits = jax.jit(config.module(Purpose.CAUSAL_LM, Execution()).apply)(
         {"params": scaled_parameters(config)}, padded
     ).logits
     return np.asarray(jax.nn.log_softmax(logits[0, : len(row)]))
@@ -42,7 +42,7 @@ def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
 @models("awd_lstm", "transformer_xl", "reformer")
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(beams=3, sequences=3)], ids=["greedy", "beams"])
 def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(config, strategy) -> None:
-    writer = Writer(config, scaled_parameters(config), VOCABULARY)
+    writer = BatchGenerator(config, scaled_parameters(config), VOCABULARY)
     texts = writer(PROMPTS, Settings(strategy, max_new_tokens=NEW))
     for prompt, of_prompt in zip(PROMPTS, texts, strict=True):
         assert len({tuple(text.tokens) for text in of_prompt}) == (3 if strategy.rows > 1 else 1)
@@ -67,8 +67,8 @@ def test_text_goes_on_behind_a_memory_that_is_full(settings) -> None:
     """
     config = dataclasses.replace(TRANSFORMER_XL, mem_len=4, **settings)
     params, (prompt, *_) = scaled_parameters(config), PROMPTS
-    ((text,),) = Writer(config, params, VOCABULARY)([prompt], Settings(Greedy(), max_new_tokens=NEW))
-    read = jax.jit(config.module(Purpose.WRITING, Execution()).apply)
+    ((text,),) = BatchGenerator(config, params, VOCABULARY)([prompt], Settings(Greedy(), max_new_tokens=NEW))
+    read = jax.jit(config.module(Purpose.CAUSAL_LM, Execution()).apply)
     memory, tokens, ids = config.memory(1), [], jnp.asarray([prompt])
     for _ in text.tokens:
         outputs = read({"params": params}, ids, cache=memory)
@@ -80,7 +80,7 @@ def test_text_goes_on_behind_a_memory_that_is_full(settings) -> None:
 
 @models("reformer")
 def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
-    writer, settings = Writer(config, scaled_parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
+    writer, settings = BatchGenerator(config, scaled_parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
     (alone,) = writer(PROMPTS[1:2], settings)
     beside = writer(PROMPTS, settings)[1]
     assert [text.tokens for text in alone] == [text.tokens for text in beside]

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from plmjax.commands import cli
+from plmjax.commands import generate as command
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
-from plmjax.generation import command
+from plmjax.generation.batch_generator import Settings, Tokens
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.generate import Generator, Text, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
-from plmjax.generation.writer import Settings, Tokens
 from plmjax.training.checkpoints import checkpoints
 
 SHORT = ["--max_new_tokens", "8"]
@@ -210,7 +210,7 @@ def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose:
 
     from plmjax.contracts.execution import Execution
     from plmjax.data import tokenizers
-    from plmjax.data.layouts import Blocks
+    from plmjax.data.layouts import Chunks
     from plmjax.experiment import Data, Experiment
     from plmjax.models.gpt2 import Gpt2Config
     from plmjax.objectives.next_token import NextToken
@@ -222,7 +222,7 @@ def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose:
     params = nn.meta.unbox(
         config.module(Purpose.PRETRAINING, Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
     )
-    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=8))
+    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Chunks(), sequence_length=8))
     files = checkpoints.tokenizer_files(tmp_path / "tokenizer")
     checkpoints.save_parameters(tmp_path / "run", params["params"], run, files)
     said = fails("generate", tmp_path / "run", "a \N{SNOWMAN}", *SHORT)

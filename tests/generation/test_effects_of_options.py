@@ -15,7 +15,7 @@ from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Data, Experiment
 from plmjax.generation.options import Devices, Options
 from plmjax.models.gpt2 import Gpt2Config
@@ -52,7 +52,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
     module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 2), jnp.int32)))["params"]
-    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=16))
+    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Chunks(), sequence_length=16))
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return Decoder(folder)
 

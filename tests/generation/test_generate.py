@@ -10,10 +10,10 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import Generator, Text, decoding_of
 from plmjax.generation.options import Generation
 from plmjax.generation.sampling import Greedy, Sampling
-from plmjax.generation.writer import Settings
 from tests.generation.model import (
     CONFIG,
     END,
@@ -25,7 +25,7 @@ from tests.generation.model import (
     translator_parameters,
     writer,
 )
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 def test_the_settings_are_those_of_the_checkpoint_and_greedy_where_it_leaves_that_open() -> None:

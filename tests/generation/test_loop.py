@@ -14,11 +14,11 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop, weights
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.decoder import decoder_of
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Lengths
-from plmjax.generation.writer import Settings, Writer
 from plmjax.parallel import mesh as meshes
 from tests.generation.model import (
     CONFIG,
@@ -110,7 +110,7 @@ def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(st
 
 def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tuple[tuple[Any, ...], loop.Progress]:
     """(the arguments of a decoding, what it begins with) of as many equal prompts."""
-    prompt, module = np.tile(np.array([PROMPTS[0]], np.int32), (rows, 1)), CONFIG.module(Purpose.WRITING, execution)
+    prompt, module = np.tile(np.array([PROMPTS[0]], np.int32), (rows, 1)), CONFIG.module(Purpose.CAUSAL_LM, execution)
     devices = meshes.make(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
     boxed = abstract_parameters(module, {"input_ids": prompt})
     how = (
@@ -141,7 +141,7 @@ def test_the_cache_is_changed_in_place(unroll: int) -> None:
 def test_sharded_equals_unsharded(strategy: Any) -> None:
     """On all devices: 0 takes those that the other axes leave. A text that is shown stands in a row of each."""
     settings = Settings(strategy, max_new_tokens=NEW)
-    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=0, fsdp=2, tensor=2))
+    sharded = BatchGenerator(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=0, fsdp=2, tensor=2))
     found, expected = sharded(PROMPTS, settings), writer()(PROMPTS, settings)
     for texts, others in zip(found, expected, strict=True):
         assert [text.tokens for text in texts] == [text.tokens for text in others]
@@ -155,7 +155,7 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
 @pytest.mark.nightly
 def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
     settings = Settings(BeamSearch(3, 0.6, length_normalization="gnmt"), max_new_tokens=8, no_repeat_ngram_size=1)
-    sharded = Writer(TRANSLATOR, translator_parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
+    sharded = BatchGenerator(TRANSLATOR, translator_parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
     alone = [translator()([prompt], settings)[0] for prompt in PROMPTS]
     for (text,), (other,) in zip(sharded(PROMPTS, settings), alone, strict=True):
         assert text.tokens == other.tokens
@@ -186,7 +186,7 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
     prompts, decoder = np.array([[5, 9], [11, 3], [2, 7]], np.int32), decoder_of(CONFIG, Execution())
     least, most = np.array([0, 0, 4], np.int32), np.array([6, 2, 5], np.int32)
     constraints = Settings().constraints(VOCABULARY, CONFIG.vocab_size)
-    module = CONFIG.module(Purpose.WRITING, Execution())
+    module = CONFIG.module(Purpose.CAUSAL_LM, Execution())
 
     @jax.jit
     def written(params: Any) -> Any:

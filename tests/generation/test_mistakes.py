@@ -14,10 +14,10 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.generation.batch_generator import BatchGenerator, Settings, settings_of
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.generate import Generator, generate
 from plmjax.generation.options import Decoding, Generation, Options
-from plmjax.generation.writer import Settings, Writer, settings_of
 from plmjax.models.bert import BertConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from tests.finetuning import parity
@@ -87,9 +87,9 @@ class Bare(parity.Numbers):
 
 
 PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
-    "an encoder": (lambda: Writer(BertConfig.tiny(), {}, VOCABULARY), "writes text.*BertConfig"),
+    "an encoder": (lambda: BatchGenerator(BertConfig.tiny(), {}, VOCABULARY), "writes text.*BertConfig"),
     "a model that reads from the end": (
-        lambda: Writer(UlmfitConfig.tiny(vocab_size=29, backwards=True), {}, VOCABULARY),
+        lambda: BatchGenerator(UlmfitConfig.tiny(vocab_size=29, backwards=True), {}, VOCABULARY),
         "writes text.*UlmfitConfig.*from their end",
     ),
     "a language model alone that translates": (
@@ -97,7 +97,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
         "AwdLstmConfig.*writes text",
     ),
     "too many devices": (
-        lambda: Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=1, fsdp=1, tensor=64)),
+        lambda: BatchGenerator(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=1, fsdp=1, tensor=64)),
         "mesh.tensor",
     ),
     "an empty prompt": (

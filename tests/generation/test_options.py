@@ -4,11 +4,11 @@ import pytest
 
 from plmjax.commands.generate import in_force, settings_with
 from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.sampling import Greedy, Sampling
-from plmjax.generation.writer import Settings, settings_of
 
 BEAMS = Generation(
     beams=4, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_length=50, min_length=9,

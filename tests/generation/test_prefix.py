@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.generate import Generator
-from plmjax.generation.writer import Settings, Writer
 from plmjax.interop.run_directories import export_checkpoint
 from tests.generation.model import CONFIG, PROMPTS, VOCABULARY, parameters, uncached, writer
 
@@ -13,7 +13,7 @@ NEW = 10
 
 
 def test_cached_equals_the_whole_text_read_with_the_prompt_as_prefix() -> None:
-    texts = Writer(CONFIG, parameters(), VOCABULARY, reads_prefix=True)(PROMPTS, Settings(max_new_tokens=NEW))
+    texts = BatchGenerator(CONFIG, parameters(), VOCABULARY, reads_prefix=True)(PROMPTS, Settings(max_new_tokens=NEW))
     for prompt, (text,) in zip(PROMPTS, texts, strict=True):
         tokens, nats = uncached(prompt, NEW, prefix_lengths=np.array([len(prompt)], np.int32))
         assert text.tokens == tokens

@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.generation.writer import Writer, settings_of
+from plmjax.generation.batch_generator import BatchGenerator, settings_of
 from plmjax.interop import generation_settings, huggingface
 from tests.generation import model as small
 from tests.optional import torch, transformers
@@ -48,9 +48,9 @@ STRATEGIES = {
 
 
 @functools.cache
-def ours(system: str) -> Writer:
+def ours(system: str) -> BatchGenerator:
     config, parameters, _ = SYSTEMS[system]
-    return Writer(config, parameters(), small.VOCABULARY)
+    return BatchGenerator(config, parameters(), small.VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def of(system: str) -> Any:
         config, parameters, kind = SYSTEMS[system]
         folder = tmp_path_factory.mktemp(system)
-        huggingface.save(config.module(Purpose.WRITING, Execution()), parameters(), folder)
+        huggingface.save(config.module(Purpose.CAUSAL_LM, Execution()), parameters(), folder)
         return getattr(transformers, kind).from_pretrained(folder).eval()
 
     return of

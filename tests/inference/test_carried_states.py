@@ -13,7 +13,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
-from plmjax.data.layouts import TwoWayStreams, Windows
+from plmjax.data.layouts import BidirectionalStreams, Windows
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.inference.evaluate import evaluate
@@ -80,7 +80,7 @@ def test_a_model_that_reads_both_ways_has_a_perplexity_for_each(text: Path, monk
         "softmax_kernel": kernel,
         "softmax_bias": 0 * kernel[:, 0],
     }
-    data = Data(layout=TwoWayStreams(), sequence_length=7)
+    data = Data(layout=BidirectionalStreams(), sequence_length=7)
     run = saved(text, Experiment(config, BidirectionalLanguageModel(negatives=4), data), params, "elmo")
     spelling = np.random.default_rng(1).integers(1, 200, (SIZE, config.max_characters_per_token))
     monkeypatch.setattr(checkpoints, "load_constants", lambda directory, abstract: {"spelling": jnp.asarray(spelling)})

@@ -16,8 +16,8 @@ from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
-from tests.strangers import experiments
 from tests.systems.modules import random_params
+from tests.third_party import experiments
 
 TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]
 

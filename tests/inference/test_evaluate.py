@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plmjax.experiment import Phase
+from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
-from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
@@ -18,8 +18,8 @@ from plmjax.inference.program import adapted_program, program_of
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.metric_names import undocumented
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 
 def test_evaluates_as_the_run_itself_did(small_run):

@@ -19,7 +19,7 @@ from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.generation.generate import Generator
@@ -53,13 +53,13 @@ def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         beginning = vocabulary.pad if system == "t5" else vocabulary.document_end
         model = config.tiny(vocab_size=vocabulary.size, decoder_start_token_id=beginning, **special, **SIZES[system])
         token = jnp.zeros((1, 1), jnp.int32)
-        params = jax.jit(model.module(Purpose.WRITING, Execution()).init)(
+        params = jax.jit(model.module(Purpose.CAUSAL_LM, Execution()).init)(
             jax.random.key(0), token, decoder_input_ids=token
         )
         flat = flax.traverse_util.flatten_dict(nn.meta.unbox(params)["params"], sep="/")
         flat = {name: 3 * array if name.endswith(("kernel", "embedding")) else array for name, array in flat.items()}
         files = checkpoints.tokenizer_files(folder / "tokenizer")
-        experiment = Experiment(model, objective, Data(layout=Blocks()))
+        experiment = Experiment(model, objective, Data(layout=Chunks()))
         params = flax.traverse_util.unflatten_dict(flat, sep="/")
         checkpoints.save_parameters(folder / "run", params, experiment, files)
         return folder / "run"
@@ -73,7 +73,7 @@ def log_probability(checkpoint: Path, source: list[int], written: list[int], giv
     model = description.experiment.model
     decoder = jnp.array([[model.decoder_start_token_id, *written[:-1]]])
     decoder = jnp.pad(decoder, ((0, 0), (0, 48 - decoder.shape[1])))
-    read = jax.jit(model.module(Purpose.WRITING, Execution()).apply)
+    read = jax.jit(model.module(Purpose.CAUSAL_LM, Execution()).apply)
     logits = read({"params": params}, jnp.array([source]), decoder_input_ids=decoder).logits[0, : len(written)]
     scores = np.asarray(jax.nn.log_softmax(logits))[np.arange(len(written)), written]
     return float(scores[given:].sum())

@@ -13,8 +13,8 @@ from plmjax.data import tokenizers
 from plmjax.inference import fill_mask as filling
 from plmjax.inference.fill_mask import MASK, fill_mask
 from plmjax.training.checkpoints import checkpoints
-from tests.strangers import experiments
 from tests.systems.modules import random_params
+from tests.third_party import experiments
 
 
 def test_fills_every_mask_with_the_likeliest_tokens(small_run, reference) -> None:

@@ -26,7 +26,7 @@ from plmjax.interop.word_vectors import WordVectors
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from tests.finetuning.parity import Numbers
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 FILES = {
     "empty": b"", "binary": bytes(range(256)), "bytes": b"\xff\xfe\x00", "blank": b"\n \n", "short": b"a",

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("questions")
     tokenizer = tokenizers.train("wordpiece", 120, TEXTS * 3, folder / "hf")
     config = BertConfig.tiny(vocab_size=tokenizer.vocabulary.size, max_position_embeddings=128)
-    module = config.module(Purpose.ANSWERS, Execution())
+    module = config.module(Purpose.QUESTION_ANSWERING, Execution())
     params = random_params(module)
     huggingface.save(module, params, folder / "hf")
     encoder, of_encoder = huggingface.load(folder / "hf", architecture="BertModel")
@@ -128,7 +128,7 @@ def test_windows_of_an_import_fit_its_positions_and_the_command_changes_them(fol
 
 @pytest.mark.parametrize("positions", [24, 64, 128, 200, 384, 512])
 def test_every_import_of_a_question_model_can_read_a_question(positions: int) -> None:
-    module = BertConfig(max_position_embeddings=positions).module(Purpose.ANSWERS, Execution())
+    module = BertConfig(max_position_embeddings=positions).module(Purpose.QUESTION_ANSWERING, Execution())
     objective, data = task_of(module)
     assert objective == SpanExtraction(impossible=None) and data.sequence_length == min(positions, 384)
     assert 0 < data.stride <= data.sequence_length - data.question_length - 3

@@ -20,7 +20,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.training.checkpoints import checkpoints
 from tests.metric_names import undocumented
 from tests.small_runs import DECODER_ROW
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 TEXT = (
     "A First line of text, è.\nAnd a second one:\n\nanother document  which is short.\n\nThe END of it all, 7 times.\n"

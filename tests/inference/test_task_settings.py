@@ -10,7 +10,7 @@ import pytest
 from plmjax.commands import cli
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.finetuning.metrics.judges import Rouge
+from plmjax.finetuning.metrics.text_metrics import Rouge
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences

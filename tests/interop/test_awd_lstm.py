@@ -128,6 +128,6 @@ def test_what_import_needs_besides(tokenizer: Path, tmp_path: Path) -> None:
 
 def test_a_classifier_has_no_scores_of_the_next_token(tmp_path: Path) -> None:
     config = UlmfitConfig(vocab_size=9, **SIZES)
-    params = random_params(config.module(Purpose.TEXT_LABELS, Execution(), 2))
+    params = random_params(config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2))
     with pytest.raises(UserError, match="found output_bias missing"):
         awd_lstm.save(config.module(Purpose.PRETRAINING, Execution()), params, tmp_path)

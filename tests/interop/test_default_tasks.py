@@ -8,14 +8,14 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import (
-    Blocks,
+    BidirectionalStreams,
+    Chunks,
     ContinuedPairs,
     FullSentences,
     PairedStreams,
-    Segments,
     SentenceOrder,
     SentencePairs,
-    TwoWayStreams,
+    SingleSegment,
     Windows,
 )
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
@@ -58,16 +58,16 @@ PRETRAINING: dict[type[ModelConfig], tuple[Any, Any, int]] = {
     BartConfig: (Denoising(), FullSentences(), 512),
     BertConfig: (BertPretraining(), SentencePairs(), 128),
     DistilBertConfig: (MaskedLanguageModel(), FullSentences(), 512),
-    ElectraConfig: (ElectraPretraining(), Segments(), 128),
-    ElmoConfig: (BidirectionalLanguageModel(), TwoWayStreams(), 20),
-    GptConfig: (NextToken(), Blocks(), 512),
-    Gpt2Config: (NextToken(), Blocks(), 1024),
+    ElectraConfig: (ElectraPretraining(), SingleSegment(), 128),
+    ElmoConfig: (BidirectionalLanguageModel(), BidirectionalStreams(), 20),
+    GptConfig: (NextToken(), Chunks(), 512),
+    Gpt2Config: (NextToken(), Chunks(), 1024),
     LedConfig: (Denoising(), FullSentences(), 1024),
     LongformerConfig: (RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: (BertPretraining(), SentencePairs(), 128),
-    ReformerConfig: (NextToken(), Blocks(), 65_536),
+    ReformerConfig: (NextToken(), Chunks(), 65_536),
     RobertaConfig: (RobertaPretraining(), FullSentences(), 512),
-    T5Config: (SpanCorruption(z_loss=1e-4), Blocks(), 568),
+    T5Config: (SpanCorruption(z_loss=1e-4), Chunks(), 568),
     XlnetConfig: (PermutationLanguageModel(), ContinuedPairs(), 512),
     UlmfitConfig: (AwdLstmPretraining(), Windows(overlap=20), 92),
 }
@@ -104,7 +104,7 @@ def test_a_translation_model_begins_with_its_own_token(first: int, start: str) -
 def test_a_translation_is_as_long_as_the_decoder_has_positions(positions: int, target: int) -> None:
     """The token that begins it takes one of them."""
     config = TransformerConfig.tiny(max_position_embeddings=positions)
-    objective, data = task_of(config.module(Purpose.TEXT_TO_TEXT, Execution()))
+    objective, data = task_of(config.module(Purpose.SEQ2SEQ, Execution()))
     assert isinstance(objective, Translation) and objective.max_new_tokens == target - 1
     assert isinstance(data, TextPairs) and data.target_length == target
 
@@ -115,10 +115,13 @@ def test_heads_are_tuned_with_the_names_of_their_labels() -> None:
     def tuned(purpose: Purpose, count: int, *labels: str) -> tuple[Any, Any]:
         return task_of(config.module(purpose, Execution(), count), labels)
 
-    assert tuned(Purpose.TEXT_LABELS, 1) == (Regression(), Sentences())
-    assert tuned(Purpose.TEXT_LABELS, 2, "no", "yes") == (SequenceClassification(labels=("no", "yes")), Sentences())
-    assert tuned(Purpose.TEXT_LABELS, 2)[0].labels == ("LABEL_0", "LABEL_1")
+    assert tuned(Purpose.SEQUENCE_CLASSIFICATION, 1) == (Regression(), Sentences())
+    assert tuned(Purpose.SEQUENCE_CLASSIFICATION, 2, "no", "yes") == (
+        SequenceClassification(labels=("no", "yes")),
+        Sentences(),
+    )
+    assert tuned(Purpose.SEQUENCE_CLASSIFICATION, 2)[0].labels == ("LABEL_0", "LABEL_1")
     words = TokenTagging(labels=("DET", "NOUN"), entities=False)
-    assert tuned(Purpose.TOKEN_LABELS, 2, "DET", "NOUN") == (words, Tagging(scheme=""))
+    assert tuned(Purpose.TOKEN_CLASSIFICATION, 2, "DET", "NOUN") == (words, Tagging(scheme=""))
     entities = TokenTagging(labels=("O", "B-X", "I-X"), entities=True)
-    assert tuned(Purpose.TOKEN_LABELS, 3, "O", "B-X", "I-X") == (entities, Tagging(scheme="IOB2"))
+    assert tuned(Purpose.TOKEN_CLASSIFICATION, 3, "O", "B-X", "I-X") == (entities, Tagging(scheme="IOB2"))

@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Segments
+from plmjax.data.layouts import SingleSegment
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import SequenceClassification
@@ -97,7 +97,7 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
 
     params, description = checkpoints.load_parameters(workdir)
     run = description.experiment
-    assert isinstance(run.data.layout, Segments)
+    assert isinstance(run.data.layout, SingleSegment)
     if module is ElectraForMaskedLM:
         assert isinstance(run.objective, MaskedLanguageModel)
         assert type(run.model.module(Purpose.MASKED_TOKENS, Execution())) is module
@@ -120,7 +120,7 @@ def placed(tree):
 def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokenizer):  # noqa: F811
     whole = ElectraForPreTraining(CONFIG)
     params = random_params(whole)
-    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(Segments()))
+    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(SingleSegment()))
     checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
     text, size = "a [MASK] b", len(VOCABULARY)
     (filled,) = fill_mask(tmp_path / "run", text, size)
@@ -149,7 +149,7 @@ def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokeni
 
 
 def test_a_run_is_exported_as_either_network(tmp_path):
-    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(Segments()))
+    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(SingleSegment()))
     params = random_params(ElectraForPreTraining(CONFIG))
     checkpoints.save_parameters(tmp_path / "run", params, run, {})
     assert can_export(tmp_path / "run")
@@ -160,7 +160,7 @@ def test_a_run_is_exported_as_either_network(tmp_path):
 
 
 def test_a_fine_tuned_classifier_is_exported(tmp_path):
-    run = Experiment(model=CONFIG, objective=SequenceClassification(labels=("no", "yes")), data=Data(Segments()))
+    run = Experiment(model=CONFIG, objective=SequenceClassification(labels=("no", "yes")), data=Data(SingleSegment()))
     params = random_params(run.objective.module(CONFIG, Execution()))
     checkpoints.save_parameters(tmp_path / "run", params, run, {})
     assert can_export(tmp_path / "run")

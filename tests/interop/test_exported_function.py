@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Blocks, SentencePairs, TwoWayStreams
+from plmjax.data.layouts import BidirectionalStreams, Chunks, SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -49,7 +49,7 @@ CASES = {
         "last_hidden_state",
     ),
     "a task": (SHORT, LABELS, Sentences(train="t.tsv", sequence_length=LENGTH), None, "logits"),
-    "a language model": (GPT2, NextToken(), Data(Blocks(), sequence_length=LENGTH), Purpose.PRETRAINING, "logits"),
+    "a language model": (GPT2, NextToken(), Data(Chunks(), sequence_length=LENGTH), Purpose.PRETRAINING, "logits"),
 }
 
 
@@ -116,7 +116,7 @@ def test_a_task_has_its_own_rows_and_a_model_those_of_its_pretraining() -> None:
 
 
 def test_a_model_that_reads_characters_is_one_sentence() -> None:
-    run = Experiment(model=ElmoConfig(), objective=BidirectionalLanguageModel(), data=Data(TwoWayStreams()))
+    run = Experiment(model=ElmoConfig(), objective=BidirectionalLanguageModel(), data=Data(BidirectionalStreams()))
     with pytest.raises(UserError, match="a model of one row of token ids for --to jax in here, found ElmoConfig"):
         exported_function._module(run, "here")
 
@@ -152,7 +152,7 @@ def test_what_no_function_has_is_one_sentence(options, sentence, files, tmp_path
 
 
 def test_a_model_that_reads_two_texts_is_one_sentence(tmp_path, fails) -> None:
-    run = Experiment(model=BartConfig.base(), objective=NextToken(), data=Data(layout=Blocks()), optimizer=None)
+    run = Experiment(model=BartConfig.base(), objective=NextToken(), data=Data(layout=Chunks()), optimizer=None)
     checkpoints.save_parameters(tmp_path / "run", {"x": np.zeros(1, np.float32)}, run, {})
     message = fails("export", tmp_path / "run", tmp_path / "out", "--to", "jax")
     assert "Expected a model of one row of token ids for --to jax" in message

@@ -18,8 +18,8 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.text_generation import DECODER_ROW, TextGeneration
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
-from plmjax.generation.writer import Settings
 from plmjax.interop import huggingface, written
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
@@ -52,7 +52,7 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
     if run is not None:
         tokenizer = tokenizer.with_special(["start", "delimiter", "extract"])
         tokenizer.save(folder / "tokenizer")
-    module = config.module(Purpose.WRITING, Execution())
+    module = config.module(Purpose.CAUSAL_LM, Execution())
     params = parameters(module, ("", "decoder_") if run is None else ("",))
     objective, data = task_of(module)
     run = run or Experiment(model=config, objective=objective, data=data)
@@ -106,7 +106,7 @@ def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     """No output of one batch tells it."""
     config = dataclasses.replace(TRANSLATOR, **IDS)
     module, tokenizer = (
-        config.module(Purpose.WRITING, Execution()),
+        config.module(Purpose.CAUSAL_LM, Execution()),
         tokenizers.from_words(WORDS, tmp_path),
     )
     params = parameters(module, ("", "decoder_"))

@@ -11,9 +11,9 @@ from plmjax.commands import cli
 from plmjax.experiment import read
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.batch_generator import settings_of
 from plmjax.generation.generate import generate, printable
 from plmjax.generation.options import Generation, Options
-from plmjax.generation.writer import settings_of
 from plmjax.inference.predict import decoding
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.runs import summary

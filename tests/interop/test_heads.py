@@ -36,10 +36,10 @@ RATES = {
 
 @needs_torch
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("purpose", [Purpose.TOKEN_LABELS, Purpose.ANSWERS])
+@pytest.mark.parametrize("purpose", [Purpose.TOKEN_CLASSIFICATION, Purpose.QUESTION_ANSWERING])
 def test_heads_of_tokens_are_written_and_read(tmp_path, system, purpose):
     """Longformer has a head for answers of its own, the others share theirs."""
-    labels = purpose is Purpose.TOKEN_LABELS
+    labels = purpose is Purpose.TOKEN_CLASSIFICATION
     model = CONFIGS[system].module(purpose, Execution(), *((4,) if labels else ()))
     params = random_params(model)
     huggingface.save(model, params, tmp_path)
@@ -59,7 +59,9 @@ def test_heads_of_a_system_are_written_and_read(tmp_path, system, kind):
     config = dataclasses.replace(CONFIGS[system], **RATES.get(system, {"classifier_dropout": 0.3}))
     chosen = kind == "choices"
     model = (
-        config.module(Purpose.CHOICES, Execution()) if chosen else config.module(Purpose.TEXT_LABELS, Execution(), 4)
+        config.module(Purpose.MULTIPLE_CHOICE, Execution())
+        if chosen
+        else config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 4)
     )
     assert_nothing_is_lost(model, tmp_path)
     objective, data = task_of(model)
@@ -69,7 +71,7 @@ def test_heads_of_a_system_are_written_and_read(tmp_path, system, kind):
 
 
 def test_a_summary_of_another_kind_is_refused(tmp_path):
-    model = CONFIGS["electra"].module(Purpose.CHOICES, Execution())
+    model = CONFIGS["electra"].module(Purpose.MULTIPLE_CHOICE, Execution())
     huggingface.save(model, random_params(model), tmp_path)
     set_config(tmp_path, summary_type="mean")
     with pytest.raises(UserError, match=r"summary_type = 'first' .*, found 'mean'"):

@@ -17,7 +17,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import TEXT_ALONE
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
-from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Finetuning, Training
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
@@ -343,8 +343,8 @@ def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
     task = SequenceClassification(labels=("no", "yes"))
     trained = task.module(config, Execution())
     run = Experiment(model=config, objective=task, data=Sentences())
-    plain = Experiment(model=config, objective=NextToken(), data=Data(Blocks()))
-    body, writer = GptModel(config), config.module(Purpose.WRITING, Execution())
+    plain = Experiment(model=config, objective=NextToken(), data=Data(Chunks()))
+    body, writer = GptModel(config), config.module(Purpose.CAUSAL_LM, Execution())
     own = task.template(config)
     assert own != TEXT_ALONE
     assert _rows(run, trained, trained, "OpenAIGPTForSequenceClassification") == own
@@ -387,7 +387,7 @@ def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, 
     config = Gpt2Config.tiny(vocab_size=9) if whole else TransformerConfig.tiny(vocab_size=9)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "generation_config.json").write_text('{"max_length": 19, "eos_token_id": 4}')
-    module = config.module(Purpose.WRITING, Execution())
+    module = config.module(Purpose.CAUSAL_LM, Execution())
     assert _generation(tmp_path, module, Vocabulary(9, end=4)).explicit() == expected
     assert _generation(tmp_path, module, Vocabulary(9, end=3)).explicit() == expected | {"eos_token_id": (4,)}
     assert _generation(tmp_path, BertModel(CONFIG), Vocabulary(9, end=4)) is None
@@ -397,7 +397,7 @@ def test_the_decoding_of_a_task_is_written_before_that_of_the_checkpoint_it_bega
     bart = BartConfig.tiny(vocab_size=9)
     run = Experiment(bart, Translation(beams=6, max_new_tokens=7), TextPairs(), generation=Generation(beams=2))
     other = dataclasses.replace(run, objective=Denoising())
-    module, found = bart.module(Purpose.WRITING, Execution()), []
+    module, found = bart.module(Purpose.CAUSAL_LM, Execution()), []
     for each in (run, other):
         description = types.SimpleNamespace(experiment=each, tokenizer={})
         content, _ = _written_generation(description, module, "BartForConditionalGeneration")

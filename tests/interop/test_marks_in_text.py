@@ -66,7 +66,7 @@ def imported(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Pa
 
 def test_predictions_are_those_of_transformers(imported: Callable[..., Path], tmp_path: Path) -> None:
     labels = {"labels": ("no", "maybe", "yes"), "problem_type": "single_label_classification"}
-    run = imported(Purpose.TEXT_LABELS, 3, **labels)
+    run = imported(Purpose.SEQUENCE_CLASSIFICATION, 3, **labels)
     (tmp_path / "new.txt").write_text("\n".join(TEXTS))
     found = [
         [record["probabilities"][name] for name in labels["labels"]]
@@ -138,7 +138,7 @@ def test_a_dataset_has_the_marks_of_its_text(tmp_path: Path, capsys: pytest.Capt
     split = dataset.split("train")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert split.tokens(0, split.token_count).tolist() == theirs(" ".join(TEXTS), add_special_tokens=False)["input_ids"]
-    assert dataset.ledger["description"]["special_names"] == [*MARKS]
+    assert dataset.manifest["description"]["special_names"] == [*MARKS]
     assert {theirs.convert_tokens_to_ids(mark) for mark in MARKS} <= {*tokenizers.load(folder).vocabulary.special}
 
 

@@ -50,7 +50,7 @@ def in_its_environment(*arguments: str | Path) -> None:
     ("run", "architecture", "purpose", "task"),
     [
         ("small_run", "BertForMaskedLM", Purpose.MASKED_TOKENS, "fill-mask"),
-        ("decoder_run", "GPT2LMHeadModel", Purpose.WRITING, "text-generation"),
+        ("decoder_run", "GPT2LMHeadModel", Purpose.CAUSAL_LM, "text-generation"),
     ],
 )
 def test_onnxruntime_computes_the_logits_of_the_run(run, architecture, purpose, task, request, tmp_path) -> None:

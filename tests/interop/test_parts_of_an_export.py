@@ -50,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple]:
     replaced("huggingface.", as_architecture=("the module", None), transformers_installed=True)
     replaced("written.", compare=7)
     replaced("tokenizer_files.", compare=8, rows_with="the layout")
-    replaced("start.", tokenizer_of=TOKENIZER)
+    replaced("weight_mapping.", tokenizer_of=TOKENIZER)
     replaced("", _writes=True, _rows="the rows", _written_generation=({"top_k": 3}, ["lost: one"]), claim=None)
     return found
 

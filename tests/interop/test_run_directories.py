@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.errors import UserError
 from plmjax.experiment import Data
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
@@ -59,7 +59,7 @@ def imported(
     adapter = SimpleNamespace(architectures={"Class": SimpleNamespace(within="inside")})
     monkeypatch.setattr(files, "adapter_of", lambda module: adapter)
     monkeypatch.setattr(run_directories, "_round_trip", lambda module, params: "")
-    data = Data(Blocks(), sequence_length=length)
+    data = Data(Chunks(), sequence_length=length)
     monkeypatch.setattr(run_directories, "task_of", lambda module, names: (SimpleNamespace(labels=names), data))
     return run_directories._of_transformers(module, {}, library, folder, None, folder)
 
@@ -160,7 +160,7 @@ def test_settings_of_an_export_are_those_of_the_run_and_of_its_end_token(
 ) -> None:
     """A class that does not generate has none."""
     asked = []
-    model = Sizes(system=SimpleNamespace(modules={Purpose.WRITING: "writer"}))
+    model = Sizes(system=SimpleNamespace(modules={Purpose.CAUSAL_LM: "writer"}))
     run = SimpleNamespace(model=model, objective=None, generation=Generation(beams=3))
     vocabulary = SimpleNamespace(document_end=7)
     read = SimpleNamespace(vocabulary=vocabulary)

@@ -6,7 +6,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.t5 import ADAPTER, tied
 from plmjax.models.t5 import T5Config
@@ -17,7 +17,7 @@ def test_a_checkpoint_is_evaluated_and_trained_on_as_it_was_pretrained() -> None
     """The released code's rows: 568 tokens of text, of which sources of 512 and targets of 114 are made."""
     objective, data = task_of(T5Config.tiny().module(Purpose.PRETRAINING, Execution()))
     assert objective == SpanCorruption(z_loss=1e-4)
-    assert (data.layout, data.sequence_length) == (Blocks(), 568)
+    assert (data.layout, data.sequence_length) == (Chunks(), 568)
     assert objective.lengths(data.sequence_length) == (512, 114)
 
 

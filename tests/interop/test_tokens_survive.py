@@ -65,6 +65,6 @@ def test_a_wrong_setting_of_generation_names_its_file(
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / name).write_text(json.dumps(wrong))
-    module = BartConfig.tiny(vocab_size=9).module(Purpose.WRITING, Execution())
+    module = BartConfig.tiny(vocab_size=9).module(Purpose.CAUSAL_LM, Execution())
     with pytest.raises(UserError, match=rf"{message}.* \(in {tmp_path}/{name}\)\."):
         _generation(tmp_path, module, Vocabulary(9, end=4))

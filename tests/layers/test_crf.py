@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from plmjax.contracts.visibility import EXCLUDED
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.layers import crf
 from plmjax.layers.crf import Chain, Possible, Scores, TransitionScores
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.visibility import Window
+from plmjax.contracts.mask_terms import Window
 from plmjax.errors import UserError
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
@@ -28,7 +28,7 @@ def after_three() -> KeyValueCache:
 
 
 def visible(rows: object, queries: int, keys: int) -> list:
-    return (np.broadcast_to(rows.visibility.bias(queries, keys), (2, 1, queries, keys))[:, 0] == 0).astype(int).tolist()
+    return (np.broadcast_to(rows.mask_terms.bias(queries, keys), (2, 1, queries, keys))[:, 0] == 0).astype(int).tolist()
 
 
 def test_tokens_behind_a_cache_have_the_positions_of_the_real_ones_and_see_them() -> None:

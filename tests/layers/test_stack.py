@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.parameter_pieces import Piece
-from plmjax.contracts.visibility import Causal, Visibility, Window
+from plmjax.contracts.mask_terms import Causal, MaskTerms, Window
+from plmjax.contracts.sharded_parameter import ShardedParameter
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.stack import repeat, stack
@@ -38,8 +38,8 @@ class Layer(nn.Module):
         y = jnp.tanh(x)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=position, axis=1)
         cache = jax.tree.map(write, cache, self.attention.key_values(y))
-        visibility = Visibility((Causal(), Window(window, 0)), position)
-        y = self.attention.attend(y, cache, visibility, deterministic=True)
+        mask_terms = MaskTerms((Causal(), Window(window, 0)), position)
+        y = self.attention.attend(y, cache, mask_terms, deterministic=True)
         return x + self.dropout(y, self.rate == 0), cache
 
 
@@ -70,7 +70,7 @@ KINDS = ("own", "shared", "pieces")
 
 
 def turned(piece: jax.Array) -> jax.Array:
-    """A half of `Piece.unbox` whose result shows that it was called."""
+    """A half of `ShardedParameter.unbox` whose result shows that it was called."""
     return jnp.flip(piece, -1)
 
 
@@ -84,7 +84,7 @@ def params_of(kind: str) -> Any:
     params = nn.meta.unbox(jax.jit(Model(kind).init)(jax.random.key(0), X, caches(), 0))
     if kind != "pieces":
         return params
-    return jax.tree.map(lambda leaf: Piece(leaf, turned, upside_down) if leaf.ndim > 2 else leaf, params)
+    return jax.tree.map(lambda leaf: ShardedParameter(leaf, turned, upside_down) if leaf.ndim > 2 else leaf, params)
 
 
 def by_hand(kind: str, params: Any) -> tuple[jax.Array, list[Any]]:
@@ -163,7 +163,7 @@ def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
     """The pieces may be those of one layer, or of all layers at once."""
     params = params_of("pieces")["params"]["layers"]
     kernel = params["attention"]["query"]["kernel"]
-    assert isinstance(kernel, Piece)
+    assert isinstance(kernel, ShardedParameter)
     whole = np.flip(kernel.value, (-1, -2))
     np.testing.assert_array_equal(nn.meta.unbox(params)["attention"]["query"]["kernel"], whole)
     one = jax.tree.map(lambda leaf: leaf[0], params)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanForCausalLM, SoftSpan, WithinSpan
 from tests.families.memories import SPAN
@@ -75,8 +75,8 @@ def test_flops_are_those_of_the_products(changes: dict) -> None:
 def test_the_span_begins_behind_the_persistent_keys() -> None:
     """Two persistent keys, three tokens of a memory, of which the first is empty, and two of another document."""
     queries, keys = jnp.asarray([[5, 6]]), jnp.asarray([[0, 0, 0, 5, 5, 5, 6]])
-    visibility = Visibility((WithinSpan(queries, keys, 2, 2),), query_offset=5)
-    assert (visibility.bias(2, 7)[0, 0] == 0).tolist() == [
+    mask_terms = MaskTerms((WithinSpan(queries, keys, 2, 2),), query_offset=5)
+    assert (mask_terms.bias(2, 7)[0, 0] == 0).tolist() == [
         [True, True, False, True, True, False, False],
         [True, True, False, False, False, False, False],
     ]
@@ -111,9 +111,9 @@ def test_a_span_is_learned_from_both_ends_of_its_mask(backend: str, persistent: 
 
     def context(spans: jax.Array, *rows: jax.Array) -> jax.Array:
         documents = jnp.ones((1, 16), jnp.int32)
-        visibility = Visibility((WithinSpan(documents[:, -6:], documents, 16, persistent),), query_offset=10)
+        mask_terms = MaskTerms((WithinSpan(documents[:, -6:], documents, 16, persistent),), query_offset=10)
         terms = (SoftSpan(spans[None, :, None, None], ramp, persistent),)
-        return jnp.sum(BACKENDS[backend](*(x[None] for x in rows), visibility, terms, 0.0, None)[0] * readings)
+        return jnp.sum(BACKENDS[backend](*(x[None] for x in rows), mask_terms, terms, 0.0, None)[0] * readings)
 
     found = jax.jit(jax.grad(context, argnums=(0, 1, 2, 3)))(spans, queries, keys, values)
     assert abs(float(found[0][0])) > 0.01 < abs(float(found[0][1]))

@@ -54,7 +54,7 @@ def test_the_count_is_the_commands(run, tmp_path, fails, capsys):
     cli.run(["cooccurrence", str(run / "dataset"), "--output", str(output), "--window", "2", "--processes", "1"])
     assert re.search(r"cells      [\d,]+ of 25 words in ", capsys.readouterr().out)
     own = run / "dataset" / "cooccurrence"
-    for name in ("ledger.json", "cells-00000.bin"):
+    for name in ("manifest.json", "cells-00000.bin"):
         assert (output / name).read_bytes() == (own / name).read_bytes()
     cells = cooccurrence.open_cells(output)
     named = ["--data.path", run / "dataset", "--data.layout.path", output]

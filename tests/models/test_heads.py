@@ -92,23 +92,23 @@ def test_a_head_of_two_layers_has_the_activation_of_transformers(
 @pytest.mark.parametrize(
     ("config", "purpose", "rate"),
     [
-        (BertConfig.tiny(), Purpose.TEXT_LABELS, "classifier_dropout"),
-        (BertConfig.tiny(), Purpose.CHOICES, "classifier_dropout"),
-        (AlbertConfig.tiny(), Purpose.TEXT_LABELS, "classifier_dropout_prob"),
-        (GptConfig.tiny(), Purpose.TEXT_LABELS, "summary_first_dropout"),
-        (Gpt2Config.tiny(), Purpose.TEXT_LABELS, "summary_first_dropout"),
-        (Gpt2Config.tiny(), Purpose.CHOICES, "summary_first_dropout"),
+        (BertConfig.tiny(), Purpose.SEQUENCE_CLASSIFICATION, "classifier_dropout"),
+        (BertConfig.tiny(), Purpose.MULTIPLE_CHOICE, "classifier_dropout"),
+        (AlbertConfig.tiny(), Purpose.SEQUENCE_CLASSIFICATION, "classifier_dropout_prob"),
+        (GptConfig.tiny(), Purpose.SEQUENCE_CLASSIFICATION, "summary_first_dropout"),
+        (Gpt2Config.tiny(), Purpose.SEQUENCE_CLASSIFICATION, "summary_first_dropout"),
+        (Gpt2Config.tiny(), Purpose.MULTIPLE_CHOICE, "summary_first_dropout"),
     ],
 )
 def test_a_linear_head_has_its_own_rate_before_it(config: Any, purpose: Purpose, rate: str) -> None:
     config, rates = with_rates(config)
-    labels = () if purpose is Purpose.CHOICES else (3,)
+    labels = () if purpose is Purpose.MULTIPLE_CHOICE else (3,)
     assert config.module(purpose, Execution(), *labels).bind({}).dropout.rate == rates[rate]
 
 
 def test_labels_of_words_have_the_rate_of_the_heads_before_them() -> None:
     config, rates = with_rates(BertConfig.tiny(num_hidden_layers=1))
-    module = config.module(Purpose.TOKEN_LABELS, Execution(), 3)
+    module = config.module(Purpose.TOKEN_CLASSIFICATION, Execution(), 3)
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     with recorded_draws() as found:
         jax.eval_shape(lambda: module.init(rngs, jnp.ones((1, 4), jnp.int32), deterministic=False))
@@ -118,7 +118,7 @@ def test_labels_of_words_have_the_rate_of_the_heads_before_them() -> None:
 def test_pooled_features_have_the_rate_of_the_last_layers_output() -> None:
     """As in fastai 2.8.12, text/models/core.py: output_p, and then 0.1 by default."""
     config, rates = with_rates(UlmfitConfig.tiny())
-    classifier = config.module(Purpose.TEXT_LABELS, Execution(), 3).bind({}).classifier
+    classifier = config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 3).bind({}).classifier
     assert classifier.dropouts == (rates["output_dropout"], rates["classifier_dropout"])
 
 
@@ -139,7 +139,7 @@ def test_a_rate_of_0_is_a_rate_and_none_is_that_of_the_hidden_states(config: Any
 
 @pytest.mark.parametrize("config", [BartConfig.tiny(vocab_size=31), XlnetConfig.tiny(vocab_size=31)])
 def test_the_label_of_a_text_is_that_of_its_last_token_and_not_of_padding(config: Any) -> None:
-    module = config.module(Purpose.TEXT_LABELS, Execution(), 3)
+    module = config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 3)
     ids, mask = jnp.array([[5, 6, 7, 8, 1, 1]]), jnp.array([[1, 1, 1, 1, 0, 0]])
     params = random_params(module)
     padded = module.apply({"params": params}, ids, mask).label_logits
@@ -150,7 +150,7 @@ def test_the_label_of_a_text_is_that_of_its_last_token_and_not_of_padding(config
 
 
 MODULES = {
-    name: FAMILIES[name].heads[0].module.config.module(Purpose.CHOICES, Execution())
+    name: FAMILIES[name].heads[0].module.config.module(Purpose.MULTIPLE_CHOICE, Execution())
     for name in ("bert", "roberta", "albert", "electra", "distilbert", "gpt", "gpt2")
 }
 

@@ -149,7 +149,7 @@ SIZES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"relative_attention_num_buckets": 7}, "an even number of at least 4 buckets"),
         ({"relative_attention_max_distance": 4}, "a largest distance above the 4"),
     ],
-    TAGGER: [({"max_characters_per_token": 12}, "--start.tagger.max_characters_per_token 9")],
+    TAGGER: [({"max_characters_per_token": 12}, "--weight_mapping.tagger.max_characters_per_token 9")],
     TRANSFORMER: [
         ({"decoder_attention_heads": 5}, "24 and 5 heads"), ({"encoder_attention_heads": 5}, "24 and 5 heads"),
         ({"activation_function": "rellu"}, "'rellu'; take one of these"),
@@ -213,9 +213,9 @@ INPUTS: list[tuple[str, Callable[[], Any], str]] = [
 ]  # fmt: skip
 PURPOSES: list[tuple[str, Callable[[], Any], str]] = [
     ("masked tokens", lambda: REFORMER.module(Purpose.MASKED_TOKENS, Execution()), "--model.is_decoder False"),
-    ("labels", lambda: REFORMER.module(Purpose.TEXT_LABELS, Execution(), 2), "--model.is_decoder False"),
-    ("writing", lambda: ENCODER.module(Purpose.WRITING, Execution()), "found ReformerConfig, an encoder"),
-    ("a translation's labels", lambda: TRANSLATION.module(Purpose.TEXT_LABELS, Execution(), 2), "labels texts"),
+    ("labels", lambda: REFORMER.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2), "--model.is_decoder False"),
+    ("writing", lambda: ENCODER.module(Purpose.CAUSAL_LM, Execution()), "found ReformerConfig, an encoder"),
+    ("a translation", lambda: TRANSLATION.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2), "labels texts"),
     ("its pretraining", lambda: TRANSLATION.module(Purpose.PRETRAINING, Execution()), "a pretraining task"),
     ("its source", lambda: BartTranslationConfig.before(BartConfig.tiny(), 0), "source_layers of at least 1"),
     ("windows of another system", lambda: WiderWindows().model(LongformerConfig.tiny()), "found LongformerConfig"),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.visibility import Visibility
 from plmjax.interop import t5 as t5_interop
 from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneration, T5Model
 from tests.optional import torch
@@ -120,9 +120,9 @@ def test_attention_drops_whole_heads_of_a_token() -> None:
 
     @jax.jit
     def mask_of_values() -> jax.Array:
-        params = layer.init(jax.random.key(0), x, Visibility(), (), deterministic=True)
+        params = layer.init(jax.random.key(0), x, MaskTerms(), (), deterministic=True)
         with nn.intercept_methods(kept):
-            layer.apply(params, x, Visibility(), (), deterministic=False, rngs={"dropout": jax.random.key(1)})
+            layer.apply(params, x, MaskTerms(), (), deterministic=False, rngs={"dropout": jax.random.key(1)})
         (mask,) = values
         return mask
 

@@ -21,9 +21,9 @@ from plmjax.training.evaluation import HeldOut
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Constant
 from plmjax.training.program import Program
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
 from tests.systems.modules import random_params
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 CONFIG = AdaptiveSpanConfig(
     vocab_size=64, d_model=8, n_layer=2, n_head=2, d_inner=16, attn_span=256, ramp=8, initial_share=0.9, dropout=0.0

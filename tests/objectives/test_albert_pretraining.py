@@ -35,7 +35,7 @@ def published(words: list[list[int]], budget: int, order: list[int], runs: list[
 
 
 def test_masking_has_the_published_distribution() -> None:
-    """Numbers of hidden tokens, and of runs of neighbouring words, and places agree within five standard errors."""
+    """Numbers of masked tokens, and of runs of neighbouring words, and places agree within five standard errors."""
     rows, length, objective = 6000, 48, AlbertPretraining(rate=0.3, max_predictions=12)
     batch = batch_of([[length]], length)
     ids = batch["input_ids"].copy()

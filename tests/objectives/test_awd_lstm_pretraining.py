@@ -109,7 +109,7 @@ def test_documents_may_be_joined() -> None:
 
 
 def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
-    """As `Streams` gives them; a row that repeats tokens reads them where its stream begins."""
+    """As `ContiguousStreams` gives them; a row that repeats tokens reads them where its stream begins."""
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
     batch = {name: field for name, field in row(1).items() if name != "overlap"}
     batch["begins"] = np.array([0, 1], np.int32)

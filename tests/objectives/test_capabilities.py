@@ -9,12 +9,12 @@ from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.objectives.capabilities import (
+    GeneratesText,
     LanguageModel,
     ReadsDirections,
     ReadsPrefix,
     ReadsRows,
     ScoresNextToken,
-    WritesTexts,
     prefix_of,
     rows_of,
 )
@@ -29,9 +29,9 @@ from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefi
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.text_to_text.whole_text import Deshuffling, TextToTextLanguageModel
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
-from tests.strangers.recurrent import NextTokenOfStream
+from tests.third_party.recurrent import NextTokenOfStream
 
-CAPABILITIES = {LanguageModel, ScoresNextToken, ReadsDirections, ReadsPrefix, ReadsRows, WritesTexts}
+CAPABILITIES = {LanguageModel, ScoresNextToken, ReadsDirections, ReadsPrefix, ReadsRows, GeneratesText}
 NEXT = {LanguageModel, ScoresNextToken}
 HAVE = {
     NextToken: NEXT,
@@ -41,9 +41,9 @@ HAVE = {
     BidirectionalLanguageModel: {ReadsDirections},
     NegativeSampling: {ReadsRows},
     HierarchicalSoftmax: {ReadsRows},
-    Translation: {WritesTexts},
-    Summarization: {WritesTexts},
-    MixedTextGeneration: {WritesTexts},
+    Translation: {GeneratesText},
+    Summarization: {GeneratesText},
+    MixedTextGeneration: {GeneratesText},
     BertPretraining: set(),
     SpanCorruption: set(),
     WeightedLeastSquares: set(),

@@ -12,7 +12,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import Segments
+from plmjax.data.layouts import SingleSegment
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.interop.electra import ADAPTER
 from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
@@ -155,7 +155,7 @@ def test_counts_are_the_published_ones_in_every_packed_sequence(rate: float) -> 
 
 def test_a_full_row_has_as_many_places_as_the_release() -> None:
     for length, rate, places in ((128, 0.15, 19), (512, 0.15, 79), (512, 0.25, 130), (5, 0.15, 1)):
-        assert ElectraPretraining(rate=rate).predictions(Segments().batch(2, length)) == places
+        assert ElectraPretraining(rate=rate).predictions(SingleSegment().batch(2, length)) == places
 
 
 def published_masks(ids: np.ndarray, real: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +169,7 @@ def published_masks(ids: np.ndarray, real: np.ndarray, random: np.random.Generat
 
 
 def test_masks_are_distributed_as_published() -> None:
-    """Distinct positions, hidden tokens and each position's share, within four standard errors."""
+    """Distinct positions, masked tokens and each position's share, within four standard errors."""
     rows = 3000
     batch = batch_of([[40]] * rows, 48)
     hidden = corrupt(ElectraPretraining(), batch)
@@ -305,7 +305,7 @@ def test_dropout_differs_between_the_networks_and_is_drawn_from_the_key() -> Non
 
 
 def test_flops_are_those_of_both_networks() -> None:
-    base, shapes = ElectraConfig.base(), Segments().batch(256, 512)
+    base, shapes = ElectraConfig.base(), SingleSegment().batch(256, 512)
     expected = base.train_flops(256, 512, 79) + base.train_flops(256, 512, 0) + 6 * 256 * 512 * (768**2 + 768)
     assert ElectraPretraining().train_flops(base, shapes) == expected
 
@@ -316,7 +316,7 @@ def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
     run = Experiment(
         model=ElectraConfig.small(),
         objective=ElectraPretraining(),
-        data=Data(Segments(), sequence_length=128),
+        data=Data(SingleSegment(), sequence_length=128),
         optimizer=BertAdamW(),
         training=Training(batch_size=8, steps=10),
     )

@@ -36,7 +36,7 @@ from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from tests.objectives.text_to_text import rows as text_to_text
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 PLAIN = Vocabulary.placeholder(30)
 WORDS = Vocabulary(

@@ -20,7 +20,7 @@ from plmjax.objectives.objective import LossInputs, Objective, apply, apply_and_
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from tests.families import STEPS
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # At T5's own rate a row of 16 tokens has one span, which always ends it.
 SETTINGS = {"bert": {}, "albert": {}, "electra": {}, "t5": {"rate": 0.5}}

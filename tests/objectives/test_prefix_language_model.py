@@ -21,7 +21,7 @@ OBJECTIVE = PrefixLanguageModel()
 
 
 def rows(lengths: list[int]) -> dict[str, np.ndarray]:
-    """Rows as `Blocks` gives them, with padding behind so many tokens."""
+    """Rows as `Chunks` gives them, with padding behind so many tokens."""
     real = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype(np.int32)
     text = np.random.default_rng(0).integers(1, 23, (len(lengths), LENGTH + 1), np.int32)
     return {

@@ -12,7 +12,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
@@ -100,7 +100,7 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
     run = Experiment(
         Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=6),
         objective,
-        Data(layout=Blocks(), sequence_length=LENGTH),
+        Data(layout=Chunks(), sequence_length=LENGTH),
         optimizer=StochasticGradientDescent(learning_rate=0.5, schedule=Linear(), clip_norm=0.0),
         training=Training(steps=steps, batch_size=1),
     )

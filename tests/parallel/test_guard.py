@@ -16,7 +16,7 @@ import pytest
 from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, Explained, Unavailable, UserError
 from plmjax.parallel import guard as guards
 from plmjax.parallel import stopping
-from plmjax.parallel.guard import Guard, Lines
+from plmjax.parallel.guard import Guard, JsonConnection
 from tests.parallel.test_hosts import free_port
 
 STOP = {"stop": 7, "sentence": "Host 0 stopped: it had enough.", "stacks": False}
@@ -103,9 +103,9 @@ class Watched:
         self.index, self.guard = index, Guard(f"localhost:{free_port()}", 2 if index else 1, index, 5)
         self.trainer, self.child = socket.socketpair()
         self.server, ours = socket.socketpair()
-        self.lines = {"trainer": Lines(self.trainer), "server": Lines(self.server)}
+        self.lines = {"trainer": JsonConnection(self.trainer), "server": JsonConnection(self.server)}
         if index:
-            self.guard.server = Lines(ours)
+            self.guard.server = JsonConnection(ours)
             self.guard._selector.register(ours, guards.selectors.EVENT_READ, self.guard._from_server)
         else:
             self.guard.join()
@@ -180,9 +180,9 @@ def test_the_last_message_of_a_trainer_and_the_stop_that_follows_may_come_after_
 ) -> None:
     monkeypatch.setattr(guards, "LINGER_SECONDS", 5.0)
 
-    def fail(open_end: socket.socket, server: Lines) -> None:
+    def fail(open_end: socket.socket, server: JsonConnection) -> None:
         time.sleep(0.2)
-        Lines(open_end).send({"failed": "Too large.", "alone": False})
+        JsonConnection(open_end).send({"failed": "Too large.", "alone": False})
         open_end.close()
         time.sleep(0.2)
         server.send(STOP)
@@ -302,7 +302,7 @@ def test_what_is_agreed_reaches_the_trainer_alone() -> None:
     copy = watched.trainer.dup()
     assert watched.watch("sleep 0.2", {"here": True}, {"agreed": "a"}, {"start": "x:1"}, to="server") == 0
     copy.settimeout(0.1)
-    assert Lines(copy).receive() == [{"agreed": "a"}] and watched.guard.started == "x:1"
+    assert JsonConnection(copy).receive() == [{"agreed": "a"}] and watched.guard.started == "x:1"
     copy.close()
 
 

@@ -25,10 +25,10 @@ from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
-from tests.strangers import recurrent  # noqa: F401 - whose classes the checkpoints name
+from tests.third_party import recurrent  # noqa: F401 - whose classes the checkpoints name
 from tests.xla_flags import cpu_flags
 
-STRANGER = ("-m", "tests.strangers.train", "recurrent")
+STRANGER = ("-m", "tests.third_party.train", "recurrent")
 EVERY_TWO = (
     "--training.steps", "12", "--checkpoint.every", "2", "--checkpoint.keep", "0", "--training.log_every", "1",
 )  # fmt: skip
@@ -389,7 +389,7 @@ def test_a_host_alone_waits_for_nobody_and_tells_nobody():
 
 def test_messages_are_whole_whatever_pieces_they_arrive_in():
     ours, theirs = socket.socketpair()
-    lines = guard.Lines(ours)
+    lines = guard.JsonConnection(ours)
     theirs.sendall(b'{"agreed": "a"}\n{"ag')
     assert lines.receive() == [{"agreed": "a"}]
     theirs.sendall(b'reed": "b"}')

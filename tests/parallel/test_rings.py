@@ -83,7 +83,7 @@ def test_halves_of_pieces_are_summed_along_both_axes(dimension: int, monkeypatch
         lambda *given: axes.append((given[2], along(*given).shape[2])) or along(*given),
     )
     scatter = devices_in_turn.shard_map(
-        lambda own: rings.scatter_halves(own[0], dimension, jnp.bfloat16),
+        lambda own: rings.bidirectional_reduce_scatter(own[0], dimension, jnp.bfloat16),
         in_specs=(PartitionSpec(AXIS),),
         out_specs=pieces,
     )

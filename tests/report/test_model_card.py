@@ -13,7 +13,7 @@ from plmjax.report import model_card
 from plmjax.training.checkpoints import ancestry
 from plmjax.training.checkpoints.ancestry import Ancestor
 from tests.report.test_page import RUN, records, write
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 SPEED = {"tokens_per_second": 4000.0, "model_flops_per_second": 3e9}
 
@@ -85,7 +85,7 @@ def test_a_folder_of_sentence_transformers_is_named_as_such(tmp_path: Path) -> N
 def test_it_names_evaluations_and_the_checkpoints_it_was_made_from(tmp_path: Path) -> None:
     workdir = write(tmp_path / "run", lines=records(**SPEED))
     ancestry.write(workdir, [Ancestor("runs/teacher", 1200, "abc", "distil", {})])
-    (workdir / "start.json").write_text(json.dumps({"from": "runs/bert", "sha256": "def"}))
+    (workdir / "weight_mapping.json").write_text(json.dumps({"from": "runs/bert", "sha256": "def"}))
     (workdir / "evaluations" / "dev").mkdir(parents=True)
     evaluation = {"accuracy": 0.75, "name": "dev", "cut": True, "exact": False}
     (workdir / "evaluations" / "dev" / "evaluation.json").write_text(json.dumps(evaluation))

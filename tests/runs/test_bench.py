@@ -13,7 +13,7 @@ from plmjax.runs.resolve import resolve
 from plmjax.training import loop
 from tests.metric_names import undocumented
 from tests.small_runs import SMALL_BERT
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.commands import cli
 from plmjax.data import store, tokenizers
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, override
 from plmjax.objectives.next_token import NextToken
@@ -48,7 +48,7 @@ def test_begins_with_all_parameters_at_step_0_and_goes_on_from_there_alone(run, 
     saved = checkpoints.describe(checkpoints.find(tmp_path / "more"))
     assert saved.experiment.model == before.experiment.model
     assert (tmp_path / "more" / "tokenizer" / "vocab.txt").read_bytes() == saved.tokenizer["vocab.txt"]
-    assert json.loads((tmp_path / "more" / "start.json").read_text())["from"] == str(small_run)
+    assert json.loads((tmp_path / "more" / "weight_mapping.json").read_text())["from"] == str(small_run)
     metrics = (tmp_path / "more" / "metrics.jsonl").read_bytes()
     pretrain(run, tmp_path / "more", small_run)
     assert (tmp_path / "more" / "metrics.jsonl").read_bytes() == metrics  # it resumed
@@ -105,7 +105,7 @@ def test_a_decoder_is_continued_by_the_command_with_options_of_its_task(decoder_
     cli.run([*same, "--data.input", str(prose), "--data.layout.overlap", "3", *SHORT])
     saved = checkpoints.describe(checkpoints.find(tmp_path / "run"))
     assert saved.step == 1 and saved.experiment.objective == NextToken()
-    assert saved.experiment.data.layout == Blocks(overlap=3)
+    assert saved.experiment.data.layout == Chunks(overlap=3)
 
 
 @pytest.fixture
@@ -131,12 +131,12 @@ def test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again(
     text.write_text("\n\n".join(prose.read_text(encoding="utf-8").split("\n\n")[:30]), encoding="utf-8")
     same = ("pretrain", TINY, "--workdir", workdir, "--data.input", text, *SMALL_BERT)
     stopped(*same)
-    before = (workdir / "dataset" / store.LEDGER).read_bytes()
+    before = (workdir / "dataset" / store.MANIFEST).read_bytes()
     other = ("--data.held_out", "0.5", "--data.special_names", "[SEP]", "--tokenizer.vocab_size", "700")
     said = stopped(*same, *other)
     for made in ("tokenizer", "dataset"):
         assert f"{made:<10} prepared again, as an earlier command had other options: data.held_out, data.sp" in said
-    assert before != (workdir / "dataset" / store.LEDGER).read_bytes()
+    assert before != (workdir / "dataset" / store.MANIFEST).read_bytes()
     assert tokenizers.load(workdir / "tokenizer").vocabulary.size == 700
     assert "prepared again" not in stopped(*same, *other, "--training.steps", "3")
 
@@ -154,10 +154,10 @@ def test_before_a_step_is_trained_another_text_in_the_same_file_is_prepared(pros
         assert ("prepared again, as an earlier command had other text in the same files" in said) == (name == "changed")
         stopped("pretrain", TINY, "--workdir", tmp_path / name, *same)
         made[name] = [
-            (tmp_path / name / file).read_bytes() for file in ("tokenizer/tokenizer.json", "dataset/ledger.json")
+            (tmp_path / name / file).read_bytes() for file in ("tokenizer/tokenizer.json", "dataset/manifest.json")
         ]
         assert made[name] == [
-            (workdir / file).read_bytes() for file in ("tokenizer/tokenizer.json", "dataset/ledger.json")
+            (workdir / file).read_bytes() for file in ("tokenizer/tokenizer.json", "dataset/manifest.json")
         ]
     assert made["first"] != made["changed"]
     text.unlink()
@@ -172,4 +172,4 @@ def test_a_tokenizer_and_a_dataset_that_the_run_names_stay(small_run, tmp_path, 
     named = ("--tokenizer.path", workdir / "tokenizer", "--data.path", workdir / "dataset")
     said = stopped("pretrain", TINY, "--workdir", workdir, *SMALL_BERT, *named, "--data.held_out", "0.5")
     assert "prepared again" not in said
-    assert (workdir / "dataset" / store.LEDGER).read_bytes() == (small_run / "dataset" / store.LEDGER).read_bytes()
+    assert (workdir / "dataset" / store.MANIFEST).read_bytes() == (small_run / "dataset" / store.MANIFEST).read_bytes()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
-from plmjax.data.layouts import Blocks, SentencePairs
-from plmjax.experiment import Data, Experiment, Start
+from plmjax.data.layouts import Chunks, SentencePairs
+from plmjax.experiment import Data, Experiment, WeightMapping
 from plmjax.generation.options import Generation
 from plmjax.interop import word2vec
 from plmjax.models.bart.bart import BartConfig
@@ -41,14 +41,14 @@ SAVED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Adapters(Start):
+class Adapters(WeightMapping):
     """The checkpoint's layers, with further parameters among them."""
 
     def draws(self, parameter: str) -> bool:
         return parameter == "bert/adapter"
 
 
-RUN = Experiment(BertConfig.tiny(), BertPretraining(), Data(layout=SentencePairs()), start=Adapters())
+RUN = Experiment(BertConfig.tiny(), BertPretraining(), Data(layout=SentencePairs()), weight_mapping=Adapters())
 
 
 def saved(folder: Path, run: Experiment, params: Any = SAVED) -> InitFrom:
@@ -58,7 +58,7 @@ def saved(folder: Path, run: Experiment, params: Any = SAVED) -> InitFrom:
 
 def test_random_parameters_stay_as_they_are_sampled(tmp_path: Path) -> None:
     """Also those of the random twin of a checkpoint, which has its model."""
-    own, model = dataclasses.replace(RUN, start=Start()), BertConfig.tiny(vocab_size=77)
+    own, model = dataclasses.replace(RUN, weight_mapping=WeightMapping()), BertConfig.tiny(vocab_size=77)
     saved(tmp_path, dataclasses.replace(own, model=model))
     for like, taken in ((None, own.model), (tmp_path, model)):
         start = InitFrom.find("random", like)
@@ -129,14 +129,14 @@ def test_what_a_run_directory_records_are_the_arrays_of_its_start(small_run: Pat
 )
 def test_the_model_of_a_checkpoint_takes_the_place_of_the_experiments_own(name: str, model, tmp_path: Path) -> None:
     said: list[str] = []
-    own, origin = experiments.load(name), Experiment(model, NextToken(), Data(layout=Blocks()))
+    own, origin = experiments.load(name), Experiment(model, NextToken(), Data(layout=Chunks()))
     checkpoints.save_parameters(tmp_path, SAVED, origin, {})
     for start in (InitFrom.find(tmp_path), InitFrom.find("random", like=tmp_path)):
         run = start.complete(own, said.append)
         assert run == dataclasses.replace(own, model=model) and own.model != model
         assert start.map_model(run) == run
     assert said[0] == f"model      {type(model).__name__} of {tmp_path}, in place of the experiment's own"
-    mapped = dataclasses.replace(own, start=NewSourceEncoder())  # a start that maps the model is asked later
+    mapped = dataclasses.replace(own, weight_mapping=NewSourceEncoder())  # a start that maps the model is asked later
     assert InitFrom.find(tmp_path).complete(mapped, pytest.fail) == mapped
 
 
@@ -148,13 +148,13 @@ def test_word_vectors_leave_the_experiment_as_it_is(tmp_path: Path) -> None:
 
 def test_what_an_experiment_has_of_its_own_is_kept_and_the_rest_comes_from_the_checkpoint(tmp_path: Path) -> None:
     """The layout of the checkpoint's run brings the texts of a document that it reads, and its model how it writes."""
-    streams = Data(layout=Blocks(), streams=("source", "target"))
+    streams = Data(layout=Chunks(), streams=("source", "target"))
     start = saved(tmp_path, Experiment(T5Config.tiny(), NextToken(), streams, generation=Generation(beams=3)))
     bare = Experiment(T5Config.tiny(), None, Data(layout=None))
     own = dataclasses.replace(bare, data=Data(layout=None, streams=("text",)), objective=SpanCorruption())
     for run, objective, texts in ((bare, NextToken(), ("source", "target")), (own, SpanCorruption(), ("text",))):
         found = start.complete(run)
-        assert (found.objective, found.data.layout, found.data.streams) == (objective, Blocks(), texts)
+        assert (found.objective, found.data.layout, found.data.streams) == (objective, Chunks(), texts)
     assert start.map_model(bare).generation == Generation(beams=3)
     chosen = dataclasses.replace(bare, generation=Generation(beams=1))
     assert start.map_model(chosen).generation == Generation(beams=1)

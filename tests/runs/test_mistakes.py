@@ -9,10 +9,10 @@ import pytest
 from plmjax import experiment
 from plmjax.commands import cli
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment, Finetuning, Phase, Start, Tokenizer, catalogue
+from plmjax.experiment import Data, Experiment, Finetuning, Phase, Tokenizer, WeightMapping, catalogue
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.interop import word2vec
 from plmjax.models.bart.bart import BartConfig
@@ -27,7 +27,7 @@ from plmjax.runs.init_from import InitFrom
 from plmjax.runs.resolve import resolve
 from plmjax.training.checkpoints import checkpoints
 from tests.small_runs import SMALL_BERT
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 SHARED = [
     ("--training.accumulation 3", "x 3 microbatches, found 32; take 24 or 48"),
@@ -48,7 +48,7 @@ PRETRAIN = [
     ("--training.gradient_dtype bfloat", "did you mean 'bfloat16'?"),
     ("--training.remat ful", "did you mean 'full'?"),
     ("--training.attention blokwise", "did you mean 'blockwise'?"),
-    ("--training.dropout_generator rgb", "did you mean 'rbg'?"),
+    ("--training.dropout_prng rgb", "did you mean 'rbg'?"),
     ("--training.profile_steps 5 4", "found 5 4"),
     ("--training.profile_steps 5 9000", "1 to 4000, found 5 9000"),
     ("--training.products int8_dynamic", "--training.products float for a training, found int8_dynamic"),
@@ -176,7 +176,7 @@ def test_only_the_tiny_experiments_bring_the_documentation() -> None:
 
 def saved(folder: Path, model) -> Path:
     """A run of a model on text, or of one with labels, with one parameter in place of its own."""
-    run = Experiment(model, NextToken(), Data(layout=Blocks()))
+    run = Experiment(model, NextToken(), Data(layout=Chunks()))
     if isinstance(model, SequenceClassification):
         run = Experiment(BertConfig.tiny(), model, Sentences())
     checkpoints.save_parameters(folder, {"kernel": np.zeros(1, np.float32)}, run, {})
@@ -219,7 +219,9 @@ def test_a_start_that_fits_no_dataset_or_tokenizer(small_run: Path, fails, tmp_p
     other = tmp_path / "tokenizer"
     cli.run(["tokenizer", "train", "--input", "README.md", "--output", str(other), "--vocab_size", "300"])
     assert "tokenizer of the checkpoint" in fails(*same, "--from", small_run, "--tokenizer.path", other)
-    assert not (tmp_path / "run" / "start.json").exists() and not (tmp_path / "run" / "experiment.json").exists()
+    assert (
+        not (tmp_path / "run" / "weight_mapping.json").exists() and not (tmp_path / "run" / "experiment.json").exists()
+    )
 
 
 def test_word_vectors_that_do_not_fit(fails, tmp_path: Path) -> None:
@@ -329,7 +331,9 @@ def test_parameters_of_another_shape_or_none(small_run: Path) -> None:
     """A tokenizer that the run names may be that of the checkpoint."""
     params, description = checkpoints.load_parameters(small_run)
     run, start = description.experiment, InitFrom.find(small_run)
-    initial = start.initialize(dataclasses.replace(run, start=Start()), params, None, report=lambda line: None)
+    initial = start.initialize(
+        dataclasses.replace(run, weight_mapping=WeightMapping()), params, None, report=lambda line: None
+    )
     with pytest.raises(UserError, match=r"word_embeddings/embedding of shape \(3, 3\).*found \(800, 32\)"):
         initial.from_sampled({"bert": {"embeddings": {"word_embeddings": {"embedding": np.ones((3, 3))}}}})
     with pytest.raises(UserError, match=r"bert/adapter of shape .* found no such parameter"):

@@ -197,7 +197,7 @@ def test_sources_that_do_not_fit_together(folder: Path, tmp_path: Path, fails) -
     assert "Expected a dataset made with the source manual's tokenizer, found" in said
     streams = ["pretrain", "experiments/transformer_xl_tiny.py", "--workdir", tmp_path / "run"]
     said = fails(*streams, "--data.mixture.sources", f"manual={folder / 'manual'}")
-    assert "Expected a layout of shuffled rows for a mixture, found Streams" in said
+    assert "Expected a layout of shuffled rows for a mixture, found ContiguousStreams" in said
     pairs = ["pretrain", TINY, "--workdir", tmp_path / "run", "--tokenizer.path", folder / "other", *SMALL_BERT]
     assert "'s tokenizer, found" in fails(*pairs, "--data.mixture.sources", f"manual={folder / 'manual'}")
     assert not (tmp_path / "run" / "experiment.json").exists() or not (tmp_path / "run" / "checkpoints").exists()

@@ -12,7 +12,7 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.data import store
-from plmjax.data.layouts import Blocks, ContinuedPairs, PairedStreams
+from plmjax.data.layouts import Chunks, ContinuedPairs, PairedStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
 from plmjax.files import storage
@@ -92,7 +92,7 @@ def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, t
     run = Experiment(
         model=None,
         objective=NextToken(),
-        data=Data(layout=Blocks(), input=(str(prose),), sequence_length=24),
+        data=Data(layout=Chunks(), input=(str(prose),), sequence_length=24),
         optimizer=AdamW(),
         training=Training(steps=1, batch_size=8, log_every=1, evaluation_batches=1),
         checkpoint=Checkpoint(every=0),
@@ -110,7 +110,7 @@ def inputs(folder: Path, texts: list[dict[str, str]], said: list[str] | None = N
     """The inputs of a run on a file of texts. Settings are those of its data, `tokenizer`, `training` or `phases`."""
     (folder / "texts.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
     tokenizer = {"kind": "word", "vocab_size": 40} | settings.pop("tokenizer", {})
-    data = {"layout": Blocks(), "input": (str(folder / "texts.jsonl"),), "held_out": 0.0, "sequence_length": 8}
+    data = {"layout": Chunks(), "input": (str(folder / "texts.jsonl"),), "held_out": 0.0, "sequence_length": 8}
     run = Experiment(
         model=Gpt2Config.tiny(vocab_size=300, eos_token_id=None),
         objective=NextToken(),

@@ -15,7 +15,7 @@ from plmjax import experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import preparation, remote, store, tokenizers
-from plmjax.data.layouts import Blocks, Windows
+from plmjax.data.layouts import Chunks, Windows
 from plmjax.experiment import Data, Experiment
 from plmjax.generation.options import Generation
 from plmjax.interop import run_directories
@@ -123,7 +123,7 @@ def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest)
     )
-    modules = {purpose: one for purpose, one in model.system.modules.items() if purpose is not Purpose.WRITING}
+    modules = {purpose: one for purpose, one in model.system.modules.items() if purpose is not Purpose.CAUSAL_LM}
     monkeypatch.setattr(type(model), "system", dataclasses.replace(model.system, modules=modules))
     summary.show(SimpleNamespace(metrics={}), SimpleNamespace(), workdir, said.append)
     assert len(said) == 1 and said[0].startswith("exported   nothing: ") and "torch" in said[0]
@@ -133,4 +133,4 @@ def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
 def test_a_run_with_a_window_has_no_export(window: int | None, tmp_path: Path) -> None:
     """transformers has no such model; without the window the same run has a form."""
     model = Gpt2Config.tiny(vocab_size=9, n_embd=8, n_positions=8, attention_window=window)
-    assert run_directories.can_export(saved(tmp_path, model, NextToken(), Blocks())) == (window is None)
+    assert run_directories.can_export(saved(tmp_path, model, NextToken(), Chunks())) == (window is None)

@@ -14,8 +14,8 @@ from plmjax.training import loop
 from plmjax.training.optimizers.schedules import Constant
 from tests.families import FAMILIES
 from tests.families.family import WORDS, Family
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Those of `Vocabulary.placeholder`, before its words."""

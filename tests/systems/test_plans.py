@@ -9,7 +9,7 @@ from plmjax.parallel import topologies
 from plmjax.plan import compilation, estimate
 from tests.families import FAMILIES
 from tests.families.family import Family
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 # A plan is of a pretraining, whose layout gives the shapes of its batches; those of a task come from its files.
 PLANNED = [pytest.param(family, id=name) for name, family in FAMILIES.items() if isinstance(family.step().data, Data)]

@@ -148,7 +148,7 @@ def test_a_step_multiplies_bfloat16_numbers(name: str) -> None:
     assert {field.name for field in dataclasses.fields(run.objective)} - watch.fields <= OF_OTHER_STEPS
 
 
-MORE = {Purpose.TEXT_LABELS: (3,), Purpose.TOKEN_LABELS: (3, False)}
+MORE = {Purpose.SEQUENCE_CLASSIFICATION: (3,), Purpose.TOKEN_CLASSIFICATION: (3, False)}
 """Purpose -> arguments of its module besides config and execution."""
 
 

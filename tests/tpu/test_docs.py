@@ -87,7 +87,7 @@ def test_the_walk_on_this_machine(
         assert jobs.names(BUCKET) == ["bert-base-4x4", "two-slices"]
         assert jobs.verdict(jobs.find(BUCKET, "bert-base-4x4")) == Verdict("done")
         assert (tmp_path / "bert-large" / "model.safetensors").is_file()
-        assert storage.path(f"{BUCKET}/wikipedia/ledger.json").is_file()
+        assert storage.path(f"{BUCKET}/wikipedia/manifest.json").is_file()
 
 
 def ends(service: CloudTpu) -> set[str]:

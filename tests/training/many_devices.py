@@ -16,7 +16,7 @@ from plmjax.training import placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import TrainState
-from tests.strangers.experiments import changed, without_dropout
+from tests.third_party.experiments import changed, without_dropout
 
 STEPS = 2
 
@@ -40,7 +40,7 @@ def program(run: Experiment, devices: list[jax.Device]) -> programs.Program:
     """The program of the run's only phase on the mesh that is chosen for it."""
     (phase,) = run.resolved_phases
     vocabulary, shapes = Vocabulary.placeholder(512), placement.of_layout(run)
-    mesh = placement.place(run, devices, vocabulary, shapes).mesh
+    mesh = placement.choose_mesh(run, devices, vocabulary, shapes).mesh
     return programs.build(run, phase, mesh, vocabulary, shapes)
 
 

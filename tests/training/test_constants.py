@@ -12,7 +12,7 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.training import constants
 from plmjax.training.checkpoints.checkpoints import Description
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 def test_tokens_that_the_text_lacks_are_counted_as_none() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import evaluation
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 def test_unigram_entropy_counts_every_token_once_more() -> None:

@@ -10,7 +10,7 @@ from plmjax.parallel.peak import PeakFlops
 from plmjax.training import header
 from plmjax.training import program as programs
 from tests.families import STEPS
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 GIB = 2**30
 MEMORY = types.SimpleNamespace(
@@ -45,7 +45,7 @@ def test_rows_are_those_of_a_microbatch_on_a_device() -> None:
 
 @pytest.mark.parametrize(("generator", "said"), [("rbg", True), ("threefry2x32", False), ("auto", False)])
 def test_it_warns_of_masks_that_depend_on_the_mesh(generator: str, said: bool) -> None:
-    assert ("dropout  rbg: another mesh draws other masks" in lines(dropout_generator=generator)[-1]) is said
+    assert ("dropout  rbg: another mesh draws other masks" in lines(dropout_prng=generator)[-1]) is said
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from plmjax.training import initial_state, placement
 from plmjax.training import program as programs
 from plmjax.training.initial_state import InitialState
 from plmjax.training.optimizers import BertAdamW
-from tests.strangers import experiments
+from tests.third_party import experiments
 from tests.training.test_program import bert
 
 ONE = jax.sharding.NamedSharding(meshes.make(experiments.gpt2().mesh, jax.devices()[:1]), jax.sharding.PartitionSpec())
@@ -41,7 +41,7 @@ def state_of(objective: Objective, constants: Any) -> tuple[InitialState, Any]:
     boxed = jax.eval_shape(variables, jax.random.key(0))
     carry = lambda: nn.LogicallyPartitioned(jnp.full((4, 2), 5.0), ("batch", None))  # noqa: E731
     made = InitialState(objective, None, ONE.mesh, variables, boxed, constants, carry, optax.adam(1.0))
-    return made, made.initializer(made.described(jax.tree.map(lambda _: ONE, nn.meta.unbox(boxed["params"]))))
+    return made, made.initializer(made.abstract_state(jax.tree.map(lambda _: ONE, nn.meta.unbox(boxed["params"]))))
 
 
 def test_a_seed_gives_parameters_and_the_key_of_all_steps_by_keys_of_their_own() -> None:
@@ -67,7 +67,7 @@ def test_constants_are_made_of_their_sources_and_not_left_out() -> None:
     state = begin(0, sources)
     assert state.constants["counts"].tolist() == [7, 0, 2]
     assert state.constants["counts"].sharding.is_equivalent_to(ONE, 1)
-    described = made.described(jax.tree.map(lambda _: ONE, nn.meta.unbox(made.boxed["params"])))
+    described = made.abstract_state(jax.tree.map(lambda _: ONE, nn.meta.unbox(made.boxed["params"])))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), described)
     with pytest.raises(ValueError, match="Expected sources for the constants of Counting, found none"):
         begin(0)

@@ -22,11 +22,11 @@ from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, memory, metrics
 from plmjax.training.checkpoints import checkpoints
-from plmjax.training.pace import Window
+from plmjax.training.step_timer import MetricsWindow
 from tests.families import STEPS
 from tests.paths import ROOT
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 from tests.xla_flags import cpu_flags
 
 find_devices = loop.devices
@@ -225,7 +225,7 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_pat
 def command(workdir: Path, doomed: str = "-1") -> subprocess.CompletedProcess:
     """The run of `options`, but of one phase on two devices, in a process of its own."""
     settings = ["--training.log_every", "3", "--checkpoint.every", "2", "--training.batch_size", "8"]
-    line = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(workdir), *settings]
+    line = [sys.executable, "-m", "tests.third_party.train", "recurrent", str(workdir), *settings]
     environment = os.environ | {"XLA_FLAGS": cpu_flags(2), "DOOMED": doomed}
     return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True)
 
@@ -288,7 +288,7 @@ def test_an_objective_that_weighs_its_terms_is_judged_by_their_joint_loss_too(tm
 @pytest.mark.nightly
 def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
     # In a process of its own: the profiler cannot begin in one that has compiled for a TPU that is not there.
-    command = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.third_party.train", "recurrent", str(tmp_path)]
     options = ["--training.steps", "6", "--training.profile_steps", "5", "6", "--checkpoint.every", "6"]
     environment = os.environ | {"XLA_FLAGS": cpu_flags(1)}
     done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -319,7 +319,7 @@ def test_the_minutes_of_a_checkpoint_are_those_since_the_last_save(monkeypatch):
         evaluated=-1,
         tokenizer={},
         source=SimpleNamespace(fingerprint=""),
-        window=Window({}),
+        window=MetricsWindow({}),
         record=None,
         keeper=SimpleNamespace(save=lambda state, description, before: saved.append(description.step)),
         saved_at=1000.0,
@@ -342,7 +342,7 @@ def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
         run=run,
         is_primary=True,
         source=ChainSource(run.data),
-        window=Window({"loss": (6.0, 2)}),
+        window=MetricsWindow({"loss": (6.0, 2)}),
         file=SimpleNamespace(write=lambda *line: written.append(line)),
         terminal=SimpleNamespace(show_logged=lambda *line: shown.append(line)),
         tokens_left=lambda step: 640,

@@ -21,9 +21,9 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import carries, evaluation, loop
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
-from tests.strangers import experiments
-from tests.strangers.recurrent import NextTokenOfStream, RecurrentConfig
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.recurrent import NextTokenOfStream, RecurrentConfig
+from tests.third_party.source import ChainSource
 
 
 class Counting(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.training import loop, memory
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 GIB = 2**30
 DEVICE = jax.devices()[0]

@@ -11,8 +11,8 @@ from plmjax.training import loop, metrics, optimizers
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Plateau
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 RULE = StochasticGradientDescent(
     learning_rate=30.0,  # so large that the held-out loss rises and falls

@@ -20,11 +20,11 @@ from tests.paths import ROOT
 from tests.xla_flags import cpu_flags
 
 
-def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> placement.Placement:
+def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> placement.MeshChoice:
     run = experiments.load(name)
     run = dataclasses.replace(run, mesh=mesh, training=dataclasses.replace(run.training, **training))
     devices = topologies.parse(topology).devices() if topology else jax.devices()
-    return placement.place(run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run))
+    return placement.choose_mesh(run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run))
 
 
 @pytest.mark.nightly
@@ -143,7 +143,7 @@ def test_the_phase_with_the_fewest_rows_decides():
     parts = (experiments.Phase(0.5, batch_size=16), experiments.Phase(0.5, batch_size=4, accumulation=2))
     run = dataclasses.replace(run, phases=parts)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    placed = placement.place(run, jax.devices(), vocabulary, placement.of_layout(run))
+    placed = placement.choose_mesh(run, jax.devices(), vocabulary, placement.of_layout(run))
     assert placed.reason.startswith("the batch has 2 rows for 8 devices")
     assert tuple(placed.mesh.shape.values()) == (2, 1, 4)
 

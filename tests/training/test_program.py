@@ -22,8 +22,8 @@ from plmjax.training import placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from tests.families import STEPS
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 
 def bert(rows: int) -> Experiment:
@@ -86,7 +86,7 @@ def test_a_step_has_rings_where_every_device_can_compute_by_itself() -> None:
 
     assert rings_of(experiments.changed(run, mesh={"tensor": 2})) is None
     assert rings_of(experiments.changed(run, mesh={"zero": False})) is None
-    assert rings_of(experiments.changed(run, training={"dropout_generator": "threefry2x32"})) is None
+    assert rings_of(experiments.changed(run, training={"dropout_prng": "threefry2x32"})) is None
 
 
 @pytest.mark.parametrize(

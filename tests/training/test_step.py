@@ -16,7 +16,7 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel import shares
+from plmjax.parallel import parameter_shards as shares
 from plmjax.parallel.rings import Rings
 from plmjax.training import carries, loop, step
 from plmjax.training import program as programs
@@ -27,7 +27,7 @@ from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import TrainState
 from tests import devices_in_turn
 from tests.families import STEPS
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
 CUT = (
@@ -184,7 +184,7 @@ def test_eight_devices_with_rings_equal_one(name, monkeypatch):
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
     monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
-    built = program(name, MESHES["data"], dropout_generator="rbg", remat="dots")
+    built = program(name, MESHES["data"], dropout_prng="rbg", remat="dots")
     assert built.rings == Rings((2, 4))
     expected, metrics = train(program(name), name)
     found, found_metrics = train(built, name)
@@ -199,7 +199,7 @@ def test_eight_devices_with_rings_and_microbatches_equal_one(name, monkeypatch):
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
     monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
-    built = program(name, MESHES["data"], dropout_generator="rbg", accumulation=2)
+    built = program(name, MESHES["data"], dropout_prng="rbg", accumulation=2)
     assert built.rings == Rings((2, 4))
     expected, metrics = train(program(name), name)
     found, found_metrics = train(built, name)
@@ -210,7 +210,7 @@ def test_eight_devices_with_rings_and_microbatches_equal_one(name, monkeypatch):
 @pytest.mark.parametrize("name", ["word2vec", "ulmfit"])
 def test_steps_with_tables_of_rows_or_statistics_of_all_rows_have_no_rings(name, monkeypatch):
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
-    built = program(name, MESHES["data"], dropout_generator="rbg", remat="full")
+    built = program(name, MESHES["data"], dropout_prng="rbg", remat="full")
     assert built.rings is None
     assert_close(train(program(name), name)[0], train(built, name)[0], 5e-6)
 
@@ -449,7 +449,7 @@ def test_an_evaluation_does_not_depend_on_the_dtype_of_gradients():
 def test_the_chips_own_generator_drops_too():
     threefry, rbg = (
         train(program("recurrent", dropout=True, **settings), "recurrent", 1)[1]["loss"]
-        for settings in ({}, {"dropout_generator": "rbg"})
+        for settings in ({}, {"dropout_prng": "rbg"})
     )
     plain = train(program("recurrent"), "recurrent", 1)[1]["loss"]
     assert len({float(threefry), float(rbg), float(plain)}) == 3
@@ -466,8 +466,8 @@ def test_the_chips_own_generator_drops_too():
         ),
         ({"remat": "ful"}, "Expected a known --training.remat, found 'ful'; did you mean 'full'?"),
         (
-            {"dropout_generator": "rgb"},
-            "Expected a known --training.dropout_generator, found 'rgb'; did you mean 'rbg'?",
+            {"dropout_prng": "rgb"},
+            "Expected a known --training.dropout_prng, found 'rgb'; did you mean 'rbg'?",
         ),
         ({"batch_size": 12}, "divides by 8 devices x 1 microbatches, found 12; take 8 or 16"),
     ],

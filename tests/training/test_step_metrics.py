@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.experiment import Mesh
 from plmjax.parallel import mesh as meshes
-from plmjax.training.pace import Pace
 from plmjax.training.step_metrics import StepMetrics
+from plmjax.training.step_timer import StepTimer
 
 
 def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
@@ -26,7 +26,7 @@ def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
     whole = NamedSharding(meshes.make(Mesh(), jax.devices()), PartitionSpec())
     metrics = jax.jit(StepMetrics.joined, out_shardings=whole)(scalars)
     assert len(jax.tree.leaves(metrics)) == 1 and metrics.array.dtype == jnp.float32
-    pace = Pace()
+    pace = StepTimer()
     pace.add(metrics)
     (found,) = pace.drain()
     assert [*found] == [*metrics] == sorted(scalars)

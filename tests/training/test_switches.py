@@ -19,7 +19,7 @@ from plmjax.training import memory, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.program import Program
 from tests.families import STEPS
-from tests.strangers import experiments
+from tests.third_party import experiments
 from tests.training.test_program import Counting, bert
 
 OF_V5E = "--training.rings off, --training.kernels off or other --training.compiler_options"
@@ -44,7 +44,7 @@ def test_rings_are_off_where_the_run_says_so_and_the_devices_lie_as_without_them
 def test_rings_are_on_where_no_plan_has_shown_that_they_pay() -> None:
     assert built(bert(32), "v4:2x2x1").rings is None
     assert built(bert(32), "v4:2x2x1", rings="on").rings == Rings((2, 2))
-    assert built(bert(32), rings="on", dropout_generator="rbg").rings == Rings((2, 4))
+    assert built(bert(32), rings="on", dropout_prng="rbg").rings == Rings((2, 4))
     many = built(bert(16 * 8), "v5e:4x4", rings="on", accumulation=8)
     assert many.rings == Rings((4, 4))
 
@@ -54,7 +54,7 @@ def test_rings_are_on_where_no_plan_has_shown_that_they_pay() -> None:
     [
         ({"mesh": {"zero": False}}, "--mesh.zero True", "False"),
         ({"mesh": {"tensor": 2}}, "all devices of a slice", "data 4 x fsdp 1 x tensor 2"),
-        ({"training": {"dropout_generator": "auto"}}, "--training.dropout_generator rbg", "threefry2x32"),
+        ({"training": {"dropout_prng": "auto"}}, "--training.dropout_prng rbg", "threefry2x32"),
         ({"objective": Counting()}, "a model that carries nothing but", "BertConfig"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_step_that_cannot_have_the_rings_it_asks_for_is_refused(changes: dict,
     if "objective" in changes:
         run = dataclasses.replace(run, **changes)
         changes = {}
-    run = experiments.changed(run, **{"training": {"dropout_generator": "rbg"}} | changes)
+    run = experiments.changed(run, **{"training": {"dropout_prng": "rbg"}} | changes)
     with pytest.raises(UserError) as raised:
         built(run, rings="on")
     said = str(raised.value)

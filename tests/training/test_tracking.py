@@ -12,7 +12,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.experiment import Tracking, flatten
 from plmjax.training import metrics, tracking
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 RUN = dataclasses.replace(experiments.recurrent(), tracking=Tracking(wandb="team/encoders"))
 

@@ -1,8 +1,8 @@
 """DistilBERT's triple loss (Sanh et al. 2019, arXiv 1910.01108; huggingface/transformers examples/distillation).
 
-    2 x (nats of the hidden tokens) + 5 x T^2 KL(teacher, student) + 1 x (1 - cos(teacher's, student's last states))
+    2 x (nats of the masked tokens) + 5 x T^2 KL(teacher, student) + 1 x (1 - cos(teacher's, student's last states))
 
-at T = 2. The divergence is a mean over all tokens but padding; `restrict` limits it to the hidden tokens, as the
+at T = 2. The divergence is a mean over all tokens but padding; `restrict` limits it to the masked tokens, as the
 released `restrict_ce_to_mask` does. The factors are those of the released command, not the defaults of its code. The
 student begins with layers of its teacher. The objective of plmjax/objectives/distilbert.py hides rare tokens more
 often, as the released code does.
@@ -58,7 +58,7 @@ class DistilBertDistillation(Distillation):
     temperature: float = 2.0
     """Temperature T of both distributions."""
     restrict: bool = False
-    """Compare the distributions of the hidden tokens only, not of all tokens."""
+    """Compare the distributions of the masked tokens only, not of all tokens."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

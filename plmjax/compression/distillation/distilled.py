@@ -20,7 +20,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
-from plmjax.objectives.wrapped import ADDED, Wrapped
+from plmjax.objectives.wrapper import ADDED, ObjectiveWrapper
 
 INNER, TEACHER = "objective", "teacher"
 """Names of the two parts of the constants."""
@@ -95,7 +95,7 @@ class Distillation(Compression):
 
     def evaluated(self, objective: Objective, steps: int) -> Objective:
         """Return the objective without the terms: an evaluation does not compute the teacher."""
-        return WithTeacher(objective, self)
+        return EvaluationWithTeacher(objective, self)
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
         """Raise UserError for a student or an objective that the terms do not fit."""
@@ -122,7 +122,7 @@ class Distillation(Compression):
 
 
 @dataclasses.dataclass(frozen=True)
-class WithTeacher(Wrapped):
+class EvaluationWithTeacher(ObjectiveWrapper):
     """An objective in a run whose constants have a teacher too; the teacher is not computed."""
 
     distillation: Distillation
@@ -139,7 +139,7 @@ class WithTeacher(Wrapped):
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilled(WithTeacher):
+class Distilled(EvaluationWithTeacher):
     """An objective with the terms of a distillation."""
 
     def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:

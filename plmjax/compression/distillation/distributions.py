@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import MultipleChoice
@@ -101,7 +101,7 @@ class OfEnds(Distributions):
 
 
 class OfMaskedTokens(Distributions):
-    """Hidden tokens, [B P V]."""
+    """Masked tokens, [B P V]."""
 
     of_vocabulary: ClassVar[bool] = True
 
@@ -110,7 +110,7 @@ class OfMaskedTokens(Distributions):
         return outputs.logits
 
     def weights(self, batch: Batch) -> jax.Array:
-        """Return 1 for every hidden token."""
+        """Return 1 for every masked token."""
         return batch["masked_weights"]
 
 

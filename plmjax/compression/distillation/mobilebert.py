@@ -15,7 +15,7 @@ divided by the number of layers. At step t of a layer's steps, the learning rate
     3 min(10 t / S, 0.9 + 0.1 sqrt(1 - t / S))  x  1 for layer l, `below` for the layers below it, 0 for all else
 
 so that errors of the layers below can still be corrected a little; with 0 they are frozen. Stage `prediction` then
-trains the whole model: half of the loss of hidden tokens comes from the labels and half from the distributions of the
+trains the whole model: half of the loss of masked tokens comes from the labels and half from the distributions of the
 teacher, at T = 1 (`--compression.hard 0.5`).
 
 Deviation: means are over the tokens that are no padding, and attention over the tokens that a token sees. In the

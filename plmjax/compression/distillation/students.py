@@ -8,11 +8,11 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, listed
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 
 
 @dataclasses.dataclass(frozen=True)
-class TakenLayers(Start):
+class TakenLayers(WeightMapping):
     """A student begins with some layers of its teacher, and with all other parameters.
 
     An encoder-decoder takes the same layers on both sides. A student of another system, such as a DistilBERT of a BERT,
@@ -53,7 +53,7 @@ class TakenLayers(Start):
 
 
 @dataclasses.dataclass(frozen=True)
-class Random(Start):
+class Random(WeightMapping):
     """Base class of the students with random parameters, and with the tokenizer of their teacher."""
 
     student: ModelConfig | None = None

@@ -25,7 +25,7 @@ from plmjax.compression.pruning.schedule import Cubic
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, UserError, check_ranges
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
-from plmjax.objectives.wrapped import ADDED, Wrapped, of_model
+from plmjax.objectives.wrapper import ADDED, ObjectiveWrapper, of_model
 
 Arrays = Mapping[str, jax.Array]
 SCORES = "scores"
@@ -232,7 +232,7 @@ def straight_through(mask: jax.Array, score: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pruned(Wrapped):
+class Pruned(ObjectiveWrapper):
     """An objective whose model computes with masked kernels, in training and in evaluations.
 
     Deviation: where a step computes in bfloat16, its copies of weights and scores are compared, so that more are equal

@@ -25,7 +25,7 @@ from plmjax.errors import UserError, check_choice
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.layers.int8 import RANGES, rounded_values, scale_of
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
-from plmjax.objectives.wrapped import Wrapped
+from plmjax.objectives.wrapper import ObjectiveWrapper
 from plmjax.training.checkpoints import stored
 
 
@@ -67,7 +67,7 @@ class QuantizationAware(Compression):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounded(Wrapped):
+class Rounded(ObjectiveWrapper):
     """An objective whose model computes with rounded weights and activations, in training and in evaluations."""
 
     granularity: str

@@ -2,8 +2,8 @@
 
     DIRECTORY/
       cells-00000.bin ...    records of int32 row, int32 column, float32 value, little-endian, in shuffled order
-      ledger.json            written last: settings, dataset, number of cells, sizes and checksums
-      begun.json             instead of the ledger while the count is unfinished, with finished runs (`runs`)
+      manifest.json            written last: settings, dataset, number of cells, sizes and checksums
+      begun.json             instead of the manifest while the count is unfinished, with finished runs (`runs`)
 
 The value of a cell is a sum of 1 / distance over all places where the column's word is at most `window` words from the
 row's word in the same document. Excluded words are removed first, so that windows reach across them
@@ -14,7 +14,7 @@ Sums are stored as integer multiples of one over the least common multiple of th
 of the result depends on the cuts of the text, the memory or the number of processes.
 """
 
-from plmjax.data.cooccurrence.cells import CELL, LEDGER, Cells, Counting, open_cells
+from plmjax.data.cooccurrence.cells import CELL, MANIFEST, Cells, Counting, open_cells
 from plmjax.data.cooccurrence.counting import MEMORY, check_words, count
 
-__all__ = ["CELL", "LEDGER", "MEMORY", "Cells", "Counting", "check_words", "count", "open_cells"]
+__all__ = ["CELL", "MANIFEST", "MEMORY", "Cells", "Counting", "check_words", "count", "open_cells"]

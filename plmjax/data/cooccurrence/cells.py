@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import checksums
-from plmjax.data.store.ledger import sum_ledger
+from plmjax.data.store.manifest import sum_ledger
 from plmjax.errors import UserError, quoted
 from plmjax.files import json_text, storage
 from plmjax.files.json_text import COUNT
 
 VERSION = 1
-LEDGER = "ledger.json"
+MANIFEST = "manifest.json"
 BEGUN = "begun.json"
 KIND = "cooccurrence"
 CELL = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
@@ -55,7 +55,7 @@ _SHAPE = MADE_FROM | {
     "words": COUNT,
     "files": {str: {"bytes": COUNT, "crc32c": COUNT}},
 }
-"""Shape of a ledger, without its version."""
+"""Shape of a manifest, without its version."""
 
 
 class Cells:
@@ -65,14 +65,14 @@ class Cells:
     total: sum of all values. dataset: fingerprint of the text.
     """
 
-    def __init__(self, directory: Path, ledger: dict[str, Any]):
+    def __init__(self, directory: Path, manifest: dict[str, Any]):
         self.directory = directory
-        self.counting = Counting(**ledger["counting"])
-        self.dataset: str = ledger["dataset"]
-        self.total: float = ledger["total"]
-        self.count: int = ledger["cells"]
-        self.words: int = ledger["words"]
-        self._shards = [np.memmap(directory / name, CELL, "r").view(np.ndarray) for name in ledger["files"]]
+        self.counting = Counting(**manifest["counting"])
+        self.dataset: str = manifest["dataset"]
+        self.total: float = manifest["total"]
+        self.count: int = manifest["cells"]
+        self.words: int = manifest["words"]
+        self._shards = [np.memmap(directory / name, CELL, "r").view(np.ndarray) for name in manifest["files"]]
         self._starts = [0, *np.cumsum([len(shard) for shard in self._shards]).tolist()]
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -87,8 +87,8 @@ class Cells:
         return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
 
-def read_ledger(directory: Path) -> dict[str, Any]:
-    """Return the ledger of a finished count.
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a finished count.
 
     Raises:
         UserError: the folder is missing, belongs to something else, or is unfinished or damaged.
@@ -96,8 +96,8 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise UserError(f"Expected a count of cooccurrences at {directory}, found no folder; run plmjax cooccurrence.")
     try:
-        ledger = json_text.parse(storage.contents(directory / LEDGER))
-        kind, damaged = ledger.get("kind"), ledger.get("crc32c") != sum_ledger(ledger)
+        manifest = json_text.parse(storage.contents(directory / MANIFEST))
+        kind, damaged = manifest.get("kind"), manifest.get("crc32c") != sum_ledger(manifest)
     except FileNotFoundError:
         found = "an unfinished one" if (directory / BEGUN).is_file() else "a folder without one"
         raise UserError(
@@ -109,41 +109,42 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     if kind != KIND:
         raise UserError(f"Expected a count of cooccurrences in {directory}, found something else; name another folder.")
     if damaged:
-        raise UserError(f"Expected the ledger of {directory} as it was written, found it damaged; count again.")
-    if ledger.get("version") != VERSION:
+        raise UserError(f"Expected the manifest of {directory} as it was written, found it damaged; count again.")
+    if manifest.get("version") != VERSION:
         raise UserError(
-            f"Expected a count of version {VERSION} in {directory}, found {quoted(ledger.get('version'))}; count again."
+            f"Expected a count of version {VERSION} in {directory}, found {quoted(manifest.get('version'))}; count "
+            f"again."
         )
     try:
-        json_text.check(ledger, _SHAPE)
-        if unknown := ledger["counting"].keys() - MADE_FROM["counting"].keys():
+        json_text.check(manifest, _SHAPE)
+        if unknown := manifest["counting"].keys() - MADE_FROM["counting"].keys():
             raise ValueError(f"counting has {quoted(min(unknown))}")
-        if sum(file["bytes"] for file in ledger["files"].values()) != CELL.itemsize * ledger["cells"]:
-            raise ValueError(f"the files hold other than {ledger['cells']} cells")
+        if sum(file["bytes"] for file in manifest["files"].values()) != CELL.itemsize * manifest["cells"]:
+            raise ValueError(f"the files hold other than {manifest['cells']} cells")
     except ValueError as error:
         raise UserError(
-            f"Expected a ledger as plmjax writes it at {directory / LEDGER}, found another "
+            f"Expected a manifest as plmjax writes it at {directory / MANIFEST}, found another "
             f"({json_text.reason(error)}); count again."
         ) from None
-    return ledger
+    return manifest
 
 
 def open_cells(directory: str | os.PathLike) -> Cells:
     """Open a finished count. Its files are compared with their checksums once on a machine (`checksums`).
 
     Raises:
-        UserError: an error of `read_ledger`; a file that is missing, truncated or damaged; a folder in a bucket.
+        UserError: an error of `read_manifest`; a file that is missing, truncated or damaged; a folder in a bucket.
     """
     directory = on_disk(directory)
-    ledger = read_ledger(directory)
-    for name, expected in ledger["files"].items():
-        path = directory / storage.plain_name(name, directory / LEDGER)
+    manifest = read_manifest(directory)
+    for name, expected in manifest["files"].items():
+        path = directory / storage.plain_name(name, directory / MANIFEST)
         found = path.stat().st_size if path.is_file() else 0
         if found != expected["bytes"]:
             raise UserError(f"Expected {path} to have {expected['bytes']} bytes, found {found}; count again.")
-    if bad := checksums.damaged(directory, ledger["files"]):
+    if bad := checksums.damaged(directory, manifest["files"]):
         raise UserError(f"Expected {directory / bad} as it was counted, found its checksum differs; count again.")
-    return Cells(directory, ledger)
+    return Cells(directory, manifest)
 
 
 def on_disk(directory: str | os.PathLike) -> Path:

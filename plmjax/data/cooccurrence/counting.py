@@ -21,7 +21,7 @@ import numpy as np
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import store
 from plmjax.data.cooccurrence import cells, pairs, runs
-from plmjax.data.store.ledger import sum_ledger
+from plmjax.data.store.manifest import sum_ledger
 from plmjax.data.workers import Workers
 from plmjax.errors import UserError, listed
 from plmjax.files import json_text, locks, seals, storage
@@ -79,8 +79,8 @@ def count(
     output, processes, capacity = cells.on_disk(output), *_shares(memory, 1 if runner else processes, counting.window)
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
     work = _work_of(dataset, special, counting, capacity, processes)._replace(made_from=seals.digest(made_from))
-    if (output / cells.LEDGER).exists():
-        _check_same(output, cells.read_ledger(output), made_from)
+    if (output / cells.MANIFEST).exists():
+        _check_same(output, cells.read_manifest(output), made_from)
         _tidy(output)
         report(f"cells      {output} was counted before from the same text; nothing to do")
         return cells.open_cells(output)
@@ -93,9 +93,9 @@ def count(
                 groups = [(output, group, capacity) for group in runs.groups(found) if len(group) > 1]
                 collections.deque(workers.results(_Counter.merge, groups), maxlen=0)
         found = runs.found(output)
-        ledger = _write(output, work, [run.path(output) for run in found], capacity) | made_from
-        ledger["crc32c"] = sum_ledger(ledger)
-        storage.write(output / cells.LEDGER, json.dumps(ledger, indent=1))
+        manifest = _write(output, work, [run.path(output) for run in found], capacity) | made_from
+        manifest["crc32c"] = sum_ledger(manifest)
+        storage.write(output / cells.MANIFEST, json.dumps(manifest, indent=1))
         _tidy(output)
     return cells.open_cells(output)
 
@@ -296,7 +296,7 @@ def _count_runs(output: Path, work: _Work, workers: "Workers | Beam", report: Ca
 
 
 def _write(output: Path, work: _Work, paths: list[Path], capacity: int) -> dict:
-    """Merge the last runs into cells. Return their entries for the ledger."""
+    """Merge the last runs into cells. Return their entries for the manifest."""
     writer, total = cells.Writer(output), 0
     for sums in runs.merged(paths, capacity):
         rows, columns = work.numbering.pairs(sums["number"])

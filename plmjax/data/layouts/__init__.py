@@ -3,21 +3,23 @@
 Importing this package needs only numpy and jax. A dataset is opened when `Layout.rows` is called.
 """
 
-from plmjax.data.layouts.blocks import Blocks
+from plmjax.data.layouts.bidirectional_streams import BidirectionalStreams
+from plmjax.data.layouts.chunks import Chunks
+from plmjax.data.layouts.contiguous_streams import ContiguousStreams
 from plmjax.data.layouts.continued_pairs import ContinuedPairs
 from plmjax.data.layouts.cooccurrences import Cooccurrences
 from plmjax.data.layouts.full_sentences import FullSentences
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes
 from plmjax.data.layouts.paired_streams import PairedStreams
-from plmjax.data.layouts.segments import Segments
+from plmjax.data.layouts.segments import SingleSegment
 from plmjax.data.layouts.sentence_order import SentenceOrder
 from plmjax.data.layouts.sentence_pairs import SentencePairs
-from plmjax.data.layouts.streams import Streams
-from plmjax.data.layouts.two_way_streams import TwoWayStreams
 from plmjax.data.layouts.windows import Windows
 
 __all__ = [
-    "Blocks",
+    "BidirectionalStreams",
+    "Chunks",
+    "ContiguousStreams",
     "ContinuedPairs",
     "Cooccurrences",
     "Fields",
@@ -25,11 +27,9 @@ __all__ = [
     "Layout",
     "LayoutRows",
     "PairedStreams",
-    "Segments",
     "SentenceOrder",
     "SentencePairs",
     "Shapes",
-    "Streams",
-    "TwoWayStreams",
+    "SingleSegment",
     "Windows",
 ]

@@ -133,9 +133,9 @@ class ContinuedPairRows(LayoutRows):
         half, length = self._half, self._half + self._room + SPECIAL_TOKENS
         ids, types = np.zeros((2, len(rows), length), np.int32)
         starts = np.zeros((len(rows), length), bool)
-        keys = order.fold(order.fold(self._key, directions), numbers)
-        is_random = order.chance(order.fold(keys, _IS_RANDOM), self._random)
-        draws = np.stack([order.fold(keys, _CUT), order.fold(keys, _BEGIN)], axis=1)
+        keys = order.fold_in(order.fold_in(self._key, directions), numbers)
+        is_random = order.bernoulli(order.fold_in(keys, _IS_RANDOM), self._random)
+        draws = np.stack([order.fold_in(keys, _CUT), order.fold_in(keys, _BEGIN)], axis=1)
         for row, (direction, number) in enumerate(zip(directions.tolist(), numbers.tolist(), strict=True)):
             text, begin = self._texts[direction], number * half
             ends = self._pair(direction, begin + half, is_random[row], draws[row])
@@ -173,7 +173,7 @@ class ContinuedPairRows(LayoutRows):
         """Return begin and end of A and of B in the text of a direction (`_split_a_and_b` of the release)."""
         size = self._texts[direction].size
         inside, end = self._boundaries.from_place(begin, begin + self._room, backwards=direction > 0)
-        cut = int(inside[int(order.below(draws[0], len(inside)))]) if len(inside) else end
+        cut = int(inside[int(order.randint(draws[0], len(inside)))]) if len(inside) else end
         if len(inside) and not is_random:
             a_size, b_begin, b_size = cut - begin, cut, end - cut
         else:

@@ -107,7 +107,7 @@ class PairedRows(LayoutRows):
                 "sequence_length": length,
                 "seed": seed if split == "train" else 0,  # held-out rows are the same for every run
             }
-            build = functools.partial(self._build, order.fold(settings["seed"], 0))
+            build = functools.partial(self._build, order.fold_in(settings["seed"], 0))
             index = dataset.index(settings, build)
             self._documents, self._offsets = index("sequences.bin", _NUMBERS), index("rows.bin", _NUMBERS)
         self.count = len(self._documents) if self._offsets is None else len(self._offsets) - 1

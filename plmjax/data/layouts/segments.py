@@ -36,7 +36,7 @@ _IS_SHORT, _LENGTH, _IS_SINGLE, _COINS = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
-class Segments(Layout):
+class SingleSegment(Layout):
     """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], of consecutive sentences (ELECTRA's build_pretraining_dataset.py).
 
     Adds: token_type_ids int32 [B T]; cls_positions int32 [B K].
@@ -72,7 +72,7 @@ class Segments(Layout):
 
 
 class SegmentRows(SequenceRows):
-    """Two segments of consecutive sentences, or one (see `Segments`)."""
+    """Two segments of consecutive sentences, or one (see `SingleSegment`)."""
 
     record = SEQUENCE
 
@@ -86,7 +86,7 @@ class SegmentRows(SequenceRows):
         place = 0
         for begin in range(0, self._split.sentences, _WINDOW):
             sentences = np.arange(begin, min(begin + _WINDOW, self._split.sentences))
-            stops = np.searchsorted(at, at[sentences] + self._target(order.fold(self._seed, sentences)))
+            stops = np.searchsorted(at, at[sentences] + self._target(order.fold_in(self._seed, sentences)))
             stops = np.minimum(stops, documents[np.searchsorted(documents, sentences, "right")])
             following, chosen = stops.tolist(), []
             while place < begin + len(sentences):
@@ -106,21 +106,21 @@ class SegmentRows(SequenceRows):
 
     def _target(self, key: np.ndarray) -> np.ndarray:
         """Return the number of tokens, without special ones, at which the sequence of each key ends."""
-        short = order.chance(order.fold(key, _IS_SHORT), self._layout.short_probability)
-        length = _SHORTEST_TARGET + order.below(order.fold(key, _LENGTH), self._length - _SHORTEST_TARGET + 1)
+        short = order.bernoulli(order.fold_in(key, _IS_SHORT), self._layout.short_probability)
+        length = _SHORTEST_TARGET + order.randint(order.fold_in(key, _LENGTH), self._length - _SHORTEST_TARGET + 1)
         return np.where(short, length, self._length)
 
     def _sides(self, first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (bool [n sentences], true in the second segment; tokens of both segments, int64 [n] each)."""
-        at, key = np.asarray(self._split.sentence_offsets), order.fold(self._seed, first)
-        single = order.chance(order.fold(key, _IS_SINGLE), self._layout.single_probability)
+        at, key = np.asarray(self._split.sentence_offsets), order.fold_in(self._seed, first)
+        single = order.bernoulli(order.fold_in(key, _IS_SINGLE), self._layout.single_probability)
         half = np.where(single, np.iinfo(np.int64).max, (self._target(key) - SPECIAL_TOKENS) // 2)
         second = np.zeros((len(first), int((stop - first).max(initial=0))), bool)
         a, b = np.zeros((2, len(first)), np.int64)
         for number in range(second.shape[1]):
             sentence = np.minimum(first + number, stop - 1)
             length = (at[sentence + 1] - at[sentence]) * (first + number < stop)
-            coin = order.chance(order.fold(key, _COINS + number), 0.5)
+            coin = order.bernoulli(order.fold_in(key, _COINS + number), 0.5)
             to_a = (a == 0) | (a + length < half) | ((b == 0) & (a < half) & coin)
             second[:, number] = ~to_a
             a, b = a + length * to_a, b + length * ~to_a

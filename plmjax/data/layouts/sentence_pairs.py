@@ -196,10 +196,10 @@ class _Walk:
         document, pass_ = np.divmod(np.arange(first * self._passes, last * self._passes), self._passes)
         begin, end = self._documents[document], self._documents[document + 1]
         waiting = np.argsort(begin - end, kind="stable")  # the longest first, so that lanes stay busy to the end
-        key = order.fold(order.fold(self._seed, pass_), document)
+        key = order.fold_in(order.fold_in(self._seed, pass_), document)
         target = np.where(
-            order.chance(order.fold(key, 0), self._layout.short_probability),
-            2 + order.below(order.fold(key, 1), self._longest - 1),
+            order.bernoulli(order.fold_in(key, 0), self._layout.short_probability),
+            2 + order.randint(order.fold_in(key, 1), self._longest - 1),
             self._longest,
         )
         cursor, number = begin.copy(), np.full(len(begin), 2)
@@ -209,7 +209,7 @@ class _Walk:
             free = _LANES - len(lanes)
             lanes, waiting = np.concatenate([lanes, waiting[:free]]), waiting[free:]
             drawn, cursor[lanes] = self._step(
-                document[lanes], cursor[lanes], end[lanes], target[lanes], order.fold(key[lanes], number[lanes])
+                document[lanes], cursor[lanes], end[lanes], target[lanes], order.fold_in(key[lanes], number[lanes])
             )
             pairs.append(drawn)
             owners.append(lanes)
@@ -226,9 +226,9 @@ class _Walk:
         # A chunk: sentences until the target length is reached or the document ends.
         stop = np.minimum(np.searchsorted(at, first + target), end)
         single = stop - cursor == 1
-        middle = cursor + 1 + np.where(single, 0, order.below(order.fold(key, _SPLIT_AT), stop - cursor - 1))
-        random = single | order.chance(order.fold(key, _IS_RANDOM), self._layout.random_next_probability)
-        swapped = ~random & order.chance(order.fold(key, _IS_SWAPPED), self._layout.swap_probability)
+        middle = cursor + 1 + np.where(single, 0, order.randint(order.fold_in(key, _SPLIT_AT), stop - cursor - 1))
+        random = single | order.bernoulli(order.fold_in(key, _IS_RANDOM), self._layout.random_next_probability)
+        swapped = ~random & order.bernoulli(order.fold_in(key, _IS_SWAPPED), self._layout.swap_probability)
         a_start, a_stop, b_start, b_stop = first, at[middle], at[middle], at[stop]
         changed = np.flatnonzero(random)
         b_start[changed], b_stop[changed] = self._random_next(
@@ -238,8 +238,8 @@ class _Walk:
         a_stop, b_stop = np.where(swapped, b_stop, a_stop), np.where(swapped, a_stop, b_stop)
         pairs = np.empty(len(cursor), PAIR)
         a_cut, b_cut = truncation(a_stop - a_start, b_stop - b_start, self._longest)
-        pairs["a_start"] = a_start + order.heads(order.fold(key, _A_FRONT), a_cut)
-        pairs["b_start"] = b_start + order.heads(order.fold(key, _B_FRONT), b_cut)
+        pairs["a_start"] = a_start + order.binomial(order.fold_in(key, _A_FRONT), a_cut)
+        pairs["b_start"] = b_start + order.binomial(order.fold_in(key, _B_FRONT), b_cut)
         pairs["a_length"] = a_stop - a_start - a_cut
         pairs["b_length"] = b_stop - b_start - b_cut
         pairs["label"] = random | swapped
@@ -248,14 +248,14 @@ class _Walk:
     def _random_next(self, document: np.ndarray, target: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first and last token (exclusive) of sentences of another document that reach the target length."""
         documents = len(self._documents) - 1
-        other = order.below(order.fold(key, _DOCUMENT), documents)
+        other = order.randint(order.fold_in(key, _DOCUMENT), documents)
         for attempt in range(1, _TRIES):
             same = np.flatnonzero(other == document)
             if not same.size:
                 break
-            other[same] = order.below(order.fold(key[same], _DOCUMENT + attempt), documents)
+            other[same] = order.randint(order.fold_in(key[same], _DOCUMENT + attempt), documents)
         begin, end = self._documents[other], self._documents[other + 1]
-        begin = begin + order.below(order.fold(key, _START), end - begin)
+        begin = begin + order.randint(order.fold_in(key, _START), end - begin)
         start = self._sentences[begin]
         stop = np.searchsorted(self._sentences, start + np.maximum(target, 1))
         return start, self._sentences[np.minimum(stop, end)]

@@ -109,7 +109,7 @@ class SequenceRows(LayoutRows):
         if self._pack > 1:
             source = path.rename(folder / "unpacked.bin")
             unpacked = mapped(source, self.record)
-            packing.write_rows(unpacked, _lengths, self._length, self._pack, order.fold(self._seed, 0), folder)
+            packing.write_rows(unpacked, _lengths, self._length, self._pack, order.fold_in(self._seed, 0), folder)
             source.unlink()
 
 

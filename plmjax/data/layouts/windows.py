@@ -5,15 +5,15 @@ import dataclasses
 import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data.layouts.contiguous_streams import ContiguousStreams, StreamRows
 from plmjax.data.layouts.layout import Fields, LayoutRows, Shapes, int32
-from plmjax.data.layouts.streams import StreamRows, Streams
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows(Streams):
-    """Rows as in `Streams`, but a row repeats the last `overlap` tokens of the row before it.
+class Windows(ContiguousStreams):
+    """Rows as in `ContiguousStreams`, but a row repeats the last `overlap` tokens of the row before it.
 
     An objective that is trained on windows (`AwdLstmPretraining`) ends each window among the tokens that the next row
     repeats, and starts the next window there. The mean length of a window is `sequence_length - overlap` tokens.

@@ -13,20 +13,24 @@ from plmjax.errors import UserError
 from plmjax.files import json_text, locks, seals, storage
 
 BEGUN = "begun.json"
-"""File in the output folder from the start. It marks the folder as ours, and as unfinished while there is no ledger. It
-has a digest of what the dataset is made from, so that finished units are used by a preparation of the same alone."""
+"""File in the output folder from the start. It marks the folder as ours, and as unfinished while there is no manifest.
+It has a digest of what the dataset is made from, so that finished units are used by a preparation of the same alone."""
 
 
 def is_finished(output: Path, sources: list[dict], description: dict, tokenizer: Tokenizer) -> bool:
     """Return whether `output` holds exactly this dataset, complete. Raise UserError if it holds another one."""
-    if not (output / store.LEDGER).is_file():
+    if not (output / store.MANIFEST).is_file():
         return False
     try:
-        ledger = json_text.parse(storage.contents(output / store.LEDGER))
-        json_text.check(ledger, {"sources": [{str: object}], "description": {str: object}, "tokenizer": {str: object}})
-        known = ledger["sources"], ledger["description"], ledger["tokenizer"]
+        manifest = json_text.parse(storage.contents(output / store.MANIFEST))
+        json_text.check(
+            manifest, {"sources": [{str: object}], "description": {str: object}, "tokenizer": {str: object}}
+        )
+        known = manifest["sources"], manifest["description"], manifest["tokenizer"]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"Expected a ledger in {output}, found a damaged one; remove the folder and repeat.") from error
+        raise UserError(
+            f"Expected a manifest in {output}, found a damaged one; remove the folder and repeat."
+        ) from error
     differing = [
         name
         for name, same in (
@@ -55,7 +59,7 @@ def _content(source: dict) -> dict:
 
 
 def _same(known: dict, source: dict) -> bool:
-    """Return whether a source is the one that a ledger knows, also if it was copied into a bucket or out of one."""
+    """Return whether a source is the one that a manifest knows, also if it was copied into a bucket or out of one."""
     before, now = (str(each.get("digest", "")) for each in (known, source))
     if before and now and before.startswith(storage.CRC32C) != now.startswith(storage.CRC32C):
         source = source | {"digest": storage.file(storage.path(source["path"])).digest(like=before)}
@@ -90,7 +94,7 @@ def tidy(output: Path) -> None:
 
 
 def tidy_after_kill(output: Path) -> None:
-    """Remove what a command left that was killed after it had written the ledger."""
+    """Remove what a command left that was killed after it had written the manifest."""
     if any((output / name).exists() for name in (files.FOLDER, BEGUN, locks.NAME)):
         with locks.locked(output):
             tidy(output)
@@ -99,13 +103,13 @@ def tidy_after_kill(output: Path) -> None:
 def _clear(output: Path, made_from: str) -> None:
     begun = json.dumps({"made_from": made_from}) + "\n"
     before = storage.contents(output / BEGUN).decode(errors="replace") if (output / BEGUN).is_file() else ""
-    ours = before or (output / store.LEDGER).is_file()
+    ours = before or (output / store.MANIFEST).is_file()
     if not ours and not locks.is_unused(output):
         raise UserError(f"Expected a new or empty folder for the dataset, found files in {output}; name another.")
     storage.write(output / BEGUN, begun)
     for path in output.iterdir():
         generated = (
-            path.name.startswith((store.LEDGER, "corpus-"))
+            path.name.startswith((store.MANIFEST, "corpus-"))
             or path.suffix == ".npy"
             or path.name in ("tokenizer", checksums.FOLDER, *store.TFDS_METADATA, cleaning.REPORT)
         )

@@ -1,8 +1,8 @@
 """Datasets in a bucket that are larger than the disk may hold: read in pieces while a run trains on them.
 
 A piece is a record of a prepared dataset: whole documents, some million tokens (`store.PIECE_TOKENS`). Its range in the
-object and its checksum are in the ledger. A run copies the held-out text once. In the background it reads the pieces of
-the training text that the present and the next window need, and removes those that are used up.
+object and its checksum are in the manifest. A run copies the held-out text once. In the background it reads the pieces
+of the training text that the present and the next window need, and removes those that are used up.
 
     order.py     the rows of a step: pieces are permuted, and rows are shuffled within a window of pieces; the lanes of
                  a batch, which different hosts may read

@@ -32,8 +32,8 @@ class RemoteDataset(store.Dataset):
 
     in_pieces = True
 
-    def __init__(self, directory: Path, ledger: dict[str, Any], address: Path, limit: int):
-        super().__init__(directory, ledger)
+    def __init__(self, directory: Path, manifest: dict[str, Any], address: Path, limit: int):
+        super().__init__(directory, manifest)
         self.address = address
         self.limit = limit
         self.pieces = tuple(
@@ -42,7 +42,7 @@ class RemoteDataset(store.Dataset):
                 places,
                 max(places[f"{stream}/tokens"][1] for stream in self.streams),
             )
-            for shard in ledger["splits"]["train"]["shards"]
+            for shard in manifest["splits"]["train"]["shards"]
             for places in shard["pieces"]
         )
 
@@ -69,7 +69,7 @@ class Piece(store.Dataset):
     """The documents of one piece, as a dataset whose training text they are. Its indices are kept in memory."""
 
     def __init__(self, dataset: RemoteDataset, place: PlacedPiece, record: np.ndarray):
-        super().__init__(dataset.directory, dataset.ledger)
+        super().__init__(dataset.directory, dataset.manifest)
         self._place = place
         self._record = record
 
@@ -125,18 +125,18 @@ def open_dataset(
             f"Expected a dataset in a bucket for --data.cache_limit, found {address}, which is read where it lies; "
             "leave the option out."
         )
-    ledger = store.read_ledger(address)
-    expected = store.all_files(ledger)
+    manifest = store.read_manifest(address)
+    expected = store.all_files(manifest)
     if sum(entry["bytes"] for entry in expected.values()) <= limit:
         return store.open_dataset(path, vocab_size=vocab_size, report=report)
-    shards = ledger["splits"]["train"]["shards"]
+    shards = manifest["splits"]["train"]["shards"]
     if any(store.RECORD not in piece for shard in shards for piece in shard["pieces"]):
         raise UserError(
-            f"Expected the range of every piece in the ledger of {address}, found a dataset of an earlier version; "
+            f"Expected the range of every piece in the manifest of {address}, found a dataset of an earlier version; "
             "prepare it again, or leave --data.cache_limit out."
         )
-    absent = {shard["file"] for shard in shards} | {store.field_file("train", name) for name in ledger["fields"]}
-    absent |= {name for stream in ledger["streams"] for name in store.offset_files("train", stream)}
+    absent = {shard["file"] for shard in shards} | {store.field_file("train", name) for name in manifest["fields"]}
+    absent |= {name for stream in manifest["streams"] for name in store.offset_files("train", stream)}
     expected = {name: entry for name, entry in expected.items() if name not in absent}
     held_out = sum(entry["bytes"] for entry in expected.values())
     if held_out > limit:
@@ -144,7 +144,7 @@ def open_dataset(
             f"Expected a --data.cache_limit of more than {held_out:,} bytes, the held-out text of {address}, found "
             f"{limit:,}; raise it, or hold out a smaller share when the dataset is prepared."
         )
-    whole = store.Dataset(address, ledger)
+    whole = store.Dataset(address, manifest)
     whole.check_size(vocab_size)
     copy = store.local_copy(whole, f"{whole.fingerprint}.held_out", expected, report)
-    return RemoteDataset(copy, ledger, address, limit)
+    return RemoteDataset(copy, manifest, address, limit)

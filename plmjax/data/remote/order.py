@@ -73,7 +73,7 @@ class TwoLevelOrder:
         self.visited = np.flatnonzero(visits)
         """The pieces of the order, int64."""
         self._visits = np.asarray(visits, np.int64)
-        self._pieces_key, self._windows_key = order.fold(key, _PIECES), order.fold(key, _WINDOWS)
+        self._pieces_key, self._windows_key = order.fold_in(key, _PIECES), order.fold_in(key, _WINDOWS)
         self.rows = int(self._visits.sum())
         """Number of rows of an epoch."""
         self.windows = -(-len(self.visited) // window)
@@ -115,7 +115,7 @@ class TwoLevelOrder:
             edges = self._epoch(epoch)[1][self._cuts]
             windows[here] = window = np.searchsorted(edges, numbers[here], "right") - 1
             begins[here], sizes[here] = edges[window], edges[window + 1] - edges[window]
-        keys = order.fold(order.fold(self._windows_key, epochs), windows)
+        keys = order.fold_in(order.fold_in(self._windows_key, epochs), windows)
         return Spans(epochs, windows, begins, numbers - begins, sizes, keys)
 
     def rows_at(self, spans: "Spans", permuted: np.ndarray) -> Places:
@@ -133,7 +133,7 @@ class TwoLevelOrder:
     def _permuted(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (pieces of an epoch in their order, int64 [P]; the place where each begins and the end, [P + 1])."""
         count = len(self.visited)
-        pieces = self.visited[order.permute(np.arange(count), count, order.fold(self._pieces_key, epoch))]
+        pieces = self.visited[order.permute(np.arange(count), count, order.fold_in(self._pieces_key, epoch))]
         return pieces, np.concatenate([[0], np.cumsum(self._visits[pieces])])
 
 
@@ -158,10 +158,10 @@ class LaneOrder:
         self.lanes = max(count for count in range(1, most + 1) if batch_size % count == 0)
         """Number of lanes."""
         self._batch_size, self._share = batch_size, batch_size // self.lanes
-        lanes_key = order.fold(key, _LANES)
-        lane = _dealt(visits, self.lanes, order.fold(lanes_key, self.lanes))
+        lanes_key = order.fold_in(key, _LANES)
+        lane = _dealt(visits, self.lanes, order.fold_in(lanes_key, self.lanes))
         self.orders = [
-            TwoLevelOrder(np.where(lane == own, visits, 0), window // self.lanes, order.fold(lanes_key, own))
+            TwoLevelOrder(np.where(lane == own, visits, 0), window // self.lanes, order.fold_in(lanes_key, own))
             for own in range(self.lanes)
         ]
         """The order of each lane."""

@@ -16,7 +16,7 @@ _NO_SUCH_RANGE = "416"
 
 
 class Range(NamedTuple):
-    """Bytes start..start + size of a file of a dataset, with the CRC-32C of the ledger."""
+    """Bytes start..start + size of a file of a dataset, with the CRC-32C of the manifest."""
 
     file: str
     start: int
@@ -38,7 +38,7 @@ def read(folder: str, part: Range, wait: Callable[[float], bool]) -> bytes:
     wait: function that waits for some seconds, and returns true if nobody needs the bytes any more.
 
     Raises:
-        UserError: the object is shorter or gone, or its bytes are not those of the ledger.
+        UserError: the object is shorter or gone, or its bytes are not those of the manifest.
         Unavailable: the service does not answer.
         Stopped: `wait` returned true.
     """

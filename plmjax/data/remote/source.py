@@ -8,7 +8,7 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout, LayoutRows
-from plmjax.data.order import fold, shuffled
+from plmjax.data.order import fold_in, shuffled
 from plmjax.data.pipeline import Batch, Batches, DatasetSource
 from plmjax.data.remote.dataset import Piece, RemoteDataset
 from plmjax.data.remote.order import LaneOrder
@@ -48,7 +48,7 @@ class PieceRows:
             )
         check_limit(dataset, [order.orders[lane] for lane in lanes])
         self.disk = Disk(dataset)
-        self._order, self._rows_key, self._names_key = order, fold(key, _ROWS), fold(key, _NAMES)
+        self._order, self._rows_key, self._names_key = order, fold_in(key, _ROWS), fold_in(key, _NAMES)
         cut = functools.partial(source.rows_of_piece, sequence_length=phase.sequence_length)
         self._readers = {}
         for lane in lanes:
@@ -65,8 +65,8 @@ class PieceRows:
                 continue
             for piece, rows in reader.rows(windows[own], pieces[own]).items():
                 here = np.flatnonzero(pieces == piece)
-                which = shuffled(numbers[here], rows.count, fold(self._rows_key, piece))
-                batch["row_ids"][here] = fold(fold(self._names_key, piece), which) >> np.uint64(33)
+                which = shuffled(numbers[here], rows.count, fold_in(self._rows_key, piece))
+                batch["row_ids"][here] = fold_in(fold_in(self._names_key, piece), which) >> np.uint64(33)
                 for name, array in rows.fields(which).items():
                     batch.setdefault(name, np.empty((len(lanes), *array.shape[1:]), array.dtype))[here] = array
         return batch
@@ -171,7 +171,7 @@ class RemoteSource(DatasetSource):
 
     def _order(self, phase: Any, key: np.ndarray, batch_size: int) -> LaneOrder:
         """Return the order of the rows of batches; a batch of one row gives a single lane."""
-        return LaneOrder(self._visits(phase.sequence_length), self.window, fold(key, _ORDER), batch_size)
+        return LaneOrder(self._visits(phase.sequence_length), self.window, fold_in(key, _ORDER), batch_size)
 
     def _visits(self, sequence_length: int) -> np.ndarray:
         """Return the number of rows that a visit to each piece takes, int64."""

@@ -1,4 +1,4 @@
-"""The prepared dataset on disk: a TFDS folder with token offsets, and a ledger that is written last.
+"""The prepared dataset on disk: a TFDS folder with token offsets, and a manifest that is written last.
 
     DIRECTORY/
       corpus-train.tfrecord-00000 ...   records of some million tokens of whole documents (tf.train.Example)
@@ -8,7 +8,7 @@
       train.fields.NAME.npy             float64 [documents], one number for every document
       unigram.STREAM.npy                int64 [V], occurrences of each token in the stream's train split
       tokenizer/                        the tokenizer's own files
-      ledger.json                       written last: sizes, checksums, offsets of the payloads, counts, sources;
+      manifest.json                       written last: sizes, checksums, offsets of the payloads, counts, sources;
                                         the range of every record in its file, with its checksum
       checked/HOSTNAME.json             files whose checksums a machine has verified (`checksums`)
 
@@ -19,9 +19,9 @@ document); and for every number that documents have, fields/NAME (float64). All 
 tokens where they lie inside the record, so any token is found in O(1) and reading needs no TensorFlow.
 """
 
-from plmjax.data.store.ledger import (
-    LEDGER,
+from plmjax.data.store.manifest import (
     LENGTHS,
+    MANIFEST,
     RECORD,
     SPLITS,
     TEXT,
@@ -32,12 +32,12 @@ from plmjax.data.store.ledger import (
     offset_files,
     token_dtype,
 )
-from plmjax.data.store.reader import Dataset, Split, local_copy, open_dataset, read_ledger
+from plmjax.data.store.reader import Dataset, Split, local_copy, open_dataset, read_manifest
 from plmjax.data.store.writer import ShardWriter, Tokens, finish, unigram
 
 __all__ = [
-    "LEDGER",
     "LENGTHS",
+    "MANIFEST",
     "RECORD",
     "SPLITS",
     "TEXT",
@@ -53,7 +53,7 @@ __all__ = [
     "local_copy",
     "offset_files",
     "open_dataset",
-    "read_ledger",
+    "read_manifest",
     "token_dtype",
     "unigram",
 ]

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from plmjax.data import cache, checksums
-from plmjax.data.store.ledger import (
+from plmjax.data.store.manifest import (
     FORMAT_VERSION,
-    LEDGER,
+    MANIFEST,
     NUMBERS,
     TEXT,
     all_files,
@@ -95,7 +95,7 @@ def _array(path: Path, dtype: np.dtype, length: int | None = None) -> np.ndarray
     """Return the array of a file, memory-mapped.
 
     Raises:
-        UserError: its type or length differs from the ledger.
+        UserError: its type or length differs from the manifest.
     """
     try:
         found = np.load(path, mmap_mode="r")
@@ -123,29 +123,29 @@ class Dataset:
 
     in_pieces: ClassVar[bool] = False
 
-    def __init__(self, directory: Path, ledger: dict[str, Any], held_out: str = "validation"):
+    def __init__(self, directory: Path, manifest: dict[str, Any], held_out: str = "validation"):
         self.directory = directory
-        self.ledger = ledger
+        self.manifest = manifest
         self._held_out = held_out
-        self.vocab_size: int = ledger["tokenizer"]["vocab_size"]
-        self.tokenizer_fingerprint: str = ledger["tokenizer"]["fingerprint"]
+        self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
+        self.tokenizer_fingerprint: str = manifest["tokenizer"]["fingerprint"]
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hash of the contents of the dataset, hex. It does not depend on the folder or the time of preparation."""
-        files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in data_files(self.ledger).items()}
+        files = {name: [entry["bytes"], entry["crc32c"]] for name, entry in data_files(self.manifest).items()}
         contents = [FORMAT_VERSION, self.tokenizer_fingerprint, files, self._held_out]
         return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
     @property
     def streams(self) -> tuple[str, ...]:
         """Names of the streams."""
-        return tuple(self.ledger["streams"])
+        return tuple(self.manifest["streams"])
 
     @property
     def train_tokens(self) -> int:
         """Number of tokens of the train split, over all streams."""
-        return sum(stream["tokens"] for stream in self.ledger["splits"]["train"]["streams"].values())
+        return sum(stream["tokens"] for stream in self.manifest["splits"]["train"]["streams"].values())
 
     def check_tokenizer(self, fingerprint: str, whose: str, advice: str) -> None:
         """Raise UserError if the dataset was made with a tokenizer other than that of `whose`.
@@ -175,16 +175,16 @@ class Dataset:
         self._check(stream)
         files = self._files_of(name)
         dtype = token_dtype(self.vocab_size)
-        return Split.mapped(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
+        return Split.mapped(self.directory, name, files, stream, self.manifest["splits"][files], dtype)
 
     def documents(self, name: str) -> int:
         """Return the number of documents of the split "train" or "validation"."""
-        return self.ledger["splits"][self._files_of(name)]["documents"]
+        return self.manifest["splits"][self._files_of(name)]["documents"]
 
     def sentences(self, name: str) -> int:
         """Return the number of sentences of the text of a split."""
         self._check(TEXT)
-        return self.ledger["splits"][self._files_of(name)]["streams"][TEXT]["sentences"]
+        return self.manifest["splits"][self._files_of(name)]["streams"][TEXT]["sentences"]
 
     def index(self, settings: dict[str, Any], build: Callable[[Path], None]) -> cache.Index:
         """Return the index of rows with these settings. `build(folder)` writes its files if there is none yet."""
@@ -192,14 +192,14 @@ class Dataset:
 
     def all_held_out(self) -> "Dataset":
         """Return the dataset with its train split in place of the validation split, for text that no run has seen."""
-        return Dataset(self.directory, self.ledger, held_out="train")
+        return Dataset(self.directory, self.manifest, held_out="train")
 
     def fields(self, split: str) -> dict[str, np.ndarray]:
         """Return the numeric document fields by name, float64 [documents] each."""
         files = self._files_of(split)
-        count = self.ledger["splits"][files]["documents"]
+        count = self.manifest["splits"][files]["documents"]
         return {
-            name: _array(self.directory / field_file(files, name), NUMBERS, count) for name in self.ledger["fields"]
+            name: _array(self.directory / field_file(files, name), NUMBERS, count) for name in self.manifest["fields"]
         }
 
     def unigram_counts(self, stream: str = TEXT) -> np.ndarray:
@@ -232,9 +232,9 @@ def _damaged(path: Path) -> UserError:
 def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]], report: Callable[[str], None]) -> Path:
     """Return the local copy of files of a dataset in a bucket. Copy them if they are not there.
 
-    Files can only be memory-mapped from a disk. The copy gets its name only when every file has the ledger's checksum,
-    so an interrupted copy is never used. A damaged copy is replaced. Other processes of the machine
-    wait for the process that copies, which may die.
+    Files can only be memory-mapped from a disk. The copy gets its name only when every file has the manifest's
+    checksum, so an interrupted copy is never used. A damaged copy is replaced. Other processes of the machine wait for
+    the process that copies, which may die.
 
     name: name of the copy in the user's cache folder.
     expected: the files, each with its size and checksum.
@@ -250,7 +250,7 @@ def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]],
         unfinished = copy.with_name(f"{copy.name}.copying")
         storage.remove(copy)
         storage.remove(unfinished)
-        storage.fetch(dataset.directory, unfinished, [*expected, LEDGER])
+        storage.fetch(dataset.directory, unfinished, [*expected, MANIFEST])
         if bad := checksums.differing(unfinished, expected):
             raise _damaged(dataset.directory / bad)
         unfinished.rename(copy)
@@ -261,7 +261,7 @@ def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]],
 def open_dataset(
     directory: str | os.PathLike, *, vocab_size: int | None = None, report: Callable[[str], None] = lambda line: None
 ) -> Dataset:
-    """Open a prepared dataset. Check that it is complete: every file has the size and the checksum of the ledger.
+    """Open a prepared dataset. Check that it is complete: every file has the size and the checksum of the manifest.
 
     Checksums are computed once on a machine (see `checksums`).
 
@@ -274,52 +274,54 @@ def open_dataset(
             or damaged file, or holds more tokens than the model knows.
     """
     directory = storage.path(directory)
-    dataset = Dataset(directory, read_ledger(directory))
+    dataset = Dataset(directory, read_manifest(directory))
     dataset.check_size(vocab_size)
-    expected = all_files(dataset.ledger)
+    expected = all_files(dataset.manifest)
     if storage.in_bucket(directory):
-        return Dataset(local_copy(dataset, dataset.fingerprint, expected, report), dataset.ledger)
+        return Dataset(local_copy(dataset, dataset.fingerprint, expected, report), dataset.manifest)
     if bad := checksums.damaged(directory, expected, report):
         raise _damaged(directory / bad)
     return dataset
 
 
-def read_ledger(directory: Path) -> dict[str, Any]:
-    """Return the ledger of a finished dataset, after a check that every file has its size.
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a finished dataset, after a check that every file has its size.
 
     Raise the errors of `open_dataset`, but for checksums of other files.
     """
     if not directory.is_dir():
         raise UserError(f"Expected a prepared dataset at {directory}, found no folder; run plmjax prepare.")
     try:
-        text = storage.contents(directory / LEDGER)
+        text = storage.contents(directory / MANIFEST)
     except FileNotFoundError:
         raise UserError(
-            f"Expected a prepared dataset at {directory}, found no {LEDGER}: its preparation never finished; run "
+            f"Expected a prepared dataset at {directory}, found no {MANIFEST}: its preparation never finished; run "
             "plmjax prepare again."
         ) from None
     try:
-        ledger = json_text.parse(text)
-        json_text.check(ledger, {"version": object})
-        version = ledger["version"]
+        manifest = json_text.parse(text)
+        json_text.check(manifest, {"version": object})
+        version = manifest["version"]
     except ValueError:
-        raise UserError(f"Expected a ledger at {directory / LEDGER}, found a damaged file; prepare again.") from None
+        raise UserError(
+            f"Expected a manifest at {directory / MANIFEST}, found a damaged file; prepare again."
+        ) from None
     if version != FORMAT_VERSION:
         raise UserError(
             f"Expected {directory} in dataset format {FORMAT_VERSION}, found format {quoted(version)}; prepare it "
             "again."
         )
-    if ledger.get("crc32c") != sum_ledger(ledger):
-        raise _damaged(directory / LEDGER)
+    if manifest.get("crc32c") != sum_ledger(manifest):
+        raise _damaged(directory / MANIFEST)
     try:
-        check(ledger)
+        check(manifest)
     except (ValueError, UserError) as error:
         raise UserError(
-            f"Expected a ledger as plmjax writes it at {directory / LEDGER}, found another "
+            f"Expected a manifest as plmjax writes it at {directory / MANIFEST}, found another "
             f"({json_text.reason(error)}); prepare the dataset again."
         ) from None
     found = storage.files(directory)
-    for name, expected in all_files(ledger).items():
+    for name, expected in all_files(manifest).items():
         path = directory / name
         if name not in found:
             raise UserError(f"Expected {path} as part of the dataset, found no such file; prepare the dataset again.")
@@ -328,4 +330,4 @@ def read_ledger(directory: Path) -> dict[str, Any]:
                 f"Expected {path} to have {expected['bytes']} bytes, found {found[name].size}: it was truncated or "
                 "changed; prepare the dataset again."
             )
-    return ledger
+    return manifest

@@ -1,4 +1,4 @@
-"""Writes a prepared dataset: shards of tokens, possibly from several processes, and the ledger last."""
+"""Writes a prepared dataset: shards of tokens, possibly from several processes, and the manifest last."""
 
 import itertools
 import json
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plmjax.data import checksums, tensorflow_runtime
-from plmjax.data.store.ledger import (
+from plmjax.data.store.manifest import (
     FIELDS,
     FORMAT_VERSION,
-    LEDGER,
     LENGTHS,
+    MANIFEST,
     NUMBERS,
     RECORD,
     SPLITS,
@@ -71,7 +71,7 @@ class ShardWriter:
         check_names(streams, fields)
         self._path = Path(directory) / _NAME.format(split=split, index=index)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        (self._path.parent / LEDGER).unlink(missing_ok=True)  # the dataset is not finished while it is written
+        (self._path.parent / MANIFEST).unlink(missing_ok=True)  # the dataset is not finished while it is written
         self._file = open(self._path, "wb")  # noqa: SIM115 (closed by close)
         self._dtype = token_dtype(vocab_size)
         self._streams, self._fields = tuple(streams), tuple(fields)
@@ -225,7 +225,7 @@ def finish(
     reports: Mapping[str, str] = MappingProxyType({}),
     unigrams: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Turn written shards into a dataset: write offsets, TFDS metadata, the tokenizer, and the ledger last.
+    """Turn written shards into a dataset: write offsets, TFDS metadata, the tokenizer, and the manifest last.
 
     shards: split -> the records that `ShardWriter.close` returned. They are sorted by index, and empty ones are
     dropped. A file may be in a folder below `directory`, from which it is moved.
@@ -252,7 +252,7 @@ def finish(
     streams, fields = shards["train"][0]["streams"], shards["train"][0]["fields"]
     unigrams = unigram(shards["train"]) if unigrams is None else unigrams
     vocab_size = len(unigrams[next(iter(streams))])
-    ledger: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "tokenizer": {
             "fingerprint": tokenizer.fingerprint,
@@ -266,17 +266,17 @@ def finish(
         "description": description,
     }
     for split, records in shards.items():
-        ledger["splits"][split] = _named(directory, split, records, streams)
+        manifest["splits"][split] = _named(directory, split, records, streams)
     listed = {record["file"] for records in shards.values() for record in records}
     for path in directory.glob("corpus-*.tfrecord-*"):  # left by a preparation that was interrupted
         if path.name not in listed:
             path.unlink()
-    with storage.output(directory, last=LEDGER) as folder:
+    with storage.output(directory, last=MANIFEST) as folder:
         names = []
         for stream in streams:
             _save(folder / unigram_file(stream), unigrams[stream].dtype, len(unigrams[stream]), [unigrams[stream]])
             names.append(unigram_file(stream))
-        for split, entry in ledger["splits"].items():
+        for split, entry in manifest["splits"].items():
             for stream in streams:
                 names += _write_offsets(directory, folder, split, stream, entry)
             names += [_write_field(directory, folder, split, name, entry) for name in fields]
@@ -285,14 +285,14 @@ def finish(
         _write_tfds_metadata(folder, shards, token_dtype(vocab_size), streams, fields)
         tokenizer.save(folder / "tokenizer")
         others = [*TFDS_METADATA, *reports, *(f"tokenizer/{name}" for name in storage.files(folder / "tokenizer"))]
-        ledger["files"] = {name: checksums.sum_file(folder / name) for name in names}
-        ledger["other_files"] = {name: checksums.sum_file(folder / name) for name in others}
-        ledger["crc32c"] = sum_ledger(ledger)
-        storage.write(folder / LEDGER, json.dumps(ledger, indent=1))
+        manifest["files"] = {name: checksums.sum_file(folder / name) for name in names}
+        manifest["other_files"] = {name: checksums.sum_file(folder / name) for name in others}
+        manifest["crc32c"] = sum_ledger(manifest)
+        storage.write(folder / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def _named(directory: Path, split: str, records: list[dict[str, Any]], streams: Iterable[str]) -> dict[str, Any]:
-    """Move the shards of a split to their names in the dataset. Return its entry of the ledger."""
+    """Move the shards of a split to their names in the dataset. Return its entry of the manifest."""
     for index, record in enumerate(records):  # TFDS counts files without gaps
         name = _NAME.format(split=split, index=index)
         if record["file"] != name:

@@ -32,7 +32,7 @@ class GroupSampler:
         block, within = divmod(number, _BLOCK)
         while len(self._blocks) <= block:
             numbers = len(self._blocks) * _BLOCK + np.arange(_BLOCK)
-            drawn = (order.fold(self._key, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            drawn = (order.fold_in(self._key, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
             self._blocks.append(np.searchsorted(self._ends, drawn, side="right"))
             self._before.append(self._before[-1] + np.bincount(self._blocks[-1], minlength=self._groups))
         group = self._blocks[block][within]

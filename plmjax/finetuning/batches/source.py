@@ -57,7 +57,7 @@ class ExampleRows:
         self.mixing = mixing
         self.per_epoch = len(self.in_order)
         if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
-            drawn = self._example_lengths[mixing.drawn(0, order.fold(0, 0))]
+            drawn = self._example_lengths[mixing.drawn(0, order.fold_in(0, 0))]
             self.per_epoch = len(packing.packed(drawn, length, max_sequences))
 
     def __len__(self) -> int:
@@ -78,11 +78,11 @@ class ExampleRows:
         key: key of the orders of all epochs.
         """
         examples = np.arange(self.examples) if self.mixing is None else self.mixing.drawn(epoch, key)
-        key = order.fold(key, epoch)
-        examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold(key, 0))]
+        key = order.fold_in(key, epoch)
+        examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold_in(key, 0))]
         table = packing.packed(self._example_lengths[examples], self._length, self._max_sequences)
         table = np.where(table >= 0, examples[table], -1)
-        table = table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
+        table = table[order.permute(np.arange(len(table)), len(table), order.fold_in(key, 1))]
         return np.resize(table, (self.per_epoch, self._max_sequences))
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -158,10 +158,13 @@ class TaskSource:
     ) -> None:
         self.vocabulary, self.validation_rows = vocabulary, validation
         self._train, self._unlabelled = tuple(train), unlabelled
-        self._labelled_group = GroupSampler(tuple(rows.examples for rows in train), order.fold(seed, 5))
+        self._labelled_group = GroupSampler(tuple(rows.examples for rows in train), order.fold_in(seed, 5))
         self._groups = self._train if unlabelled is None else (*train, unlabelled)
-        keys = [order.fold(order.fold(seed, 3), group) if group else order.fold(seed, 3) for group in range(len(train))]
-        keys.append(order.fold(seed, 4))
+        keys = [
+            order.fold_in(order.fold_in(seed, 3), group) if group else order.fold_in(seed, 3)
+            for group in range(len(train))
+        ]
+        keys.append(order.fold_in(seed, 4))
         self._epoch = functools.lru_cache(2 * len(self._groups))(
             lambda group, epoch: self._groups[group].shuffled(epoch, keys[group])
         )

@@ -143,7 +143,7 @@ class CrossViewLearning(TaskObjective):
 
     task_class: ClassVar[type[Task]] = TasksWithText
     per_token: ClassVar[bool] = True
-    purpose: ClassVar[Purpose] = Purpose.VIEWS
+    purpose: ClassVar[Purpose] = Purpose.MULTI_VIEW
 
     tasks: tuple[CrossViewTask, ...] = ()
     """The objective of the modules of each of the data's tasks."""
@@ -178,7 +178,7 @@ class CrossViewLearning(TaskObjective):
         heads = [
             Head(task.name, functools.partial(task.modules, config, execution.dtype), task.views) for task in self.tasks
         ]
-        return config.module(Purpose.VIEWS, execution, tuple(heads))
+        return config.module(Purpose.MULTI_VIEW, execution, tuple(heads))
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText) -> Encoded:
         """Encode the sentences of one task after the other, in the task's own fields; fields of other tasks are 0."""

@@ -27,7 +27,7 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.errors import UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
-from plmjax.finetuning.metrics.judges import BleuAndChrf
+from plmjax.finetuning.metrics.text_metrics import BleuAndChrf
 from plmjax.finetuning.tasks.tagging import lay_out_words
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task
 from plmjax.finetuning.tasks.text_generation import encoded_rows, fitting, judged, next_tokens

@@ -108,12 +108,12 @@ class MultipleChoice(SequenceObjective):
     """Cross entropy of the softmax over a question's choices."""
 
     task_class: ClassVar[type[Task]] = Choices
-    purpose: ClassVar[Purpose] = Purpose.CHOICES
+    purpose: ClassVar[Purpose] = Purpose.MULTIPLE_CHOICE
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the model with a head that gives one number per choice."""
-        return config.module(Purpose.CHOICES, execution)
+        return config.module(Purpose.MULTIPLE_CHOICE, execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """Encode a sequence for every choice; those of one question are neighbours."""

@@ -15,7 +15,7 @@ from plmjax.data import mixing
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.batches.mixing import Mixing
-from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge
+from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, Scorer
 from plmjax.finetuning.tasks.joint import (
     JointExamples,
     JointTask,
@@ -36,7 +36,7 @@ from plmjax.generation.options import in_words
 class TextTask(PairColumns, NamedTask):
     """A task of a mixture."""
 
-    judge: Judge = BleuAndChrf()
+    judge: Scorer = BleuAndChrf()
     """The metrics of the generated texts."""
 
 

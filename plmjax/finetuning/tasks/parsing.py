@@ -122,7 +122,7 @@ class DependencyParsing(TaskObjective):
     """
 
     task_class: ClassVar[type[Task]] = Parsing
-    purpose: ClassVar[Purpose] = Purpose.VIEWS
+    purpose: ClassVar[Purpose] = Purpose.MULTI_VIEW
     per_token: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("las", "uas")
 

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template, TokenRow
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, beginning, check_choice, listed, quoted
 from plmjax.files import json_text
@@ -182,7 +182,7 @@ class SpanExtraction(TaskObjective):
     """The mean of the nats of the answer's first and of its last token."""
 
     task_class: ClassVar[type[Task]] = Questions
-    purpose: ClassVar[Purpose] = Purpose.ANSWERS
+    purpose: ClassVar[Purpose] = Purpose.QUESTION_ANSWERING
     prediction_settings: ClassVar[tuple[str, ...]] = ("null_threshold", "best", "answer_length")
     per_token: ClassVar[bool] = True
 
@@ -243,7 +243,7 @@ class SpanExtraction(TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the encoder with two scores per token."""
-        return config.module(Purpose.ANSWERS, execution)
+        return config.module(Purpose.QUESTION_ANSWERING, execution)
 
     def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
         """Encode the windows of every question's text, in the order of the file.

@@ -116,7 +116,7 @@ class SentenceObjective(SequenceObjective):
     """Base class of objectives that label single sentences or pairs of sentences."""
 
     task_class: ClassVar[type[Task]] = Sentences
-    purpose: ClassVar[Purpose] = Purpose.TEXT_LABELS
+    purpose: ClassVar[Purpose] = Purpose.SEQUENCE_CLASSIFICATION
 
     @property
     def outputs(self) -> int:
@@ -137,7 +137,7 @@ class SentenceObjective(SequenceObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the model with a new head for whole sequences."""
-        return config.module(Purpose.TEXT_LABELS, execution, self.outputs)
+        return config.module(Purpose.SEQUENCE_CLASSIFICATION, execution, self.outputs)
 
     def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """Encode a row for every sentence or pair; for a template with both orders, two for every pair."""

@@ -193,7 +193,7 @@ class TokenTagging(TaskObjective):
     """The cross entropy of the label of each word's first piece."""
 
     task_class: ClassVar[type[Task]] = Tagging
-    purpose: ClassVar[Purpose] = Purpose.TOKEN_LABELS
+    purpose: ClassVar[Purpose] = Purpose.TOKEN_CLASSIFICATION
     prediction_settings: ClassVar[tuple[str, ...]] = ("entities",)
     per_token: ClassVar[bool] = True
 
@@ -232,7 +232,7 @@ class TokenTagging(TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the encoder with a linear layer on every token."""
-        return config.module(Purpose.TOKEN_LABELS, execution, len(self.labels), self.mix)
+        return config.module(Purpose.TOKEN_CLASSIFICATION, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """Encode the pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""

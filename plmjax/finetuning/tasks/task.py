@@ -34,7 +34,7 @@ from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.files import storage
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
-from plmjax.generation.writer import Settings
+from plmjax.generation.batch_generator import Settings
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, apply_and_collect
 
 Row = tuple[Any, ...]

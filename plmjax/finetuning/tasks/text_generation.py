@@ -33,12 +33,12 @@ from plmjax.contracts.template import Template
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, options_named
 from plmjax.finetuning.batches.encoded import Encoded
-from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge, Rouge
+from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, Rouge, Scorer
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
+from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.options import Decoding, in_words
-from plmjax.generation.writer import Settings, settings_of
-from plmjax.objectives.capabilities import WritesTexts
+from plmjax.objectives.capabilities import GeneratesText
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply_and_collect
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
 
@@ -60,7 +60,7 @@ WRITING = tuple(field.name for field in dataclasses.fields(Decoding))
 
 
 @dataclasses.dataclass(frozen=True)
-class TextGeneration(Decoding, WritesTexts, TaskObjective):
+class TextGeneration(Decoding, GeneratesText, TaskObjective):
     """Mean nats of each target token given the source and the target before it.
 
     It is the base class of the tasks that evaluate texts. Smoothing and z-loss belong to the training loss only
@@ -69,9 +69,9 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
     """
 
     task_class: ClassVar[type[Task]] = TextPairs
-    purpose: ClassVar[Purpose] = Purpose.TEXT_TO_TEXT
+    purpose: ClassVar[Purpose] = Purpose.SEQ2SEQ
     generates: ClassVar[bool] = True
-    judge: ClassVar[Judge]
+    judge: ClassVar[Scorer]
     """The metrics of the generated texts; a field of objectives with one task."""
     prediction_settings: ClassVar[tuple[str, ...]] = WRITING
 
@@ -115,7 +115,7 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the module that generates text."""
-        return config.module(Purpose.TEXT_TO_TEXT, execution)
+        return config.module(Purpose.SEQ2SEQ, execution)
 
     def check_model(self, config: ModelConfig) -> None:
         """Raise UserError for a model that has too few positions for the text.
@@ -281,7 +281,7 @@ class Summarization(TextGeneration):
     judge: Rouge = Rouge()
 
 
-def judged(judge: Judge, examples: TextPairExamples, records: list[Record]) -> tuple[dict[str, float], str]:
+def judged(judge: Scorer, examples: TextPairExamples, records: list[Record]) -> tuple[dict[str, float], str]:
     """Return (the judge's metrics of the generated texts, a line of JSON for every pair).
 
     A line has line, source, reference, prediction.

@@ -1,7 +1,7 @@
 """Backends of attention, softmax(Q K^T + bias) V: all scores at once, or one block at a time.
 
 The blocks are for rows that are too long for [T S] arrays. A backend takes queries [B T N H], already scaled, keys and
-values [B S N H], the visibility, the terms of the scores, the dropout rate and the dropout key (None: no dropout). It
+values [B S N H], the mask_terms, the terms of the scores, the dropout rate and the dropout key (None: no dropout). It
 returns [B T N H]. Backends agree except for rounding; with dropout they draw different bits. The backends in `BACKENDS`
 skip everything outside a window (`plmjax.layers.attention.bands`). None of them returns the weights of the values:
 `weights` computes these alone, for callers who look at them.
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Causal, Visibility
+from plmjax.contracts.bias_terms import BiasTerm
+from plmjax.contracts.mask_terms import Causal, MaskTerms
 from plmjax.errors import UserError
 from plmjax.layers.attention.bands import within_reach
 from plmjax.layers.dropout import dropped, is_threefry
-from plmjax.layers.mesh_places import pieces
+from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.product import float32_product
 
 SCORES = ("batch", "heads")
@@ -47,8 +47,8 @@ def dense(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    visibility: Visibility,
-    terms: tuple[ScoreTerm, ...],
+    mask_terms: MaskTerms,
+    terms: tuple[BiasTerm, ...],
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
@@ -64,21 +64,21 @@ def dense(
     depend on the number of rows on a device.
     """
     rows, length, heads, _ = query.shape
-    row_pieces, head_pieces = pieces((rows, heads), SCORES)
+    row_pieces, head_pieces = shard_counts((rows, heads), SCORES)
     groups = _Groups(1, head_pieces)
     device = jax.sharding.get_abstract_mesh().abstract_device
     if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
         groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
-    return _attend(groups, rate, query, key, value, visibility, terms, dropout_key)
+    return _attend(groups, rate, query, key, value, mask_terms, terms, dropout_key)
 
 
-def weights(query: jax.Array, key: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...]) -> jax.Array:
+def weights(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
     """Return the weights by which every backend sums the values without dropout: float32 [B N T S].
 
-    query, key, visibility, terms: as for a backend. The weight of a hidden key is 0, also for a query that sees none.
+    query, key, mask_terms, terms: as for a backend. The weight of a hidden key is 0, also for a query that sees none.
     """
-    hidden = visibility.bias(query.shape[1], key.shape[1])
-    shares = jax.nn.softmax(_scores(query, key, visibility, terms), axis=-1)
+    hidden = mask_terms.bias(query.shape[1], key.shape[1])
+    shares = jax.nn.softmax(_scores(query, key, mask_terms, terms), axis=-1)
     return shares if hidden is None else jnp.where(hidden == 0, shares, 0.0)
 
 
@@ -148,18 +148,18 @@ def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
     return dropout_key is not None and is_threefry(dropout_key)
 
 
-def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...]) -> jax.Array:
+def _scores(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
     """Return the sum of Q K^T, the bias of hidden keys and the terms: float32 [B N T S]."""
     scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
-    hidden = visibility.bias(query.shape[1], key.shape[1])
+    hidden = mask_terms.bias(query.shape[1], key.shape[1])
     scores = scores if hidden is None else scores + hidden
     for term in terms:
-        scores = scores + _of_term(term, query, key, visibility)
+        scores = scores + _of_term(term, query, key, mask_terms)
     return scores
 
 
-def _of_term(term: ScoreTerm, query: jax.Array, key: jax.Array, visibility: Visibility) -> jax.Array:
-    positions = visibility.query_positions(query.shape[1]), visibility.key_positions(key.shape[1])
+def _of_term(term: BiasTerm, query: jax.Array, key: jax.Array, mask_terms: MaskTerms) -> jax.Array:
+    positions = mask_terms.query_positions(query.shape[1]), mask_terms.key_positions(key.shape[1])
     return term.scores(query, key, *positions)
 
 
@@ -174,14 +174,14 @@ def _attend_forward(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    visibility: Visibility,
-    terms: tuple[ScoreTerm, ...],
+    mask_terms: MaskTerms,
+    terms: tuple[BiasTerm, ...],
     dropout_key: jax.Array | None,
 ) -> tuple[jax.Array, tuple]:
     arrays, structure = jax.tree.flatten(terms)
 
     def forward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *arrays: Any) -> tuple:
-        scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
+        scores = _scores(query, key, mask_terms, jax.tree.unflatten(structure, arrays))
         largest = jnp.max(scores, axis=-1)
         exponentials = jnp.exp(scores - largest[..., None])
         total = jnp.sum(exponentials, axis=-1)
@@ -192,11 +192,11 @@ def _attend_forward(
     inputs, axes = (query, key, value, *arrays), (2, 2, 2, *_head_axes(terms))
     context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
     # Two numbers instead of their logsumexp: if all keys are hidden, float32 has no digits left for the sum.
-    return context, (query, key, value, visibility, terms, dropout_key, context, largest, total)
+    return context, (query, key, value, mask_terms, terms, dropout_key, context, largest, total)
 
 
 def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
-    query, key, value, visibility, terms, dropout_key, context, largest, total = kept
+    query, key, value, mask_terms, terms, dropout_key, context, largest, total = kept
     cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
     # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights. All groups
     # at once: a loop would copy the context for them, and XLA adds this sum to the product that makes the cotangent.
@@ -207,7 +207,7 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
     def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
         *arrays, largest, mean, cotangent = others
         drop = _dropout(rate, dropout_key, number, terms)
-        scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
+        scores = _scores(query, key, mask_terms, jax.tree.unflatten(structure, arrays))
         exponentials = jnp.exp(scores - largest[..., None])
         weights = drop(exponentials).astype(value.dtype)
         of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
@@ -222,7 +222,7 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
         def added(query: jax.Array, key: jax.Array, *learned: jax.Array) -> jax.Array:
             rest = iter(learned)
             own = [next(rest) if learns else array for array, learns in zip(arrays, learn, strict=True)]
-            parts = (_of_term(term, query, key, visibility) for term in jax.tree.unflatten(structure, own))
+            parts = (_of_term(term, query, key, mask_terms) for term in jax.tree.unflatten(structure, own))
             return sum(jnp.broadcast_to(part, scores.shape) for part in parts)
 
         _, transposed = jax.vjp(added, query, key, *itertools.compress(arrays, learn))
@@ -238,7 +238,7 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
     return *results[:3], None, of_terms, None
 
 
-def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
+def _head_axes(terms: tuple[BiasTerm, ...]) -> tuple[int | None, ...]:
     """Return the axis of the heads in each array of the terms, counted from the front.
 
     It is None for arrays that all heads share.
@@ -249,7 +249,7 @@ def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
 
 
 def _dropout(
-    rate: float, key: jax.Array | None, number: jax.Array | None, terms: tuple[ScoreTerm, ...]
+    rate: float, key: jax.Array | None, number: jax.Array | None, terms: tuple[BiasTerm, ...]
 ) -> Callable[[jax.Array], jax.Array]:
     """Return the dropout of the scores of a group, [B N T S]; its number is None with one group.
 
@@ -283,8 +283,8 @@ def blockwise(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    visibility: Visibility,
-    terms: tuple[ScoreTerm, ...],
+    mask_terms: MaskTerms,
+    terms: tuple[BiasTerm, ...],
     rate: float,
     dropout_key: jax.Array | None,
     block: int = BLOCK,
@@ -297,7 +297,7 @@ def blockwise(
     queries, keys = query.shape[1], key.shape[1]
     size, width = min(block, queries), min(block, keys)
     whole = 0, queries + -queries % size, 0, keys + -keys % width
-    visibility, terms = visibility.placed(*whole), tuple(term.placed(*whole) for term in terms)
+    mask_terms, terms = mask_terms.placed(*whole), tuple(term.placed(*whole) for term in terms)
     query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
 
     def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -316,7 +316,7 @@ def blockwise(
             largest, total, context = state
             column, key, value = inputs
             cut = row * size, size, column * width, width
-            scores = _scores(query, key, visibility.block(*cut), tuple(term.block(*cut) for term in terms))
+            scores = _scores(query, key, mask_terms.block(*cut), tuple(term.block(*cut) for term in terms))
             scores = jnp.where(column * width + jnp.arange(width) < keys, scores, -jnp.inf)
             # The softmax does not depend on the number subtracted from all scores, so no gradient passes through it.
             new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(scores, axis=-1)))
@@ -355,8 +355,8 @@ def cudnn(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    visibility: Visibility,
-    terms: tuple[ScoreTerm, ...],
+    mask_terms: MaskTerms,
+    terms: tuple[BiasTerm, ...],
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
@@ -381,10 +381,10 @@ def cudnn(
         )
     queries, keys = query.shape[1], key.shape[1]
     if queries != keys or queries % 2:
-        return dense(query, key, value, visibility, terms, rate, None)
-    if _is_causal(visibility):
+        return dense(query, key, value, mask_terms, terms, rate, None)
+    if _is_causal(mask_terms):
         return fused_attention(query, key, value, is_causal=True)
-    bias = visibility.bias(queries, keys)
+    bias = mask_terms.bias(queries, keys)
     if bias is None:
         return fused_attention(query, key, value)
     # The kernel's mask has a row for each query, also where all queries see the same keys.
@@ -392,9 +392,9 @@ def cudnn(
     return fused_attention(query, key, value, mask=mask)
 
 
-def _is_causal(visibility: Visibility) -> bool:
+def _is_causal(mask_terms: MaskTerms) -> bool:
     """Return whether the conditions are `Causal` alone, without a prefix, for rows that begin at the same position."""
-    conditions, offsets = visibility.conditions, (visibility.query_offset, visibility.key_offset)
+    conditions, offsets = mask_terms.conditions, (mask_terms.query_offset, mask_terms.key_offset)
     alone = len(conditions) == 1 and isinstance(conditions[0], Causal) and conditions[0].prefix_lengths is None
     return alone and all(isinstance(offset, int) for offset in offsets) and offsets[0] == offsets[1]
 

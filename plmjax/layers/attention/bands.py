@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.attention_arrays import placed
-from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Condition, Visibility
+from plmjax.contracts.bias_terms import BiasTerm
+from plmjax.contracts.mask_terms import MaskTerm, MaskTerms
 
 Backend = Callable[..., jax.Array]
 """A function as described in `plmjax.layers.attention.backends`."""
@@ -32,7 +32,7 @@ these limits, in steps of `LEAST`.
 
 
 @flax.struct.dataclass
-class Exists(Condition):
+class Exists(MaskTerm):
     """A condition that the key belongs to the row, not to the padding of a band.
 
     first, end: the first position of the row and the position after its last; int scalars.
@@ -59,19 +59,19 @@ class Bands(NamedTuple):
     start: int
 
     @classmethod
-    def of(cls, visibility: Visibility, queries: int, keys: int) -> Self | None:
+    def of(cls, mask_terms: MaskTerms, queries: int, keys: int) -> Self | None:
         """Return the bands of rows whose window is known while the program is traced.
 
         Return None if bands save no computation.
         """
-        offsets = visibility.query_offset, visibility.key_offset
-        if None in visibility.reach or not all(isinstance(offset, int) for offset in offsets):
+        offsets = mask_terms.query_offset, mask_terms.key_offset
+        if None in mask_terms.reach or not all(isinstance(offset, int) for offset in offsets):
             return None
-        before, after = (max(limit, 0) for limit in visibility.reach)
+        before, after = (max(limit, 0) for limit in mask_terms.reach)
         size = min(LEAST * max(1, math.ceil(max(before, after) / LEAST)), MOST)
         left, right = math.ceil(before / size), math.ceil(after / size)
         width = (left + 1 + right) * size
-        start = visibility.query_offset - visibility.key_offset - left * size
+        start = mask_terms.query_offset - mask_terms.key_offset - left * size
         return cls(size, math.ceil(queries / size), width, start) if width < keys else None
 
     @property
@@ -98,7 +98,7 @@ class Bands(NamedTuple):
 
 
 def within_reach(backend: Backend) -> Backend:
-    """Return `backend` with computation limited to the window of a `Visibility`, if its reach is known.
+    """Return `backend` with computation limited to the window of a `MaskTerms`, if its reach is known.
 
     For a query that sees no key, such as padding, the result is a mean of the values of its band, not of its whole row.
     """
@@ -108,17 +108,17 @@ def within_reach(backend: Backend) -> Backend:
         query: jax.Array,
         key: jax.Array,
         value: jax.Array,
-        visibility: Visibility,
-        terms: tuple[ScoreTerm, ...],
+        mask_terms: MaskTerms,
+        terms: tuple[BiasTerm, ...],
         rate: float,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
-        bands = Bands.of(visibility, query.shape[1], key.shape[1])
+        bands = Bands.of(mask_terms, query.shape[1], key.shape[1])
         if bands is None:
-            return backend(query, key, value, visibility, terms, rate, dropout_key)
-        first = visibility.key_offset
+            return backend(query, key, value, mask_terms, terms, rate, dropout_key)
+        first = mask_terms.key_offset
         around = 0, bands.blocks * bands.size, bands.start, bands.keys
-        all_bands = visibility.also(Exists(first, first + key.shape[1])).placed(*around)
+        all_bands = mask_terms.also(Exists(first, first + key.shape[1])).placed(*around)
         placed_terms = tuple(term.placed(*around) for term in terms)
 
         def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:  # [B size N H], [B width N H] twice -> [B size N H]

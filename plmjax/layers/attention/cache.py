@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.cache import Cache
-from plmjax.contracts.visibility import Causal, KeyMask, Visibility
+from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms
 from plmjax.layers.attention.multi_head import KeyValues
 
 AXES = ("layers", "batch", "heads", "head", "length")
@@ -61,12 +61,12 @@ class KeyValueCache(Cache):
         before = jnp.sum(self.key_mask, axis=1, keepdims=True)
         return jnp.maximum(before + jnp.cumsum(attention_mask, axis=1) - 1, 0).astype(jnp.int32)
 
-    def visibility(self, prefix_lengths: jax.Array | None = None) -> Visibility:
+    def mask_terms(self, prefix_lengths: jax.Array | None = None) -> MaskTerms:
         """Return the tokens that new tokens see.
 
         Each sees the tokens of the cache and the new tokens up to itself.
         """
-        return Visibility((KeyMask(self.key_mask), Causal(prefix_lengths)), query_offset=self.length)
+        return MaskTerms((KeyMask(self.key_mask), Causal(prefix_lengths)), query_offset=self.length)
 
     def update(self, layer: jax.Array, new: KeyValues) -> Self:
         """Write a layer's keys and values of T new tokens, [B T N H], and return the cache."""

@@ -1,7 +1,7 @@
 """Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762).
 
 One function serves self-attention, cross-attention, a memory and cached decoding. Queries attend to projected keys and
-values from any source. A `Visibility` defines the keys that each query sees. A backend of
+values from any source. A `MaskTerms` defines the keys that each query sees. A backend of
 `plmjax.layers.attention.backends`, chosen by `Execution.attention`, computes the product.
 """
 
@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.recording import record
 from plmjax.layers.dropout import Dropout
@@ -75,8 +75,8 @@ class MultiHeadAttention(nn.Module):
         self,
         queries: jax.Array,
         source: jax.Array,
-        visibility: Visibility | None = None,
-        terms: tuple[ScoreTerm, ...] = (),
+        mask_terms: MaskTerms | None = None,
+        terms: tuple[BiasTerm, ...] = (),
         *,
         deterministic: bool,
     ) -> jax.Array:
@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         The queries are [B T D] and the result is [B T D]. The other arguments are those of `attend`.
         """
         query = self._scaled_query(queries)
-        return self._attend(query, self.key_values(source), visibility, terms, deterministic)
+        return self._attend(query, self.key_values(source), mask_terms, terms, deterministic)
 
     def key_values(self, source: jax.Array, value_source: jax.Array | None = None) -> KeyValues:
         """Project [B S ...] to the keys and values of `attend`.
@@ -99,8 +99,8 @@ class MultiHeadAttention(nn.Module):
         self,
         queries: jax.Array,
         key_values: KeyValues,
-        visibility: Visibility | None = None,
-        terms: tuple[ScoreTerm, ...] = (),
+        mask_terms: MaskTerms | None = None,
+        terms: tuple[BiasTerm, ...] = (),
         *,
         deterministic: bool,
     ) -> jax.Array:
@@ -108,14 +108,14 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             queries: [B T D].
-            visibility: the keys that each query sees; None: all keys.
+            mask_terms: the keys that each query sees; None: all keys.
             terms: terms added to the scores, such as relative positions.
             deterministic: disables dropout.
 
         Returns:
             [B T D].
         """
-        return self._attend(self._scaled_query(queries), key_values, visibility, terms, deterministic)
+        return self._attend(self._scaled_query(queries), key_values, mask_terms, terms, deterministic)
 
     def _scaled_query(self, queries: jax.Array) -> jax.Array:
         return self._scaled(self.query(queries))
@@ -129,19 +129,19 @@ class MultiHeadAttention(nn.Module):
         self,
         query: jax.Array,
         key_values: KeyValues,
-        visibility: Visibility | None,
-        terms: tuple[ScoreTerm, ...],
+        mask_terms: MaskTerms | None,
+        terms: tuple[BiasTerm, ...],
         deterministic: bool,
     ) -> jax.Array:
-        record(self.name, lambda: weights(query, key_values.keys, visibility or Visibility(), terms))
-        return self.output(self._context(query, key_values, visibility, terms, deterministic))
+        record(self.name, lambda: weights(query, key_values.keys, mask_terms or MaskTerms(), terms))
+        return self.output(self._context(query, key_values, mask_terms, terms, deterministic))
 
     def _context(
         self,
         query: jax.Array,
         key_values: KeyValues,
-        visibility: Visibility | None,
-        terms: tuple[ScoreTerm, ...],
+        mask_terms: MaskTerms | None,
+        terms: tuple[BiasTerm, ...],
         deterministic: bool,
     ) -> jax.Array:
         """Attend from scaled queries, [B T N H] -> [B T N H]."""
@@ -149,7 +149,7 @@ class MultiHeadAttention(nn.Module):
             query,
             key_values.keys,
             key_values.values,
-            visibility or Visibility(),
+            mask_terms or MaskTerms(),
             terms,
             self.dropout,
             self.probability_dropout.key(deterministic),

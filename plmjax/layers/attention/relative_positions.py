@@ -17,10 +17,10 @@ import numpy as np
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.bias_terms import BiasTerm, ScoreArray
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.parameters import as_bias
-from plmjax.contracts.score_terms import ScoreArray, ScoreTerm
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
 
 
@@ -41,7 +41,7 @@ class RelativePositions(nn.Module):
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(self, visibility: Visibility, queries: int, keys: int) -> ScoreTerm:
+    def __call__(self, mask_terms: MaskTerms, queries: int, keys: int) -> BiasTerm:
         """Return the term for `queries` queries and `keys` keys.
 
         If a layer computes all its scores at once, the term is an array, made once for all layers. Otherwise a backend
@@ -50,13 +50,13 @@ class RelativePositions(nn.Module):
         init = as_bias(self.init, (None, "heads"))
         table = self.param("embedding", init, (self.buckets, self.heads))
         term = DistanceScores(table, self.both_sides, self.largest)
-        if not self.execution.at_once or None not in visibility.reach:
+        if not self.execution.at_once or None not in mask_terms.reach:
             return term
-        return ScoreArray(term.of_positions(visibility.query_positions(queries), visibility.key_positions(keys)))
+        return ScoreArray(term.of_positions(mask_terms.query_positions(queries), mask_terms.key_positions(keys)))
 
 
 @flax.struct.dataclass
-class DistanceScores(ScoreTerm):
+class DistanceScores(BiasTerm):
     """The numbers of each head for the distance of a key from its query.
 
     table: float32 [buckets N]. both_sides, largest: as in `RelativePositions`.

@@ -27,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.attention_arrays import axes, placed
-from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.layers.attention import row_rotation
-from plmjax.layers.mesh_places import pieces
+from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.product import float32_product
 
 
@@ -52,13 +52,13 @@ def copied(vectors: jax.Array, rows: int) -> jax.Array:
     Each part projects its own. Otherwise the devices would add up the gradient of the projected vectors, [R N H], in
     every layer.
     """
-    (parts,) = pieces((rows,), ("batch",))
+    (parts,) = shard_counts((rows,), ("batch",))
     vectors = jnp.broadcast_to(vectors, (parts, *vectors.shape))
     return nn.with_logical_constraint(vectors, ("batch", None, None))
 
 
 @flax.struct.dataclass
-class ContentBias(ScoreTerm):
+class ContentBias(BiasTerm):
     """u . k_j, the same for all queries.
 
     vectors: u, float32 [N H], multiplied by the scale of the queries.
@@ -75,7 +75,7 @@ class ContentBias(ScoreTerm):
 
 
 @flax.struct.dataclass
-class PositionalScores(ScoreTerm):
+class PositionalScores(BiasTerm):
     """(q_i + v) . r[i - j]: by the indices of queries and keys in their rows, not by their positions.
 
     vectors: v, float32 [N H], multiplied by the scale of the queries.

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.mesh_places import places
+from plmjax.layers.partitioning import partition_spec
 
 LANES, SUBLANES = 128, 8
 """Number of columns and of rows of a register."""
@@ -52,7 +52,7 @@ def _rotated(x: jax.Array, step: int, interpret: bool) -> jax.Array:
     mesh, kernel = jax.sharding.get_abstract_mesh(), functools.partial(_kernel, step=step, interpret=interpret)
     if mesh.empty or mesh.size == 1:
         return kernel(x)
-    divided = places(x.shape, ("batch", "heads"))
+    divided = partition_spec(x.shape, ("batch", "heads"))
     return jax.shard_map(kernel, in_specs=divided, out_specs=divided, check_vma=False)(x)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.contracts.visibility import EXCLUDED
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.layers.attention.recording import CROSS, record
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.product import float32_product

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.scores import TokenScores
-from plmjax.layers.mesh_places import pieces
+from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 MARGIN = 2.0
@@ -133,7 +133,7 @@ def _tail_cross_entropy(
 
     share: the capacity, as a share of the positions of each device.
     """
-    (devices,) = pieces((len(hidden),), ("batch",))
+    (devices,) = shard_counts((len(hidden),), ("batch",))
     grouped = (x.reshape(devices, -1, *x.shape[2:]) for x in (hidden, targets, asked))
     nats, hits = _cross_entropy(share, tail, *grouped)
     return nats.reshape(targets.shape), hits.reshape(targets.shape)

@@ -23,7 +23,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.errors import UserError
-from plmjax.layers.mesh_places import with_all_rows
+from plmjax.layers.partitioning import with_all_rows
 from plmjax.layers.words.adaptive_scores import AdaptiveScores, Cluster, tail_capacity
 from plmjax.layers.words.embeddings import check_ids
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.scores import TokenScores
-from plmjax.layers.mesh_places import pieces
+from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.product import float32_product
 
 CHUNK = 2**26
@@ -142,7 +142,7 @@ def _in_chunks(
     rows, length, features = scores.hidden.shape
     vocabulary, dtype = len(scores.table), scores.hidden.dtype
     of_other = smoothing / max(vocabulary - 1, 1)  # a token other than the target
-    devices, parts = pieces((rows, vocabulary), ("batch", "vocab"))
+    devices, parts = shard_counts((rows, vocabulary), ("batch", "vocab"))
     of_position = rows // devices * vocabulary // parts
     chunks = min(length, math.ceil(length * of_position / _chunk()))
     table = nn.with_logical_constraint(scores.table.astype(dtype), ("vocab", None))

@@ -189,12 +189,12 @@ SYSTEM = declare(
         Kind.ENCODER_DECODER,
         {
             Purpose.PRETRAINING: BartForConditionalGeneration,
-            Purpose.WRITING: BartForConditionalGeneration,
-            Purpose.TEXT_TO_TEXT: BartForConditionalGeneration,
+            Purpose.CAUSAL_LM: BartForConditionalGeneration,
+            Purpose.SEQ2SEQ: BartForConditionalGeneration,
             Purpose.ENCODING: BartModel,
             Purpose.EMBEDDING: BartModel,
-            Purpose.TEXT_LABELS: BartForSequenceClassification,
-            Purpose.ANSWERS: QuestionAnswering,
+            Purpose.SEQUENCE_CLASSIFICATION: BartForSequenceClassification,
+            Purpose.QUESTION_ANSWERING: QuestionAnswering,
         },
         name="bart",
         template=lambda config: Template("cls A sep", "cls A sep sep B sep", "last"),  # <s> A </s></s> B </s>

@@ -25,8 +25,8 @@ import flax.linen as nn
 import jax
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.normalization import LayerNorm
@@ -93,12 +93,12 @@ class SourceEncoder(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def __call__(
-        self, input_ids: jax.Array, positions: jax.Array, visibility: Visibility, *, deterministic: bool
+        self, input_ids: jax.Array, positions: jax.Array, mask_terms: MaskTerms, *, deterministic: bool
     ) -> jax.Array:
         """Map int [B S] twice to [B S D]."""
         x = self.dropout(self.layer_norm(self.words(input_ids) + self.positions(positions)), deterministic)
         depth = self.config.source_layers
-        last, _ = encoded(self.layers, depth, self.execution, x, visibility, deterministic=deterministic)
+        last, _ = encoded(self.layers, depth, self.execution, x, mask_terms, deterministic=deterministic)
         return last
 
 
@@ -116,11 +116,11 @@ class BartBehindEncoder(BartModel):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        words = self.source_encoder(input_ids, rows.positions, rows.visibility, deterministic=deterministic)
+        words = self.source_encoder(input_ids, rows.positions, rows.mask_terms, deterministic=deterministic)
         x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(rows.positions, self.config.longest)))
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         x = self.dropout(x, deterministic)
-        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.visibility, **how)
+        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **how)
 
 
 class BartForTranslation(BartForConditionalGeneration):
@@ -146,8 +146,8 @@ SYSTEM = declare(
         BartTranslationConfig,
         Kind.ENCODER_DECODER,
         {
-            Purpose.WRITING: BartForTranslation,
-            Purpose.TEXT_TO_TEXT: BartForTranslation,
+            Purpose.CAUSAL_LM: BartForTranslation,
+            Purpose.SEQ2SEQ: BartForTranslation,
             Purpose.ENCODING: BartModel,
         },
         name=bart.SYSTEM.name,

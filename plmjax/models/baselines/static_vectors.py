@@ -183,8 +183,8 @@ SYSTEM = declare(
         {
             Purpose.ENCODING: StaticVectors,
             Purpose.EMBEDDING: StaticVectors,
-            Purpose.TEXT_LABELS: StaticVectorsForSequenceClassification,
-            Purpose.CHOICES: StaticVectorsForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: StaticVectorsForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: StaticVectorsForMultipleChoice,
             **TOKEN_HEADS,
         },
         name="static_vectors",

@@ -29,9 +29,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.attention.recording import OWN, record, recorded
 from plmjax.layers.dropout import Dropout
@@ -269,7 +269,7 @@ SYSTEM = declare(
         {
             Purpose.ENCODING: _encoder,
             Purpose.EMBEDDING: _encoder,
-            Purpose.TEXT_LABELS: BiattentiveForSequenceClassification,
+            Purpose.SEQUENCE_CLASSIFICATION: BiattentiveForSequenceClassification,
         },
         template=cove.SYSTEM.template,
         parts=_parts,

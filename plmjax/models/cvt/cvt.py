@@ -364,7 +364,7 @@ SYSTEM = declare(
     System(
         CvtConfig,
         Kind.ENCODER,
-        {Purpose.VIEWS: CvtForTasks, Purpose.ENCODING: Cvt, Purpose.TOKEN_LABELS: TokenClassification},
+        {Purpose.MULTI_VIEW: CvtForTasks, Purpose.ENCODING: Cvt, Purpose.TOKEN_CLASSIFICATION: TokenClassification},
         name="cvt",
         reads=("input_ids", "characters"),
         template=lambda config: Template("A", "A B"),

@@ -28,8 +28,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.parameters import as_scale
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection

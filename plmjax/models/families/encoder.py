@@ -13,10 +13,10 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import Window
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Window
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
@@ -217,7 +217,7 @@ class EncoderDecoderModel(nn.Module):
             encoded, encoder_states = self._encoded(input_ids, source, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
-        seen = Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids)
+        seen = MaskTerms.of_rows(attention_mask, segment_ids, decoder_segment_ids)
         with recorded(output_attentions) as of_target:
             output = self._decoded(decoder_input_ids, rows, encoded, seen, **how)
         return output.replace(
@@ -255,7 +255,7 @@ class EncoderDecoderModel(nn.Module):
         Raises as `__call__`.
         """
         rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
-        seen = source.key_values, source.visibility()
+        seen = source.key_values, source.mask_terms()
         return self._decoded(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
 
     def _source(
@@ -288,7 +288,7 @@ class EncoderDecoderModel(nn.Module):
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: Visibility,
+        of_source: MaskTerms,
         *,
         deterministic: bool,
         output_hidden_states: bool,

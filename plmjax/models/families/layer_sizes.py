@@ -72,8 +72,8 @@ def joined(rest: Mapping[str, np.ndarray], layers: Sequence[Layer], config: Enco
     }
 
 
-class EncoderParts:
-    """The removable heads and features of an encoder with the layers of BERT (`RemovableParts`)."""
+class PrunableEncoder:
+    """The removable heads and features of an encoder with the layers of BERT (`Prunable`)."""
 
     def sizes(self, config: EncoderConfig) -> tuple[tuple[int, int], ...]:
         """Return the number of heads and of features of each layer."""

@@ -201,5 +201,5 @@ class QuestionAnswering(nn.Module):
         return x
 
 
-TOKEN_HEADS = {Purpose.TOKEN_LABELS: TokenClassification, Purpose.ANSWERS: QuestionAnswering}
+TOKEN_HEADS = {Purpose.TOKEN_CLASSIFICATION: TokenClassification, Purpose.QUESTION_ANSWERING: QuestionAnswering}
 """The heads for single tokens of an encoder that sees both sides of each token."""

@@ -185,6 +185,6 @@ class CausalBranches(nn.Module):
         key_values, cache = with_past(self.attention.key_values(distant), cache, layer)
         inputs = self.convolution.inputs(near, rows.mask)
         window, cache = with_past_inputs(inputs, cache, layer, self.kernel_size)
-        distant = attend(distant, key_values, rows.visibility)
+        distant = attend(distant, key_values, rows.mask_terms)
         near = convolution(inputs, window, rows.segment_ids, self.kernel_size - 1)
         return jnp.concatenate([distant, near], axis=-1), cache

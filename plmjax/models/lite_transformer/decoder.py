@@ -239,7 +239,7 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: LiteTransformerForCausalLM,
-            Purpose.WRITING: LiteTransformerForCausalLM,
+            Purpose.CAUSAL_LM: LiteTransformerForCausalLM,
             Purpose.ENCODING: LiteTransformerDecoderModel,
             Purpose.EMBEDDING: LiteTransformerDecoderModel,
         },

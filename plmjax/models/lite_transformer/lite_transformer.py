@@ -29,10 +29,10 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.dropout import Dropout
@@ -175,7 +175,7 @@ class EncoderLayer(nn.Module):
         distant, near = jnp.split(x, 2, axis=-1)
         inputs, side = self.convolution.inputs(near, rows.mask), self.kernel_size // 2
         window = jnp.pad(inputs, ((0, 0), (side, side), (0, 0)))
-        distant = attention(distant, distant, rows.visibility)
+        distant = attention(distant, distant, rows.mask_terms)
         near = convolution(inputs, window, rows.segment_ids, side)
         x = self.attention_layer_norm(x + dropout(jnp.concatenate([distant, near], axis=-1)))
         x = nn.with_logical_constraint(x, ROW)
@@ -211,7 +211,7 @@ class DecoderLayer(CausalBranches):
         y: jax.Array,
         rows: DecoderRows,
         source: KeyValues,
-        of_source: Visibility,
+        of_source: MaskTerms,
         cache: LongShortCache | None,
         layer: jax.Array,
         *,
@@ -280,7 +280,7 @@ class LiteTransformerModel(TransformerModel):
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: Visibility,
+        of_source: MaskTerms,
         *,
         deterministic: bool,
         output_hidden_states: bool,
@@ -333,8 +333,8 @@ SYSTEM = declare(
         Kind.ENCODER_DECODER,
         {
             Purpose.PRETRAINING: LiteTransformerForConditionalGeneration,
-            Purpose.WRITING: LiteTransformerForConditionalGeneration,
-            Purpose.TEXT_TO_TEXT: LiteTransformerForConditionalGeneration,
+            Purpose.CAUSAL_LM: LiteTransformerForConditionalGeneration,
+            Purpose.SEQ2SEQ: LiteTransformerForConditionalGeneration,
             Purpose.ENCODING: LiteTransformerModel,
         },
         name="lite_transformer",

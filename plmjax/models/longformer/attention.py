@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.attention_arrays import axes
-from plmjax.contracts.visibility import Condition, KeyMask, Visibility, Window
+from plmjax.contracts.mask_terms import KeyMask, MaskTerm, MaskTerms, Window
 from plmjax.errors import UserError
 from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.bands import Bands
@@ -100,7 +100,7 @@ class Reading(NamedTuple):
 
 
 @flax.struct.dataclass
-class NearOrGlobal(Condition):
+class NearOrGlobal(MaskTerm):
     """A condition that the key is within the window of the query, or that it is a global token.
 
     The keys of a block are in columns that are no consecutive positions: first the global tokens, then the band.
@@ -162,13 +162,13 @@ class LongformerAttention(MultiHeadAttention):
         for step in np.unique(steps).tolist():
             heads = np.flatnonzero(steps == step)
             near = NearOrGlobal(jnp.arange(x.shape[1]), everywhere[:, None], side * step)
-            visibility = Visibility((KeyMask(reading.real), near, EverySoMany(step)))
-            found = found.at[:, heads].set(weights(query[:, :, heads], key[:, :, heads], visibility, ()))
+            mask_terms = MaskTerms((KeyMask(reading.real), near, EverySoMany(step)))
+            found = found.at[:, heads].set(weights(query[:, :, heads], key[:, :, heads], mask_terms, ()))
         found = jnp.where(reading.real[:, None, :, None], found, 0)
         if reading.tokens is None:
             return found
         query, keys = self._projected_for_global(x, reading.tokens)
-        own = weights(query, keys.keys, Visibility((KeyMask(reading.real),)), ())
+        own = weights(query, keys.keys, MaskTerms((KeyMask(reading.real),)), ())
         by_query = reading.tokens.replaced(jnp.moveaxis(found, 2, 1), jnp.moveaxis(own, 2, 1))  # [B T N T]
         return jnp.moveaxis(by_query, 1, 2)
 
@@ -194,7 +194,7 @@ class LongformerAttention(MultiHeadAttention):
     ) -> jax.Array:
         """Attend to the window and the global tokens, [B T N H] -> [B T N H]."""
         length, tokens, backend = query.shape[1], reading.tokens, BACKENDS[self.execution.attention]
-        window = Visibility((Window(reading.widest, reading.widest),))
+        window = MaskTerms((Window(reading.widest, reading.widest),))
         bands = Bands.of(window, length, length) or Bands(size=length, blocks=1, width=length, start=0)
         slots = 0 if tokens is None else tokens.positions.shape[1]
         everywhere = jnp.arange(slots + bands.width) < slots
@@ -212,9 +212,9 @@ class LongformerAttention(MultiHeadAttention):
             key, value, exists = band
             places = jnp.arange(-slots, bands.width) + bands.start + number * bands.size
             conditions = KeyMask(exists), NearOrGlobal(places, everywhere, side)
-            visibility = Visibility(conditions, query_offset=number * bands.size)
+            mask_terms = MaskTerms(conditions, query_offset=number * bands.size)
             own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
-            return backend(query, key, value, visibility, (), self.dropout, own_key)
+            return backend(query, key, value, mask_terms, (), self.dropout, own_key)
 
         parts = bands.cut_queries(query), *map(bands.cut_keys, (keys.keys, keys.values, reading.local))
         contexts = jax.lax.map(of_block, (jnp.arange(bands.blocks), *parts))
@@ -223,7 +223,7 @@ class LongformerAttention(MultiHeadAttention):
     def _of_global_tokens(self, x: jax.Array, reading: Reading, deterministic: bool) -> jax.Array:
         """Attend from the global tokens to all tokens, [B T D] -> [B G N H]."""
         query, keys = self._projected_for_global(x, reading.tokens)
-        return self._context(query, keys, Visibility((KeyMask(reading.real),)), (), deterministic)
+        return self._context(query, keys, MaskTerms((KeyMask(reading.real),)), (), deterministic)
 
     def _projected_for_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
         """Return the scaled queries of the global tokens, [B G N H], and the keys and values that they see."""

@@ -377,7 +377,7 @@ SYSTEM = declare(
         Kind.DECODER,
         {
             Purpose.PRETRAINING: LongformerDecoderForCausalLM,
-            Purpose.WRITING: LongformerDecoderForCausalLM,
+            Purpose.CAUSAL_LM: LongformerDecoderForCausalLM,
             Purpose.ENCODING: LongformerDecoderModel,
             Purpose.EMBEDDING: LongformerDecoderModel,
         },

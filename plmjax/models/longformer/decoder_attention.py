@@ -12,8 +12,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Causal, SameSegment, Visibility, Window
+from plmjax.contracts.bias_terms import BiasTerm
+from plmjax.contracts.mask_terms import Causal, MaskTerms, SameSegment, Window
 from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import record
@@ -110,7 +110,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         documents: Documents,
         table: jax.Array,
         biases: tuple[jax.Array, jax.Array],
-    ) -> tuple[jax.Array, jax.Array, jax.Array, Visibility, tuple[ScoreTerm, ...]]:
+    ) -> tuple[jax.Array, jax.Array, jax.Array, MaskTerms, tuple[BiasTerm, ...]]:
         """Return the queries, keys and values of some heads, [.. T/d n H], and what a backend of attention needs more.
 
         apart: d, the number of rows that a row is cut in.
@@ -123,7 +123,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         conditions = (places, Causal(), Window(self.window * step, 0), *([EverySoMany(step)] if step > 1 else []))
         u, v = (each[heads] * self.size**-0.5 for each in biases)
         terms = ContentBias(u), self._positional(table, v, heads, apart, step, query.shape[1], keys.shape[1])
-        return query, keys, values, Visibility(conditions, query_offset=memory), terms
+        return query, keys, values, MaskTerms(conditions, query_offset=memory), terms
 
     def _positional(
         self, table: jax.Array, v: jax.Array, heads: slice, apart: int, step: int, queries: int, keys: int

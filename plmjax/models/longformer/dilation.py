@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.attention_arrays import placed
-from plmjax.contracts.visibility import Condition
+from plmjax.contracts.mask_terms import MaskTerm
 
 
 @flax.struct.dataclass
-class EverySoMany(Condition):
+class EverySoMany(MaskTerm):
     """A condition that the distance of the key from the query divides by `step`."""
 
     step: int = flax.struct.field(pytree_node=False)

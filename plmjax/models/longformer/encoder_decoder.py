@@ -166,7 +166,7 @@ class LedModel(BartModel):
         if global_attention_mask is not None:
             chosen, slots = global_attention_mask > 0, self.config.max_global_tokens
         reading = Reading.of(real, chosen, slots, self.config.widest_window // 2)
-        return LedRows(rows.positions, rows.visibility, rows.mask, rows.segment_ids, reading)
+        return LedRows(rows.positions, rows.mask_terms, rows.mask, rows.segment_ids, reading)
 
     def _encoded(
         self, input_ids: jax.Array, rows: LedRows, *, deterministic: bool, output_hidden_states: bool
@@ -195,8 +195,8 @@ SYSTEM = declare(
         Kind.ENCODER_DECODER,
         {
             Purpose.PRETRAINING: LedForConditionalGeneration,
-            Purpose.WRITING: LedForConditionalGeneration,
-            Purpose.TEXT_TO_TEXT: LedForConditionalGeneration,
+            Purpose.CAUSAL_LM: LedForConditionalGeneration,
+            Purpose.SEQ2SEQ: LedForConditionalGeneration,
             Purpose.ENCODING: LedModel,
             Purpose.EMBEDDING: LedModel,
         },

@@ -34,9 +34,9 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
-from plmjax.contracts.visibility import Condition
 from plmjax.errors import UserError
 from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.projection import Projection
@@ -182,7 +182,7 @@ class LongformerConfig(RobertaConfig):
         )
 
     @property
-    def windows(self) -> tuple[Condition, ...]:
+    def windows(self) -> tuple[MaskTerm, ...]:
         """No condition of all layers: each layer has its window in its own attention."""
         return ()
 
@@ -398,10 +398,10 @@ SYSTEM = declare(
             Purpose.MASKED_TOKENS: LongformerForMaskedLM,
             Purpose.ENCODING: LongformerModel,
             Purpose.EMBEDDING: LongformerModel,
-            Purpose.TEXT_LABELS: LongformerForSequenceClassification,
-            Purpose.TOKEN_LABELS: TokenClassification,
-            Purpose.ANSWERS: LongformerForQuestionAnswering,
-            Purpose.CHOICES: LongformerForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: LongformerForSequenceClassification,
+            Purpose.TOKEN_CLASSIFICATION: TokenClassification,
+            Purpose.QUESTION_ANSWERING: LongformerForQuestionAnswering,
+            Purpose.MULTIPLE_CHOICE: LongformerForMultipleChoice,
         },
         name="longformer",
         template=roberta_template,

@@ -79,7 +79,7 @@ class TaggerConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
         check_ranges("model", self, filter_width=(0, self.max_characters_per_token))
-        check_choice("--start.tagger.cell", self.cell, tuple(CELLS))
+        check_choice("--weight_mapping.tagger.cell", self.cell, tuple(CELLS))
 
     named_entities = Size(
         "The paper's sizes for named entities: GRUs, of the characters too.",
@@ -143,8 +143,8 @@ class LanguageModelTaggerConfig(TaggerConfig):
         own, theirs = self.max_characters_per_token, self.language_model.max_characters_per_token
         if own != theirs:
             raise UserError(
-                f"Expected --start.tagger.max_characters_per_token {theirs}, as the language models read words, found "
-                f"{own}; set it."
+                f"Expected --weight_mapping.tagger.max_characters_per_token {theirs}, as the language models read "
+                f"words, found {own}; set it."
             )
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -309,7 +309,7 @@ def upon_language_models(config: type, name: str, encoder: type[TaggerModule]) -
     return System(
         config,
         Kind.ENCODER,
-        {Purpose.ENCODING: encoder, Purpose.TOKEN_LABELS: TokenClassification},
+        {Purpose.ENCODING: encoder, Purpose.TOKEN_CLASSIFICATION: TokenClassification},
         name=name,
         reads=("input_ids", "characters"),
         template=lambda config: config.language_model.template,
@@ -321,7 +321,7 @@ SYSTEM = declare(
     System(
         TaggerConfig,
         Kind.ENCODER,
-        {Purpose.ENCODING: Tagger, Purpose.TOKEN_LABELS: TokenClassification},
+        {Purpose.ENCODING: Tagger, Purpose.TOKEN_CLASSIFICATION: TokenClassification},
         name="tagger",
         reads=("input_ids", "characters"),
         template=lambda config: Template("A", "A B"),

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.bias_terms import BiasTerm
+from plmjax.contracts.mask_terms import MaskTerm, MaskTerms
 from plmjax.contracts.parameters import as_bias
-from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Condition, Visibility
 from plmjax.layers.attention.backends import weights
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import record
@@ -27,7 +27,7 @@ QUERY_STREAM = "query_stream"
 
 
 @flax.struct.dataclass
-class Precedes(Condition):
+class Precedes(MaskTerm):
     """A condition that the key precedes the query in the order of the prediction.
 
     ranks: int [B S], the place of each key in the order; several keys may have the same.
@@ -43,10 +43,10 @@ class Precedes(Condition):
 
 
 @flax.struct.dataclass
-class OrItself(Condition):
+class OrItself(MaskTerm):
     """A condition that another one holds, or that the key is the query itself: so every query sees a key."""
 
-    condition: Condition
+    condition: MaskTerm
 
     def change_axis(self, name: str, change: Any) -> Self:
         """Return a copy with changed arrays of the other condition."""
@@ -59,7 +59,7 @@ class OrItself(Condition):
 
 
 @flax.struct.dataclass
-class SegmentScores(ScoreTerm):
+class SegmentScores(BiasTerm):
     """(q_i + w) . s, with one s for keys of the query's segment and another one for all other keys (section 2.5).
 
     vectors: w, float32 [N H], multiplied by the scale of the queries.
@@ -92,8 +92,8 @@ class Reading(NamedTuple):
 
     distances: jax.Array
     types: tuple[jax.Array, jax.Array] | None
-    content: Visibility
-    query: Visibility
+    content: MaskTerms
+    query: MaskTerms
     targets: jax.Array | None
 
 
@@ -112,7 +112,7 @@ class TwoStreamAttention(MultiHeadAttention):
         of_segments = nn.with_logical_partitioning(init, (None, "heads", "head"))
         self.segments = self.param("segments", of_segments, (2, *heads))
 
-    def terms(self, reading: Reading, queries: int) -> tuple[ScoreTerm, ...]:
+    def terms(self, reading: Reading, queries: int) -> tuple[BiasTerm, ...]:
         """Return the terms of the scores for `queries` queries."""
         scale = 1.0 / math.sqrt(self.size)
         bias, table = scale * self.distance_bias, self.distance(reading.distances)
@@ -127,8 +127,8 @@ class TwoStreamAttention(MultiHeadAttention):
         queries: jax.Array,
         targets: jax.Array,
         key_values: KeyValues,
-        visibility: Visibility,
-        terms: tuple[ScoreTerm, ...],
+        mask_terms: MaskTerms,
+        terms: tuple[BiasTerm, ...],
         *,
         deterministic: bool,
     ) -> jax.Array:
@@ -138,9 +138,9 @@ class TwoStreamAttention(MultiHeadAttention):
         results are moved back.
         """
         moved = jnp.einsum("BPNH,BPT->BTNH", self._scaled_query(queries), targets)
-        context = self._context(moved, key_values, visibility, terms, deterministic)
+        context = self._context(moved, key_values, mask_terms, terms, deterministic)
         record(
             QUERY_STREAM,
-            lambda: jnp.einsum("BNTS,BPT->BNPS", weights(moved, key_values.keys, visibility, terms), targets),
+            lambda: jnp.einsum("BNTS,BPT->BNPS", weights(moved, key_values.keys, mask_terms, terms), targets),
         )
         return self.output(jnp.einsum("BTNH,BPT->BPNH", context, targets))

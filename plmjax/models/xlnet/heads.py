@@ -22,9 +22,9 @@ import jax.numpy as jnp
 
 from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.projection import Projection

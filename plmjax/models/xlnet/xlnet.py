@@ -46,13 +46,13 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Visibility
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.attention.relative_shift import distances
@@ -392,13 +392,13 @@ def _visibilities(
     ranks: jax.Array | None,
     memory: XlnetMemory | None,
     input_ids: jax.Array,
-) -> tuple[Visibility, Visibility]:
+) -> tuple[MaskTerms, MaskTerms]:
     """Return the keys that the content stream sees, and those that the query stream sees; arguments as in the model."""
     before = 0 if memory is None else memory.mask.shape[1]
     mask = attention_mask
     if memory is not None:
         mask = jnp.concatenate([memory.mask, jnp.ones_like(input_ids) if mask is None else mask], axis=1)
-    query = Visibility.of_rows(mask, segment_ids).replace(query_offset=before)
+    query = MaskTerms.of_rows(mask, segment_ids).replace(query_offset=before)
     content = query.replace(conditions=tuple(map(OrItself, query.conditions)))
     if ranks is None:
         return content, query
@@ -442,8 +442,8 @@ SYSTEM = declare(
             Purpose.PRETRAINING: XlnetForPreTraining,
             Purpose.ENCODING: XlnetModel,
             Purpose.EMBEDDING: XlnetModel,
-            Purpose.TEXT_LABELS: XlnetForSequenceClassification,
-            Purpose.CHOICES: XlnetForMultipleChoice,
+            Purpose.SEQUENCE_CLASSIFICATION: XlnetForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: XlnetForMultipleChoice,
             **TOKEN_HEADS,
             Purpose.ANSWER_SEARCH: XlnetForQuestionAnswering,
         },

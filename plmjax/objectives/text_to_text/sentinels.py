@@ -18,7 +18,7 @@ def check_sentinels(spans: int, vocabulary: Vocabulary) -> None:
 
 
 def spans_replaced(ids: jax.Array, hidden: jax.Array, real: jax.Array, vocabulary: Vocabulary) -> Stream:
-    """Replace each span of hidden tokens by a different sentinel and append the end token.
+    """Replace each span of masked tokens by a different sentinel and append the end token.
 
     ids int [N]; hidden and real bool [N]. As in `noise_span_to_unique_sentinel`: if a text has more spans than there
     are sentinels, the ids below the last sentinel serve as further ones.

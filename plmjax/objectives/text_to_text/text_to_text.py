@@ -1,6 +1,6 @@
 """The base of objectives that make a source and a target from one row of text, inside the jitted step.
 
-A row of consecutive tokens, such as `Blocks` gives, becomes two streams: the encoder's input and the decoder's targets.
+A row of consecutive tokens, such as `Chunks` gives, becomes two streams: the encoder's input and the decoder's targets.
 Their lengths follow from the length of the row, so every shape is known beforehand. If a stream's length is random, its
 rows are padded to the maximum length. The fields of a row are replaced by those of `PairedStreams`, and one is added to
 a batch:

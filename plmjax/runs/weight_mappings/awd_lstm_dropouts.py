@@ -4,13 +4,13 @@ import dataclasses
 from typing import Any
 
 from plmjax.errors import UserError
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.ulmfit import UlmfitConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class AwdLstmDropouts(Start):
+class AwdLstmDropouts(WeightMapping):
     """The checkpoint's AWD-LSTM with other dropouts, as an ULMFiT; the defaults are those of ULMFiT's classifier.
 
     Source: fastai text/models/awdlstm.py, `awd_lstm_clas_config`. fastai multiplies each of them by `drop_mult`.

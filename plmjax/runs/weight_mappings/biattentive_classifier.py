@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 
 
 @dataclasses.dataclass(frozen=True)
-class BiattentiveClassifier(Start):
+class BiattentiveClassifier(WeightMapping):
     """The biattentive network on the encoder of a translation model and its word embeddings, or on embeddings only.
 
     The checkpoint is a CoVe or, where `contextual` is false, any model with an embedding table.
@@ -28,7 +28,7 @@ class BiattentiveClassifier(Start):
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_ranges("start", self, size=FROM_1, dropout=SHARE)
+        check_ranges("weight_mapping", self, size=FROM_1, dropout=SHARE)
 
     def model(self, origin: Any) -> BiattentiveConfig:
         """Return the sizes of the embeddings and of the network.
@@ -41,7 +41,7 @@ class BiattentiveClassifier(Start):
         if self.contextual and not isinstance(origin, CoveConfig):
             raise UserError(
                 f"Expected a checkpoint of CoVe, found {type(origin).__name__}; name another one, or use only its "
-                f"word vectors with --start.contextual False."
+                f"word vectors with --weight_mapping.contextual False."
             )
         vectors = origin if self.contextual else FromTokenEmbeddings().model(origin)
         return BiattentiveConfig(vectors, self.size, dropout=self.dropout)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.errors import FROM_1, UserError, check_ranges
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
@@ -34,13 +34,13 @@ def _check_length(length: int, positions: int, name: str) -> None:
     """Raise UserError unless `positions` can be repeated to a row of `length` tokens."""
     if length % positions:
         raise UserError(
-            f"Expected --start.length to be a multiple of the {positions} positions of the {name}, which are repeated, "
-            f"found {length}; change it."
+            f"Expected --weight_mapping.length to be a multiple of the {positions} positions of the {name}, which are "
+            f"repeated, found {length}; change it."
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class LongformerFromRoberta(Start):
+class LongformerFromRoberta(WeightMapping):
     """A Longformer with the layers and the heads of a RoBERTa, whose positions are repeated until a row is full."""
 
     length: int = 4096
@@ -52,7 +52,7 @@ class LongformerFromRoberta(Start):
 
     def __post_init__(self) -> None:
         """Check the length."""
-        check_ranges("start", self, length=FROM_1)
+        check_ranges("weight_mapping", self, length=FROM_1)
 
     def model(self, origin: Any) -> LongformerConfig:
         """Return a Longformer of the same sizes.
@@ -77,7 +77,7 @@ class LongformerFromRoberta(Start):
 
 
 @dataclasses.dataclass(frozen=True)
-class LedFromBart(Start):
+class LedFromBart(WeightMapping):
     """An LED with the layers of a BART. The positions of its encoder are repeated until a source is full."""
 
     length: int = 16_384
@@ -89,7 +89,7 @@ class LedFromBart(Start):
 
     def __post_init__(self) -> None:
         """Check the length."""
-        check_ranges("start", self, length=FROM_1)
+        check_ranges("weight_mapping", self, length=FROM_1)
 
     def model(self, origin: Any) -> LedConfig:
         """Return an LED of the same sizes.
@@ -114,7 +114,7 @@ class LedFromBart(Start):
 
 
 @dataclasses.dataclass(frozen=True)
-class GlobalFromLocal(Start):
+class GlobalFromLocal(WeightMapping):
     """The checkpoint's Longformer, whose global projections begin as copies of its local ones.
 
     The masked language model has no global tokens, so that pretraining does not train these projections.
@@ -139,7 +139,7 @@ class GlobalFromLocal(Start):
 
 
 @dataclasses.dataclass(frozen=True)
-class WiderWindows(Start):
+class WiderWindows(WeightMapping):
     """The checkpoint's language model with wider windows, for the next stage of its training.
 
     No parameter depends on a window: distances are known by their sinusoids.
@@ -150,7 +150,7 @@ class WiderWindows(Start):
 
     def __post_init__(self) -> None:
         """Check the factor."""
-        check_ranges("start", self, factor=FROM_1)
+        check_ranges("weight_mapping", self, factor=FROM_1)
 
     def model(self, origin: Any) -> LongformerDecoderConfig:
         """Return the config with wider windows.

@@ -4,13 +4,13 @@ import dataclasses
 from typing import Any
 
 from plmjax.errors import UserError
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bart.translation import BartTranslationConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class NewSourceEncoder(Start):
+class NewSourceEncoder(WeightMapping):
     """The checkpoint's BART with a source encoder below it, whose parameters are initialized from the seed."""
 
     layers: int = 6

@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 from plmjax.errors import UserError
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 
 
 @dataclasses.dataclass(frozen=True)
-class PairsInBothOrders(Start):
+class PairsInBothOrders(WeightMapping):
     """The checkpoint's model, which now reads a pair in both orders and labels the sum of the two vectors."""
 
     def model(self, origin: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerConfig
 from plmjax.models.taglm import TaglmConfig
@@ -17,7 +17,7 @@ LANGUAGE_MODEL = "language_model"
 
 
 @dataclasses.dataclass(frozen=True)
-class FromLanguageModel(Start):
+class FromLanguageModel(WeightMapping):
     """A tagger on top of the checkpoint's language models; the tagger itself is initialized from the seed.
 
     The checkpoint is a model with a language model for each direction, such as ELMo, or such a tagger, which is taken
@@ -58,7 +58,7 @@ class FromLanguageModel(Start):
 
 
 @dataclasses.dataclass(frozen=True)
-class FromWordVectors(Start):
+class FromWordVectors(WeightMapping):
     """A tagger whose word embeddings are those of the checkpoint; all else is initialized from the seed.
 
     The checkpoint is any model with a table of words, such as word2vec or GloVe.

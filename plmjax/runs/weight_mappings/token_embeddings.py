@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class FromTokenEmbeddings(Start):
+class FromTokenEmbeddings(WeightMapping):
     """The rows of the checkpoint's token embedding table, as a model of static vectors.
 
     The checkpoint is any model with token embeddings, such as word2vec, GloVe, NNLM, CoVe or GPT-2.

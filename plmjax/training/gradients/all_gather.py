@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from plmjax.objectives.objective import Batch, LossInputs, LossSums
-from plmjax.parallel.shares import Shares
+from plmjax.parallel.parameter_shards import ParameterShards
 from plmjax.training.gradients import Gradient, Loss, Weights
 from plmjax.training.gradients.microbatches import accumulate
 
@@ -20,7 +20,7 @@ class AllGather:
     data_shards: number of shards of a microbatch along the mesh's data axis.
     """
 
-    shards: Shares
+    shards: ParameterShards
     carry_axes: Any
     microbatches: int
     data_shards: int

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.parameter_pieces import Piece
+from plmjax.contracts.sharded_parameter import ShardedParameter
 from plmjax.objectives.objective import Batch, LossInputs, LossSums
 from plmjax.parallel import sharding
+from plmjax.parallel.parameter_shards import ParameterShards
 from plmjax.parallel.rings import AXIS, Rings
-from plmjax.parallel.shares import Shares
 from plmjax.training.gradients import Gradient, Loss, Weights
 from plmjax.training.gradients.microbatches import accumulate
 
@@ -32,7 +32,7 @@ class RingExchange:
     microbatches: number of microbatches of a batch.
     """
 
-    shards: Shares
+    shards: ParameterShards
     carry_axes: Any
     microbatches: int
 
@@ -98,9 +98,9 @@ class Route:
     dimension: int
     first: int
 
-    def piece(self, value: jax.Array) -> Piece:
+    def piece(self, value: jax.Array) -> ShardedParameter:
         """Return the piece that this device has."""
-        return Piece(value, self.begin, self.finish)
+        return ShardedParameter(value, self.begin, self.finish)
 
     def begin(self, piece: jax.Array) -> jax.Array:
         """Return the blocks that the pieces of a line of devices make."""
@@ -146,11 +146,11 @@ def scatter(
         if not dimension:
             found[number] = jax.lax.psum(gradient.astype(dtype), AXIS)
         elif gradient.size > TOGETHER:
-            found[number] = rings.scatter_halves(gradient, dimension, dtype)
+            found[number] = rings.bidirectional_reduce_scatter(gradient, dimension, dtype)
         else:
             together.setdefault(dtype, []).append(number)
     for dtype, numbers in together.items():
         small = [gradients[number].astype(dtype) for number in numbers]
-        pieces = rings.scatter_together(small, [dimensions[number] for number in numbers])
+        pieces = rings.fused_reduce_scatter(small, [dimensions[number] for number in numbers])
         found |= zip(numbers, pieces, strict=True)
     return [found[number] for number in range(len(gradients))]

@@ -12,10 +12,10 @@ import numpy as np
 from plmjax.compression.distillation.distilled import TEACHER, Distillation
 from plmjax.contracts.execution import Execution
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
-from plmjax.objectives.wrapped import ADDED
+from plmjax.objectives.wrapper import ADDED
 from tests.families import STEPS
-from tests.strangers import experiments
 from tests.systems.modules import drawn, random_params
+from tests.third_party import experiments
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

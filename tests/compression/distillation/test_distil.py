@@ -18,7 +18,7 @@ from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
 from plmjax.data import pipeline
-from plmjax.experiment import Start
+from plmjax.experiment import WeightMapping
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
@@ -102,7 +102,7 @@ def test_students_of_a_task(method: str, options: list[str], task_run: Path, tmp
     terms = {"hidden_states_loss", "attention_scores_loss"} if "random" in options else {"soft_targets_loss"}
     assert {f"train/{term}" for term in terms} <= log(output).keys()
     found, own = (checkpoints.describe(checkpoints.find(run)).experiment for run in (output, task_run))
-    assert found.objective == own.objective and found.compression is None and found.start == Start()
+    assert found.objective == own.objective and found.compression is None and found.start == WeightMapping()
     settings = json.loads((output / "ancestry.json").read_text())["ancestors"][-1]["settings"]
     assert "teacher" not in settings
     if method == "soft_targets":

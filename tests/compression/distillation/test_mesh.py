@@ -15,7 +15,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
 from tests.families import STEPS
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 def trained(name: str, distillation: Distillation, mesh: tuple[int, int, int], accumulation: int) -> tuple:

@@ -22,7 +22,7 @@ from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.layers.words import embeddings
 from plmjax.objectives.objective import LossInputs, Objective
-from plmjax.objectives.wrapped import ADDED
+from plmjax.objectives.wrapper import ADDED
 from tests import products
 from tests.compression.distillation.pairs import Pair, pair
 from tests.families import STEPS

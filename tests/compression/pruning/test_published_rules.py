@@ -27,7 +27,7 @@ from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
 from plmjax.objectives.objective import LossInputs
-from plmjax.objectives.wrapped import ADDED, of_model
+from plmjax.objectives.wrapper import ADDED, of_model
 from plmjax.training.step import total_loss
 from tests.optional import torch, transformers
 

@@ -14,7 +14,7 @@ import pytest
 from plmjax.commands import cli
 from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.contracts.execution import SIMULATED, Execution
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.layers.attention.backends import BACKENDS
@@ -82,7 +82,7 @@ def published_loss(params: dict, thresholds: dict, batch: dict) -> tuple[jax.Arr
     x = words[batch["input_ids"]] + positions[batch["positions"]]
     x = layers.norm(x + types[batch["token_type_ids"]], "bert/embeddings/layer_norm")
     of, size = "bert/encoder/layers", CONFIG.hidden_size // CONFIG.num_attention_heads
-    seen = Visibility()
+    seen = MaskTerms()
     for layer in range(CONFIG.num_hidden_layers):
         query, key, value = (layers.linear(x, f"{of}/attention/{name}", layer) for name in ("query", "key", "value"))
         context = BACKENDS["dense"](query * (1 / np.sqrt(size)).astype(np.float32), key, value, seen, (), 0.0, None)

@@ -21,8 +21,8 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Phase
+from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
-from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask

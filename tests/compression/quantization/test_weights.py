@@ -10,8 +10,8 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.compression.quantization.weights import comparison, shared_axes, stored_form
+from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
-from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask

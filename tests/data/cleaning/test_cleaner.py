@@ -30,7 +30,7 @@ def test_report_counts_each_rule_with_examples(corpus, tokenizer, tmp_path, caps
     names = ["c4_lorem_ipsum", "c4_short_lines", "exact_duplicates"]
     dataset = prepare([corpus], "auto", tokenizer, output, clean=names, processes=1)
     report = json.loads((output / cleaning.REPORT).read_text())
-    assert cleaning.REPORT in json.loads((output / store.LEDGER).read_text())["other_files"]
+    assert cleaning.REPORT in json.loads((output / store.MANIFEST).read_text())["other_files"]
     lorem, short, exact = report["rules"]
     assert report["read"]["documents"] == 81 and report["kept"]["documents"] == 50
     assert lorem["dropped"]["documents"] == 1 and lorem["dropped"]["characters"] == len(JUNK)

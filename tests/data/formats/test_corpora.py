@@ -9,7 +9,7 @@ import pytest
 from plmjax.data import formats, text_files, text_size, tokenizers
 from plmjax.data.formats import corpora
 from plmjax.data.formats.corpora import CORPORA, SPLITS
-from plmjax.data.layouts import Blocks
+from plmjax.data.layouts import Chunks
 from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.preparation import prepare
 from tests.data.formats.published import BYTES, DECLARED, LETTERS, WIKITEXT, WORDS, write
@@ -73,7 +73,7 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, mo
     for split, expected in (("train", data[:train]), ("validation", data[train:950])):
         assert tokenizer.decode(joined(dataset, split, tokenizer)).encode() == expected
         assert dataset.split(split).documents == 1
-    rows = Blocks().rows(dataset, "validation", 16, tokenizer.vocabulary, seed=0)
+    rows = Chunks().rows(dataset, "validation", 16, tokenizer.vocabulary, seed=0)
     asked = rows.fields(np.arange(rows.count))["next_weights"]
     assert asked.sum() == 950 - train - 1  # each byte but the first
     text = JoinedText(dataset.split("validation"), -1)
@@ -112,7 +112,7 @@ def test_rows_of_several_documents_need_a_token_between_them(small, tmp_path):
     tokenizer = tokenizers.train("byte", 300, WIKITEXT.values(), tmp_path / "tokenizer")
     dataset = prepare([path], "wikitext-2", tokenizer, tmp_path / "dataset", progress=False)
     refused(
-        lambda: Blocks().rows(dataset, "train", 16, tokenizer.vocabulary, seed=0), "end or separator .. 2 documents"
+        lambda: Chunks().rows(dataset, "train", 16, tokenizer.vocabulary, seed=0), "end or separator .. 2 documents"
     )
 
 

@@ -137,5 +137,5 @@ def test_numbers_stay_with_their_documents_where_one_has_no_token(tmp_path, toke
         assert dataset.fields("train")["label"].tolist() == [0, 2, 3]
         expected = [tokenizer.encode(side) for side in ("eins", "drei", "vier")]
         assert texts_of(dataset, "train", "target") == expected
-        pieces = [piece for shard in dataset.ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+        pieces = [piece for shard in dataset.manifest["splits"]["train"]["shards"] for piece in shard["pieces"]]
         assert len(pieces) == (3 if piece_tokens else 1)

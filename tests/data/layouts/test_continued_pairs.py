@@ -13,16 +13,16 @@ class CountedDraws:
     """The draws of one row, as the layout makes them."""
 
     def __init__(self, seed, direction, number):
-        self.key = order.fold(order.fold(np.uint64(seed), direction), number)
+        self.key = order.fold_in(order.fold_in(np.uint64(seed), direction), number)
 
     def is_random(self, probability):
-        return bool(order.chance(order.fold(self.key, continued_pairs._IS_RANDOM), probability)[0])
+        return bool(order.bernoulli(order.fold_in(self.key, continued_pairs._IS_RANDOM), probability)[0])
 
     def choice(self, places):
-        return places[int(order.below(order.fold(self.key, continued_pairs._CUT), len(places))[0])]
+        return places[int(order.randint(order.fold_in(self.key, continued_pairs._CUT), len(places))[0])]
 
     def begin(self, size):
-        draw = order.fold(self.key, continued_pairs._BEGIN)[0]
+        draw = order.fold_in(self.key, continued_pairs._BEGIN)[0]
         return int(float(draw >> np.uint64(11)) * 2.0**-53 * size)
 
 
@@ -112,7 +112,7 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
     rows = rows_of(write(tmp_path, texts, [], V), ContinuedPairs(), length)
     data, _ = joined(texts)
     begins = np.flatnonzero(np.r_[True, data[:-1] == WORDS.document_end])
-    batch, key = 6, order.fold(0, 0)
+    batch, key = 6, order.fold_in(0, 0)
     steps = rows.count // 2 // 3
     places, firsts = np.arange(batch), []
     for step in range(steps):
@@ -172,7 +172,7 @@ def test_synthetic_batches_have_the_layouts_fields(tmp_path):
 def test_a_batch_of_an_odd_size_reads_one_row_more_forward(tmp_path, batch):
     layout = ContinuedPairs()
     rows = rows_of(write(tmp_path, documents(12, V, seed=3), [], V), layout, 32)
-    steps = [rows.train(step, batch, np.arange(batch), order.fold(0, 0)) for step in range(4)]
+    steps = [rows.train(step, batch, np.arange(batch), order.fold_in(0, 0)) for step in range(4)]
     backwards = [False] * (batch // 2 + 1) + [True] * (batch // 2)
     assert rows.fields(steps[0])["backwards"].tolist() == backwards
     assert layout.synthetic(batch, 32, V, 0)["backwards"].tolist() == backwards

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import order
-from plmjax.data.layouts import Segments, segments
+from plmjax.data.layouts import SingleSegment, segments
 from tests.data.corpora import documents, write
 from tests.data.layouts.rows import WORDS, PythonDraws, V, all_fields, rows_of
 
@@ -19,19 +19,19 @@ class CountedDraws:
         self.seed = seed
 
     def begin(self, sentence):
-        self.key = order.fold(self.seed, sentence)
+        self.key = order.fold_in(self.seed, sentence)
 
     def is_short(self, probability):
-        return bool(order.chance(order.fold(self.key, segments._IS_SHORT), probability)[0])
+        return bool(order.bernoulli(order.fold_in(self.key, segments._IS_SHORT), probability)[0])
 
     def short_length(self, low, high):
-        return low + int(order.below(order.fold(self.key, segments._LENGTH), high - low + 1)[0])
+        return low + int(order.randint(order.fold_in(self.key, segments._LENGTH), high - low + 1)[0])
 
     def is_single(self, probability):
-        return bool(order.chance(order.fold(self.key, segments._IS_SINGLE), probability)[0])
+        return bool(order.bernoulli(order.fold_in(self.key, segments._IS_SINGLE), probability)[0])
 
     def coin(self, number):
-        return bool(order.chance(order.fold(self.key, segments._COINS + number), 0.5)[0])
+        return bool(order.bernoulli(order.fold_in(self.key, segments._COINS + number), 0.5)[0])
 
 
 def published(texts, longest, layout, draws):
@@ -90,13 +90,13 @@ def sequences(fields):
 @pytest.mark.parametrize(
     ("count", "sentences", "words", "longest", "layout"),
     [
-        (10, 30, 40, 64, Segments()),
-        (10, 30, 12, 128, Segments(single_probability=0.0)),  # sentences that are put in the first segment late
-        (8, 30, 40, 5, Segments()),  # the shortest row: two tokens
-        (12, 40, 400, 32, Segments(short_probability=0.5)),  # sentences far longer than the row
-        (40, 2, 9, 128, Segments()),  # one sentence a document: no second segment
-        (6, 60, 8, 512, Segments(single_probability=1.0)),
-        (6, 60, 30, 256, Segments(short_probability=1.0)),
+        (10, 30, 40, 64, SingleSegment()),
+        (10, 30, 12, 128, SingleSegment(single_probability=0.0)),  # sentences that are put in the first segment late
+        (8, 30, 40, 5, SingleSegment()),  # the shortest row: two tokens
+        (12, 40, 400, 32, SingleSegment(short_probability=0.5)),  # sentences far longer than the row
+        (40, 2, 9, 128, SingleSegment()),  # one sentence a document: no second segment
+        (6, 60, 8, 512, SingleSegment(single_probability=1.0)),
+        (6, 60, 30, 256, SingleSegment(short_probability=1.0)),
     ],
 )
 def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, words, longest, layout):
@@ -111,7 +111,7 @@ def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, wor
 @pytest.mark.nightly
 def test_has_the_published_distribution(tmp_path):
     """Numbers and lengths of sequences over 60 seeds agree with Python's generator within four standard errors."""
-    texts, layout = documents(30, V, seed=4), Segments(short_probability=0.2)
+    texts, layout = documents(30, V, seed=4), SingleSegment(short_probability=0.2)
     dataset = write(tmp_path, texts, [], V)
     seeds = range(60)
     found = [sequences(all_fields(rows_of(dataset, layout, 64, seed=seed))) for seed in seeds]
@@ -131,13 +131,15 @@ def test_has_the_published_distribution(tmp_path):
 @pytest.mark.parametrize("pack", [2, 4])
 def test_packed_segments_are_the_unpacked_ones(tmp_path, pack):
     dataset = write(tmp_path, documents(40, V, sentences=6), documents(4, V, seed=1), V)
-    single = rows_of(dataset, Segments(short_probability=0.5), 64)
-    packed = rows_of(dataset, Segments(short_probability=0.5, pack=pack), 64)
+    single = rows_of(dataset, SingleSegment(short_probability=0.5), 64)
+    packed = rows_of(dataset, SingleSegment(short_probability=0.5, pack=pack), 64)
     assert packed.count < 0.8 * single.count
     assert sorted(sequences(all_fields(packed))) == sorted(sequences(all_fields(single)))
 
 
 def test_held_out_segments_are_the_same_for_every_seed(dataset):
     for split in ("train", "validation"):
-        first, second = (sequences(all_fields(rows_of(dataset, Segments(), split=split, seed=seed))) for seed in (0, 1))
+        first, second = (
+            sequences(all_fields(rows_of(dataset, SingleSegment(), split=split, seed=seed))) for seed in (0, 1)
+        )
         assert (first == second) == (split == "validation")

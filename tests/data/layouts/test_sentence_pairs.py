@@ -16,39 +16,39 @@ class CountedDraws:
     """The draws of one (seed, pass, document), taken one by one where the project takes them by the array."""
 
     def __init__(self, seed, pass_, document):
-        self.document_key = order.fold(order.fold(seed, pass_), document)
+        self.document_key = order.fold_in(order.fold_in(seed, pass_), document)
         self.number = 2
 
     def next_pair(self):
-        self.key = order.fold(self.document_key, self.number)
+        self.key = order.fold_in(self.document_key, self.number)
         self.number += 1
         self.coins = {part: {"bits": [], "words": 0} for part in (pairs._A_FRONT, pairs._B_FRONT)}
 
     def is_short(self, probability):
-        return bool(order.chance(order.fold(self.document_key, 0), probability)[0])
+        return bool(order.bernoulli(order.fold_in(self.document_key, 0), probability)[0])
 
     def short_length(self, low, high):
-        return low + int(order.below(order.fold(self.document_key, 1), high - low + 1)[0])
+        return low + int(order.randint(order.fold_in(self.document_key, 1), high - low + 1)[0])
 
     def split_at(self, low, high):
-        return low + int(order.below(order.fold(self.key, pairs._SPLIT_AT), high - low + 1)[0])
+        return low + int(order.randint(order.fold_in(self.key, pairs._SPLIT_AT), high - low + 1)[0])
 
     def is_random(self, probability):
-        return bool(order.chance(order.fold(self.key, pairs._IS_RANDOM), probability)[0])
+        return bool(order.bernoulli(order.fold_in(self.key, pairs._IS_RANDOM), probability)[0])
 
     def is_swapped(self, probability):
-        return bool(order.chance(order.fold(self.key, pairs._IS_SWAPPED), probability)[0])
+        return bool(order.bernoulli(order.fold_in(self.key, pairs._IS_SWAPPED), probability)[0])
 
     def document(self, attempt, high):
-        return int(order.below(order.fold(self.key, pairs._DOCUMENT + attempt), high + 1)[0])
+        return int(order.randint(order.fold_in(self.key, pairs._DOCUMENT + attempt), high + 1)[0])
 
     def start(self, high):
-        return int(order.below(order.fold(self.key, pairs._START), high + 1)[0])
+        return int(order.randint(order.fold_in(self.key, pairs._START), high + 1)[0])
 
     def front(self, part):
         tossed = self.coins[part]
         if not tossed["bits"]:  # 64 more of them
-            bits = int(order.fold(order.fold(self.key, part), tossed["words"])[0])
+            bits = int(order.fold_in(order.fold_in(self.key, part), tossed["words"])[0])
             tossed["words"] += 1
             tossed["bits"] = list(f"{bits:064b}")
         return tossed["bits"].pop(0) == "1"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import packing, store
-from plmjax.data.layouts import Blocks, FullSentences, SentenceOrder, SentencePairs, sentence_pairs
+from plmjax.data.layouts import Chunks, FullSentences, SentenceOrder, SentencePairs, sentence_pairs
 from tests.data.corpora import assert_same, documents, write
 from tests.data.layouts.rows import TEXTS, WORDS, V, all_fields, rows_of
 from tests.data.mistakes import refused
@@ -122,7 +122,7 @@ def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp
 
 
 @pytest.mark.parametrize(
-    "layout", [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Blocks(), FullSentences()], ids=repr
+    "layout", [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Chunks(), FullSentences()], ids=repr
 )
 def test_pieces_of_any_size_give_the_same_rows(layout, tmp_path, monkeypatch):
     whole = write(tmp_path / "whole", TEXTS["train"], [], V, shards=1)

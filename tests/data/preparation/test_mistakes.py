@@ -68,13 +68,13 @@ OPTIONS = [
 @pytest.mark.parametrize(("options", "parts"), OPTIONS, ids=[str(options) for options, _ in OPTIONS])
 def test_options(options: dict[str, Any], parts: str, prepared, tmp_path: Path) -> None:
     refused(lambda: prepared(**options), parts)
-    assert not (tmp_path / "out" / store.LEDGER).exists()
+    assert not (tmp_path / "out" / store.MANIFEST).exists()
 
 
 def test_a_finished_dataset_of_something_else_is_kept(prepared, tmp_path: Path) -> None:
     settings = {"clean": ["c4_bad_words"], "bad_words": "words.txt"}
     prepared(**settings)
-    ledger = (tmp_path / "out" / store.LEDGER).read_bytes()
+    manifest = (tmp_path / "out" / store.MANIFEST).read_bytes()
     other = tokenizers.train("word", 100, [document(0)], tmp_path / "other")
     for changed, named in (
         ({"tokenizer": other}, "tokenizer"),
@@ -90,7 +90,7 @@ def test_a_finished_dataset_of_something_else_is_kept(prepared, tmp_path: Path) 
         ({"clean": (), "bad_words": ""}, "cleaning"),
     ):
         refused(lambda changed=changed: prepared(**settings | changed), f"another .. {named} .. name another output")
-    assert (tmp_path / "out" / store.LEDGER).read_bytes() == ledger
+    assert (tmp_path / "out" / store.MANIFEST).read_bytes() == manifest
 
 
 def test_a_folder_of_others_is_left_alone(prepared, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_full_disk(prepared, tmp_path: Path, monkeypatch, number: int, found: 
 
     monkeypatch.setattr(store.ShardWriter, "extend", full)
     refused(prepared, f"room for the dataset in {tmp_path / 'out'} .. {found}")
-    assert not (tmp_path / "out" / store.LEDGER).exists()
+    assert not (tmp_path / "out" / store.MANIFEST).exists()
 
 
 def test_an_error_of_a_document_reaches_the_user(prepared, tmp_path: Path, monkeypatch) -> None:
@@ -123,7 +123,7 @@ def test_an_error_of_a_document_reaches_the_user(prepared, tmp_path: Path, monke
 )
 def test_a_damaged_ledger(contents: str, prepared, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / store.LEDGER).write_text(contents)
+    (tmp_path / "out" / store.MANIFEST).write_text(contents)
     refused(prepared, "a damaged one; remove the folder")
 
 
@@ -153,7 +153,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("changes", "named"), CHANGES, ids=[f"{n} {named}" for n, (_, named) in enumerate(CHANGES)])
 def test_what_either_of_two_datasets_has_alone_is_a_difference(changes: dict[str, Any], named: str, tmp_path) -> None:
-    ledger = {"sources": SOURCES, "description": KNOWN["description"], "tokenizer": {"fingerprint": "f00d"}}
-    (tmp_path / store.LEDGER).write_text(json.dumps(ledger))
+    manifest = {"sources": SOURCES, "description": KNOWN["description"], "tokenizer": {"fingerprint": "f00d"}}
+    (tmp_path / store.MANIFEST).write_text(json.dumps(manifest))
     refused(lambda: output_folder.is_finished(tmp_path, **KNOWN | changes), f"another {named};")
     assert output_folder.digest(**KNOWN | changes) != output_folder.digest(**KNOWN)

@@ -24,8 +24,8 @@ WORDS = SimpleNamespace(fingerprint="f00d")
 
 
 def test_a_file_that_was_moved_is_the_same_text(tmp_path: Path) -> None:
-    ledger = {"sources": SOURCES, "description": DESCRIPTION, "tokenizer": {"fingerprint": "f00d"}}
-    (tmp_path / store.LEDGER).write_text(json.dumps(ledger))
+    manifest = {"sources": SOURCES, "description": DESCRIPTION, "tokenizer": {"fingerprint": "f00d"}}
+    (tmp_path / store.MANIFEST).write_text(json.dumps(manifest))
     moved = [source | {"path": f"elsewhere/{source['path']}"} for source in SOURCES]
     # The folder holds no sound dataset, so that it is made again; its text is no other one.
     assert not output_folder.is_finished(tmp_path, moved, DESCRIPTION, WORDS)
@@ -38,7 +38,7 @@ def test_a_file_that_was_moved_is_the_same_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("begun", "units_stay"), [("same", True), ("other", False)])
 def test_units_of_the_same_stay_and_all_other_files_of_a_preparation_are_removed(begun, units_stay, tmp_path) -> None:
     (tmp_path / output_folder.BEGUN).write_text(json.dumps({"made_from": begun}) + "\n")
-    written = ("corpus-train.tfrecord-00011", "train.text.sentences.npy", "ledger.json.writing")
+    written = ("corpus-train.tfrecord-00011", "train.text.sentences.npy", "manifest.json.writing")
     for name in (*written, *store.TFDS_METADATA):
         (tmp_path / name).write_text("x")
     for name in ("tokenizer", "checked", files.FOLDER):
@@ -104,7 +104,7 @@ def test_a_piece_ends_with_the_document_that_reaches_its_size_in_all_streams(tok
     options = {"streams": {name: name for name in counts}, "fields": ["n"], "validation": 0, "progress": False}
     for size, documents in ((10, [2, 2, 1]), (11, [3, 1, 1]), (29, [5]), (30, [5]), (None, [5])):
         dataset = prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / str(size), piece_tokens=size, **options)
-        (shard,) = dataset.ledger["splits"]["train"]["shards"]
+        (shard,) = dataset.manifest["splits"]["train"]["shards"]
         assert [piece["source/document_lengths"][1] for piece in shard["pieces"]] == documents
         assert [np.diff(dataset.split("train", name).document_tokens).tolist() for name in counts] == [*counts.values()]
         assert dataset.fields("train")["n"].tolist() == [0, 1, 2, 3, 4]

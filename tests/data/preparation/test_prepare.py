@@ -41,8 +41,8 @@ def units(corpus, monkeypatch):
 ALONE = {"processes": 1, "progress": False}
 
 
-def ledger(folder: Path) -> dict:
-    return json.loads((folder / store.LEDGER).read_text())
+def manifest(folder: Path) -> dict:
+    return json.loads((folder / store.MANIFEST).read_text())
 
 
 def stop(*arguments):
@@ -96,8 +96,10 @@ def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkey
     monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=4000, shard_tokens=3000))
     for processes in (1, 2):
         prepare([corpus], "auto", tokenizer, tmp_path / str(processes), processes=processes, progress=False)
-    assert ledger(tmp_path / "1") == ledger(tmp_path / "2")  # the checksums of all files stand in it
-    *full, last = (shard["streams"]["text"]["tokens"] for shard in ledger(tmp_path / "1")["splits"]["train"]["shards"])
+    assert manifest(tmp_path / "1") == manifest(tmp_path / "2")  # the checksums of all files stand in it
+    *full, last = (
+        shard["streams"]["text"]["tokens"] for shard in manifest(tmp_path / "1")["splits"]["train"]["shards"]
+    )
     assert len(full) > 1 and all(3000 <= tokens < 5000 for tokens in full) and last < 5000
 
 
@@ -108,8 +110,8 @@ def test_units_are_the_same_on_any_number_of_processes(units, tokenizer, tmp_pat
         output = tmp_path / str(processes)
         dataset = prepare([units], "auto", tokenizer, output, clean=clean, processes=processes, progress=False)
         assert not (output / files.FOLDER).exists()
-    assert ledger(tmp_path / "1") == ledger(tmp_path / "3")
-    assert len(ledger(tmp_path / "1")["splits"]["train"]["shards"]) > 8
+    assert manifest(tmp_path / "1") == manifest(tmp_path / "3")
+    assert len(manifest(tmp_path / "1")["splits"]["train"]["shards"]) > 8
     assert sum(map(len, contents(dataset).values())) == 120 + (0 if clean else 60)
     assert dataset.unigram_counts().sum() == dataset.split("train").token_count
 
@@ -122,7 +124,7 @@ def test_keys_are_compared_in_parts(units, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "SIZES", Sizes(compared_keys=100))
     for processes in (1, 2):
         prepare([units], "auto", tokenizer, tmp_path / str(processes), processes=processes, **settings)
-        assert ledger(tmp_path / str(processes)) == ledger(tmp_path / "whole")
+        assert manifest(tmp_path / str(processes)) == manifest(tmp_path / "whole")
     with stopped_at(run.Conversion, "join"):
         prepare([units], "auto", tokenizer, tmp_path / "stopped", processes=1, **settings)
     assert len(list((tmp_path / "stopped").glob(f"{files.FOLDER}/stage-0.part-*.npz"))) > 2
@@ -146,7 +148,7 @@ def test_a_comparison_that_was_stopped_goes_on(units, tokenizer, tmp_path, monke
         prepare([units], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
     assert len(kept) == 2 and all(path.stat().st_mtime_ns == stamp for path, stamp in kept.items())
     prepare([units], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
-    assert ledger(tmp_path / "out") == ledger(tmp_path / "whole")
+    assert manifest(tmp_path / "out") == manifest(tmp_path / "whole")
 
 
 def test_finished_units_are_not_converted_again(units, tokenizer, tmp_path):
@@ -170,14 +172,14 @@ def test_finished_units_are_not_converted_again(units, tokenizer, tmp_path):
     # A stop while they are joined: a file that was moved is made again.
     next(output.glob("units/00002/corpus-*")).rename(output / "corpus-train.tfrecord-00002")
     prepare([units], "auto", tokenizer, output, clean=CLEAN, **ALONE)
-    assert ledger(output) == ledger(whole)
+    assert manifest(output) == manifest(whole)
 
 
 def test_what_a_kill_after_the_ledger_left_is_removed(units, tokenizer, tmp_path):
     output = tmp_path / "out"
     with stopped_at(output_folder, "tidy"):
         prepare([units], "auto", tokenizer, output, progress=False)
-    assert (output / store.LEDGER).exists() and (output / files.FOLDER).exists()
+    assert (output / store.MANIFEST).exists() and (output / files.FOLDER).exists()
     prepare([units], "auto", tokenizer, output, progress=False)
     assert not (output / files.FOLDER).exists() and not (output / output_folder.BEGUN).exists()
 
@@ -239,7 +241,7 @@ def test_damaged_files_of_units_are_made_again(stopped, state, tokenizer, tmp_pa
             else:
                 (output / damaged).write_bytes(damage((output / damaged).read_bytes()))
         prepare([stopped / "text"], "auto", tokenizer, output, clean=CLEAN, **ALONE)
-        assert ledger(output) == ledger(tmp_path / "whole"), (state, name)
+        assert manifest(output) == manifest(tmp_path / "whole"), (state, name)
 
 
 def test_units_of_another_text_are_not_used_in_a_folder_that_names_this_one(stopped, tokenizer, tmp_path, monkeypatch):
@@ -252,7 +254,7 @@ def test_units_of_another_text_are_not_used_in_a_folder_that_names_this_one(stop
         prepare([tmp_path / "text"], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
     for name in ("out", "whole"):
         prepare([tmp_path / "text"], "auto", tokenizer, tmp_path / name, clean=CLEAN, **ALONE)
-    assert ledger(tmp_path / "out") == ledger(tmp_path / "whole")
+    assert manifest(tmp_path / "out") == manifest(tmp_path / "whole")
     shutil.rmtree(tmp_path / "out")
     shutil.copytree(stopped / "finished", tmp_path / "out")
     other = prepare([stopped / "text"], "auto", tokenizer, tmp_path / "out", validation=0, progress=False)
@@ -300,11 +302,11 @@ if __name__ == "__main__":
     os.kill(int(workers[0]), signal.SIGKILL)
     assert "found one ended by the system" in process.communicate()[1] and process.returncode == 1
     kept = len(list(output.glob(f"units/*/{finished}")))
-    assert kept >= 3 and not (output / store.LEDGER).exists()
+    assert kept >= 3 and not (output / store.MANIFEST).exists()
     monkeypatch.setattr(run, "UNIT_BYTES", 3000)
     for folder in (output, whole):
         prepare([units], "auto", tokenizer, folder, clean=clean, processes=1, progress=False)
-    assert (output / store.LEDGER).read_text() == (whole / store.LEDGER).read_text()
+    assert (output / store.MANIFEST).read_text() == (whole / store.MANIFEST).read_text()
 
 
 def test_a_file_that_changes_meanwhile_is_one_sentence(units, tokenizer, tmp_path, monkeypatch):
@@ -325,11 +327,11 @@ def test_a_file_that_changes_meanwhile_is_one_sentence(units, tokenizer, tmp_pat
 def test_a_finished_dataset_is_not_made_again(corpus, tokenizer, tmp_path, capsys, monkeypatch):
     output = tmp_path / "out"
     first = prepare([corpus], "auto", tokenizer, output)
-    stamp = (output / store.LEDGER).stat().st_mtime_ns
+    stamp = (output / store.MANIFEST).stat().st_mtime_ns
     monkeypatch.setattr(run, "Conversion", None)  # would fail
     second = prepare([corpus], "auto", tokenizer, output)
     assert "prepared before" in capsys.readouterr().out
-    assert (output / store.LEDGER).stat().st_mtime_ns == stamp and first.fingerprint == second.fingerprint
+    assert (output / store.MANIFEST).stat().st_mtime_ns == stamp and first.fingerprint == second.fingerprint
 
 
 def test_an_interrupted_preparation_is_named_and_made_again(corpus, tokenizer, tmp_path, monkeypatch):
@@ -371,7 +373,7 @@ def test_text_of_which_the_tokenizer_knows_little_is_refused_early(tokenizer, tm
         return prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / name, language="zh", processes=1, **options)
 
     refused(lambda: prepared("out"), "100.0% of the first .. tokens unknown .. --max_unknown (0.2)")
-    assert not (tmp_path / "out" / store.LEDGER).exists()
+    assert not (tmp_path / "out" / store.MANIFEST).exists()
     capsys.readouterr()
     prepared("out", max_unknown=1)
     assert "unknown    100.00% of the tokens" in capsys.readouterr().out
@@ -438,7 +440,9 @@ def test_units_in_a_bucket_are_joined_there(units, tokenizer, tmp_path, object_s
     for output in (tmp_path / "out", "gs://units/out"):
         prepare([units], "auto", tokenizer, output, clean=["exact_duplicates"], processes=1, progress=False)
     objects = object_store.buckets["units"]
-    assert json.loads(objects["out/ledger.json"].contents) == json.loads((tmp_path / "out" / store.LEDGER).read_text())
+    assert json.loads(objects["out/manifest.json"].contents) == json.loads(
+        (tmp_path / "out" / store.MANIFEST).read_text()
+    )
     assert not any(files.FOLDER in name or output_folder.BEGUN in name for name in objects)
 
 
@@ -448,7 +452,7 @@ def test_text_in_a_bucket_is_known_by_the_checksum_of_the_bucket(units, tokenize
     for path in units.iterdir():
         object_store.put("text", path.name, path.read_bytes())
     prepare(["gs://text"], "text", tokenizer, tmp_path / "out", processes=1)
-    sources = json.loads((tmp_path / "out" / store.LEDGER).read_text())["sources"]
+    sources = json.loads((tmp_path / "out" / store.MANIFEST).read_text())["sources"]
     assert [source["digest"][:7] for source in sources] == ["crc32c:"] * 2
     del object_store.requests[:]
     prepare(["gs://text"], "text", tokenizer, tmp_path / "out", processes=1)

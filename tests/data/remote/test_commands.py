@@ -27,10 +27,10 @@ def served(object_store, prose: Path, small_run: Path, tmp_path_factory) -> tupl
     object_store.create("large")
     for name, file in storage.files(folder).items():
         object_store.put("large", f"set/{name}", file.path.read_bytes())
-    ledger = store.read_ledger(folder)
-    sizes = [piece["text/tokens"][1] for shard in ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+    manifest = store.read_manifest(folder)
+    sizes = [piece["text/tokens"][1] for shard in manifest["splits"]["train"]["shards"] for piece in shard["pieces"]]
     assert len(sizes) > 20 and min(sizes[:-1]) >= 2000 and max(sizes) < 6000
-    return "gs://large/set", sum(entry["bytes"] for entry in store.all_files(ledger).values())
+    return "gs://large/set", sum(entry["bytes"] for entry in store.all_files(manifest).values())
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,9 @@ def test_other_limits_and_windows_are_another_run(trained, options, served, smal
     assert "data.shuffle_window = 4, found 2" in fails(*same, "--data.shuffle_window", 2)
     assert f"data.cache_limit = {served[1] // 2}, found 10GB" in fails(*same, "--data.cache_limit", "10GB")
     place = ["--data.path", served[0], "--data.cache_limit", "100kB"]
-    assert "Streams, which needs the whole text" in fails("pretrain", "experiments/transformer_xl_tiny.py", *place)
+    assert "ContiguousStreams, which needs the whole text" in fails(
+        "pretrain", "experiments/transformer_xl_tiny.py", *place
+    )
     same[3] = trained.with_name("new")
     assert "a bucket for --data.cache_limit" in fails(*same, "--data.path", small_run / "dataset")
 

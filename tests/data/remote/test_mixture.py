@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import mixture, remote, store
-from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import MixtureSource
 from plmjax.files import storage
@@ -44,20 +44,20 @@ def mixed(folders: tuple[store.Dataset, store.Dataset], object_store: ObjectStor
     return Mixture((f"large=gs://{bucket}/set", f"small={small.directory}"), weights=("large=3", "small=1"))
 
 
-def opened(mixed: Mixture, limit: int | None, layout: Blocks | SentencePairs) -> MixtureSource:
+def opened(mixed: Mixture, limit: int | None, layout: Chunks | SentencePairs) -> MixtureSource:
     datasets = mixture.open_sources(mixed, limit, V)
     return mixture.source_of(layout, mixed, datasets, corpora.Words(V).vocabulary, SEED, 4)
 
 
 def limit_of(dataset: store.Dataset) -> int:
-    return int(0.4 * sum(entry["bytes"] for entry in store.all_files(dataset.ledger).values()))
+    return int(0.4 * sum(entry["bytes"] for entry in store.all_files(dataset.manifest).values()))
 
 
 def taken(source: MixtureSource, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
     return corpora.take(source.train(PHASE, start, places), count)
 
 
-@pytest.mark.parametrize("layout", [Blocks(), SentencePairs(duplicates=2)], ids=repr)
+@pytest.mark.parametrize("layout", [Chunks(), SentencePairs(duplicates=2)], ids=repr)
 def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folders, layout) -> None:
     limit = limit_of(folders[0])
     source = opened(mixed, limit, layout)
@@ -71,8 +71,8 @@ def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folder
 
 def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, folders) -> None:
     """So does the pattern of the sources; the other source has an order of its own."""
-    found, whole = (taken(opened(mixed, limit, Blocks()), 0, 12) for limit in (limit_of(folders[0]), None))
-    rows = opened(mixed, None, Blocks()).rows("train", PHASE.sequence_length)
+    found, whole = (taken(opened(mixed, limit, Chunks()), 0, 12) for limit in (limit_of(folders[0]), None))
+    rows = opened(mixed, None, Chunks()).rows("train", PHASE.sequence_length)
     same = np.array([batch["row_ids"] >= rows.firsts[1] for batch in whole])
     assert same.mean() == pytest.approx(1 / 4, abs=0.02)
     for index, batch in enumerate(found):
@@ -82,7 +82,7 @@ def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, folders) 
 
 def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, folders) -> None:
     """An epoch has nearly all of them once."""
-    source = opened(mixed, limit_of(folders[0]), Blocks())
+    source = opened(mixed, limit_of(folders[0]), Chunks())
     rows = source._sources["large"].epoch_rows(PHASE.sequence_length)
     steps = 2 * rows // (PHASE.batch_size * 3 // 4) + 1
     batches = taken(source, 0, steps)
@@ -96,7 +96,7 @@ def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, folders) -> Non
 
 def test_batches_of_an_earlier_call_end(mixed, folders) -> None:
     """With their pieces: the limit is that of all."""
-    source = opened(mixed, limit_of(folders[0]), Blocks())
+    source = opened(mixed, limit_of(folders[0]), Chunks())
     for start in (0, 6):
         batches = source.train(PHASE, start)
         next(batches)

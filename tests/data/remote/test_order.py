@@ -10,7 +10,7 @@ VISITS = np.array([7, 0, 5, 9, 1, 8, 6, 4, 10, 3, 2])
 
 
 def make(window: int = 4, key: int = 3, visits: np.ndarray = VISITS) -> TwoLevelOrder:
-    return TwoLevelOrder(visits, window, order.fold(key, 0))
+    return TwoLevelOrder(visits, window, order.fold_in(key, 0))
 
 
 @pytest.mark.parametrize("window", [1, 4, 10, 100])
@@ -64,7 +64,7 @@ def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
     made, counts = make(), 3 * VISITS - 1
     _, pieces, numbers = made.places(np.arange(6 * made.rows))
     for piece in np.flatnonzero(VISITS):
-        rows = order.shuffled(np.sort(numbers[pieces == piece]), counts[piece], order.fold(0, piece))
+        rows = order.shuffled(np.sort(numbers[pieces == piece]), counts[piece], order.fold_in(0, piece))
         assert sorted(rows[: counts[piece]].tolist()) == list(range(counts[piece]))
         assert np.ptp(np.bincount(rows, minlength=counts[piece])) <= 1
 
@@ -73,7 +73,7 @@ def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
     ("window", "batch_size", "lanes"), [(1, 8, 1), (4, 8, 4), (7, 12, 6), (100, 6, 6), (5, 7, 1), (7, 9, 3)]
 )
 def test_lanes_divide_a_batch_and_the_pieces(window: int, batch_size: int, lanes: int) -> None:
-    made = LaneOrder(VISITS, window, order.fold(3, 0), batch_size)
+    made = LaneOrder(VISITS, window, order.fold_in(3, 0), batch_size)
     assert made.lanes == lanes == len(made.orders) and made.rows == VISITS.sum()
     own = [set(one.visited.tolist()) for one in made.orders]
     assert sorted(piece for pieces in own for piece in pieces) == [p for p, n in enumerate(VISITS) if n]
@@ -89,11 +89,11 @@ def test_lanes_divide_a_batch_and_the_pieces(window: int, batch_size: int, lanes
 
 
 def test_lanes_of_equal_pieces_have_as_many_of_them() -> None:
-    made = LaneOrder(np.full(40, 7), 8, order.fold(0, 0), 32)
+    made = LaneOrder(np.full(40, 7), 8, order.fold_in(0, 0), 32)
     assert [len(one.visited) for one in made.orders] == [5] * 8
     pieces = [np.searchsorted(one.visited, one.places(np.arange(35)).pieces).tolist() for one in made.orders]
     assert len({tuple(one) for one in pieces}) == 8  # each lane has an order of its own
-    other = LaneOrder(np.full(40, 7), 8, order.fold(1, 0), 32)
+    other = LaneOrder(np.full(40, 7), 8, order.fold_in(1, 0), 32)
     assert [one.visited.tolist() for one in made.orders] != [one.visited.tolist() for one in other.orders]
 
 
@@ -105,8 +105,8 @@ def test_every_epoch_has_another_order_of_pieces_and_lanes_have_one_piece_each()
     wide = make(window=100)
     first, second = (wide.places(np.arange(wide.rows) + epoch * wide.rows).pieces for epoch in (0, 1))
     assert not np.array_equal(first, second) and np.count_nonzero(np.diff(first)) > 0.7 * wide.rows
-    assert LaneOrder(np.array([5, 0, 0, 4, 0]), 4, order.fold(0, 0), 8).lanes == 2
-    assert LaneOrder(np.array([5, 0, 3, 4, 1]), 4, order.fold(0, 0), 8).lanes == 4
+    assert LaneOrder(np.array([5, 0, 0, 4, 0]), 4, order.fold_in(0, 0), 8).lanes == 2
+    assert LaneOrder(np.array([5, 0, 3, 4, 1]), 4, order.fold_in(0, 0), 8).lanes == 4
     for visits in ([0, 0], []):  # no piece has a row, as those of an empty text
-        empty = LaneOrder(np.array(visits, np.int64), 4, order.fold(0, 0), 8)
+        empty = LaneOrder(np.array(visits, np.int64), 4, order.fold_in(0, 0), 8)
         assert (empty.lanes, empty.rows, [one.windows for one in empty.orders]) == (1, 0, [0])

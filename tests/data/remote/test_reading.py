@@ -16,20 +16,20 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, remote, store
 from plmjax.data.layouts import (
-    Blocks,
+    BidirectionalStreams,
+    Chunks,
+    ContiguousStreams,
     ContinuedPairs,
     Cooccurrences,
     FullSentences,
     Layout,
     PairedStreams,
-    Segments,
     SentencePairs,
-    Streams,
-    TwoWayStreams,
+    SingleSegment,
     Windows,
 )
 from plmjax.data.remote import RemoteDataset, RemoteSource, ranges
-from plmjax.data.store import ledger as ledgers
+from plmjax.data.store import manifest as ledgers
 from plmjax.errors import Unavailable
 from plmjax.files import patience, storage
 from tests.data import corpora
@@ -81,7 +81,7 @@ def upload(object_store: ObjectStore, bucket: str, folder: Path) -> None:
 
 
 def limit_of(written: store.Dataset, share: float = 0.4) -> int:
-    return int(share * sum(entry["bytes"] for entry in store.all_files(written.ledger).values()))
+    return int(share * sum(entry["bytes"] for entry in store.all_files(written.manifest).values()))
 
 
 def opened(
@@ -103,7 +103,7 @@ def equal(first: list[dict], second: list[dict]) -> bool:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "layout",
-    [PAIRS, SentencePairs(pack=3), Segments(), FullSentences(), Blocks()],
+    [PAIRS, SentencePairs(pack=3), SingleSegment(), FullSentences(), Chunks()],
     ids=["pairs", "packed pairs", "segments", "full sentences", "blocks"],
 )
 def test_a_row_is_that_of_its_piece_as_a_dataset(layout: Layout, served, written, tmp_path) -> None:
@@ -119,7 +119,7 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(layout: Layout, served, written
     assert sum(counts) == text.documents
     made = corpora.write(tmp_path / "piece", documents, [], V, shards=1)
     alone = layout.rows(made, "train", 32, source.vocabulary, 0)
-    key = order.fold(order.fold(order.fold(order.fold(0, 1), 0), 1), chosen)
+    key = order.fold_in(order.fold_in(order.fold_in(order.fold_in(0, 1), 0), 1), chosen)
     names, compared = {}, 0
     for step, batch in enumerate(take(source, phase, 0, plan.rows // 8)):
         _, (_, pieces, numbers) = plan.places(np.arange(8) + step * 8)
@@ -152,7 +152,7 @@ def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, 
     pairs = set(zip(*flat, strict=True))
     dataset = remote.open_dataset(f"gs://{bucket}/set", limit_of(store.open_dataset(tmp_path / "set"), 0.6))
     assert isinstance(dataset, remote.RemoteDataset) and dataset.documents("train") == 580
-    entries = [piece for shard in dataset.ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+    entries = [piece for shard in dataset.manifest["splits"]["train"]["shards"] for piece in shard["pieces"]]
     both = [[piece[f"{name}/tokens"][1] for name in ("source", "target")] for piece in entries]
     assert [piece.tokens for piece in dataset.pieces] == list(map(max, both)) != [source for source, _ in both]
     words = Vocabulary(size=V, pad=0, begin=2, end=3)
@@ -410,7 +410,9 @@ def test_a_limit_below_the_held_out_text_is_refused(served: str) -> None:
     assert isinstance(dataset, remote.RemoteDataset) and dataset.limit == held_out
 
 
-@pytest.mark.parametrize("layout", [Streams(), Windows(), TwoWayStreams(), ContinuedPairs(), Cooccurrences()], ids=repr)
+@pytest.mark.parametrize(
+    "layout", [ContiguousStreams(), Windows(), BidirectionalStreams(), ContinuedPairs(), Cooccurrences()], ids=repr
+)
 def test_a_layout_that_needs_the_whole_text_is_refused(layout: Layout, served: str, written: store.Dataset) -> None:
     refused(lambda: opened(served, written, layout), f"{type(layout).__name__} .. the whole text")
 
@@ -425,11 +427,11 @@ def test_a_window_below_a_batch_and_a_limit_for_a_folder_are_refused(served: str
 def change_ledger(object_store: ObjectStore, address: str, change: Callable[[list], object], count: int = 1) -> None:
     """Changes the pieces of the first training files, as somebody does who knows of the checksum."""
     bucket = address.split("/")[2]
-    ledger = json.loads(object_store.buckets[bucket]["set/ledger.json"].contents)
-    for shard in ledger["splits"]["train"]["shards"][:count]:
+    manifest = json.loads(object_store.buckets[bucket]["set/manifest.json"].contents)
+    for shard in manifest["splits"]["train"]["shards"][:count]:
         change(shard["pieces"])
-    ledger["crc32c"] = ledgers.sum_ledger(ledger)
-    object_store.put(bucket, "set/ledger.json", json.dumps(ledger).encode())
+    manifest["crc32c"] = ledgers.sum_ledger(manifest)
+    object_store.put(bucket, "set/manifest.json", json.dumps(manifest).encode())
 
 
 @pytest.mark.parametrize(
@@ -449,7 +451,7 @@ def change_ledger(object_store: ObjectStore, address: str, change: Callable[[lis
 )
 def test_a_range_that_cuts_a_record_is_refused(change: Callable[[list], object], served, object_store) -> None:
     change_ledger(object_store, served, change)
-    refused(lambda: remote.open_dataset(served, 10**5), "ledger.json .. a range cuts a record of")
+    refused(lambda: remote.open_dataset(served, 10**5), "manifest.json .. a range cuts a record of")
 
 
 def test_a_dataset_of_an_earlier_version_is_read_whole_only(served, written, object_store) -> None:
@@ -465,10 +467,10 @@ def test_each_part_of_a_dataset_in_pieces_has_one_split() -> None:
         [np.array(lengths[part], "<i4").view(np.uint8) for part in lengths] + [np.arange(5, dtype="<u2").view(np.uint8)]
     )  # fmt: skip
     place = {"text/sentence_lengths": [0, 2], "text/document_lengths": [8, 1], "text/tokens": [12, 5]}
-    ledger = {"tokenizer": {"vocab_size": 9, "fingerprint": ""}, "streams": ["text"]}
+    manifest = {"tokenizer": {"vocab_size": 9, "fingerprint": ""}, "streams": ["text"]}
     entry = {"file": "train", "pieces": [place | {store.RECORD: [0, 22, 1]}]}
-    ledger["splits"] = {"train": {"shards": [entry], "documents": 1}, "validation": {"shards": [], "documents": 3}}
-    whole = RemoteDataset(None, ledger, "gs://bucket/set", 0)
+    manifest["splits"] = {"train": {"shards": [entry], "documents": 1}, "validation": {"shards": [], "documents": 3}}
+    whole = RemoteDataset(None, manifest, "gs://bucket/set", 0)
     piece = whole.piece(0, record)
     assert piece.documents("train") == 1 and piece.documents("validation") == 0
     assert piece.split("train").tokens(0, 5).tolist() == [0, 1, 2, 3, 4] and piece.split("train").documents == 1

@@ -189,7 +189,7 @@ def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], said
     assert split.tokens(0, split.token_count).tolist() == ids and split.documents == 2
     end = tokenizer.vocabulary.end
     assert ids.count(end) == 3 * len(names) and (ids[-1] == end) == bool(names)
-    assert dataset.ledger["description"].get("special_names", []) == [*names]
+    assert dataset.manifest["description"].get("special_names", []) == [*names]
     cli.run(command)
     assert "nothing to do" in capsys.readouterr().out
     refused(lambda: cli.run([*command, "<|endoftext|>"] if not names else command[:-2]), "another special_names")

@@ -14,7 +14,7 @@ from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 
 
 def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
-    turns, groups = GroupSampler((100, 400, 2500), order.fold(0, 5)), []
+    turns, groups = GroupSampler((100, 400, 2500), order.fold_in(0, 5)), []
     before = [0, 0, 0]
     for number in range(9000):
         group, count = turns(number)
@@ -22,15 +22,15 @@ def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
         before[group] += 1
         groups.append(group)
     assert np.bincount(groups) / 9000 == pytest.approx(np.array([10, 20, 50]) / 80, abs=0.015)
-    assert [GroupSampler((100, 400, 2500), order.fold(0, 5))(number)[0] for number in (8000, 17)] == [
+    assert [GroupSampler((100, 400, 2500), order.fold_in(0, 5))(number)[0] for number in (8000, 17)] == [
         groups[8000],
         groups[17],
     ]
-    assert [GroupSampler((100, 400, 2500), order.fold(1, 5))(number)[0] for number in range(50)] != groups[:50]
+    assert [GroupSampler((100, 400, 2500), order.fold_in(1, 5))(number)[0] for number in range(50)] != groups[:50]
     assert groups[:4096] != groups[4096:8192]  # which are drawn together
-    rare = GroupSampler((10**12, 1), order.fold(0, 5))  # the second one may not be among those
+    rare = GroupSampler((10**12, 1), order.fold_in(0, 5))  # the second one may not be among those
     assert [rare(number) for number in (0, 4095, 4096, 9000)] == [(0, 0), (0, 4095), (0, 4096), (0, 9000)]
-    assert [GroupSampler((7,), order.fold(0, 5))(number) for number in (0, 5000)] == [(0, 0), (0, 5000)]
+    assert [GroupSampler((7,), order.fold_in(0, 5))(number) for number in (0, 5000)] == [(0, 0), (0, 5000)]
 
 
 def test_a_source_takes_tasks_and_sentences_without_labels_in_turn():

@@ -9,7 +9,7 @@ from plmjax.data import order
 from plmjax.finetuning.batches.mixing import Mixing
 
 SIZES = {"a": 100, "b": 25, "c": 4}
-KEY = order.fold(7, 3)
+KEY = order.fold_in(7, 3)
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_an_example_comes_again_only_after_all_of_its_task() -> None:
 def test_draws_follow_from_key_and_epoch_alone() -> None:
     mixing = Mixing(SIZES, 20, 1.0)
     np.testing.assert_array_equal(mixing.drawn(5, KEY), mixing.drawn(5, KEY))
-    assert not np.array_equal(mixing.drawn(5, KEY), mixing.drawn(5, order.fold(8, 3)))
+    assert not np.array_equal(mixing.drawn(5, KEY), mixing.drawn(5, order.fold_in(8, 3)))
     assert not np.array_equal(mixing.drawn(5, KEY), mixing.drawn(6, KEY))

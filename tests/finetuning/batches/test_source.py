@@ -190,6 +190,6 @@ def test_unknown_tokens_are_counted_on_both_sides():
 def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:
     """Four of ten examples in each: two epochs have eight of them, and none twice."""
     rows = ExampleRows(encoded(10), 8, 1, 0, mixing=Mixing({"one": 10}, limit=4, temperature=1.0))
-    key = order.fold(3, 0)
+    key = order.fold_in(3, 0)
     first, second = (rows.shuffled(epoch, key)[:, 0].tolist() for epoch in (0, 1))
     assert len(first) == len(second) == rows.per_epoch == 4 and len({*first, *second}) == 8

@@ -390,11 +390,11 @@ def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
     word2vec.write(Path("vectors.txt"), known, draws.normal(size=(6, 4)).astype(np.float32))
     cli.run(["import", "vectors.txt", "runs/vectors"])
     taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
-    sizes = [option for name in taken for option in (f"--start.tagger.{name}", str(2 * cvt.SIZES[name]))]
+    sizes = [option for name in taken for option in (f"--weight_mapping.tagger.{name}", str(2 * cvt.SIZES[name]))]
     numbers = (
         "--data.only parsing --data.sequence_length 8 --data.pack 2 --training.batch_size 4 --finetuning.epochs 20 "
         "--finetuning.evaluations 0.1 --training.log_every 6 --optimizer.schedule.warmup_steps 10 "
-        "--optimizer.averaging none --start.tagger.dropout 0.1"
+        "--optimizer.averaging none --weight_mapping.tagger.dropout 0.1"
     )
     learn, predict, *_ = COMMANDS
     cli.run([*learn, *sizes, *numbers.split()])
@@ -432,12 +432,12 @@ def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
     word2vec.write(Path("vectors.txt"), [*words], draws.normal(size=(5, 4)).astype(np.float32))
     cli.run(["import", "vectors.txt", "runs/vectors"])
     taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
-    sizes = [option for name in taken for option in (f"--start.tagger.{name}", str(4 * cvt.SIZES[name]))]
+    sizes = [option for name in taken for option in (f"--weight_mapping.tagger.{name}", str(4 * cvt.SIZES[name]))]
     numbers = (
         "--data.sequence_length 8 --data.pack 2 --data.target_length 8 --training.batch_size 4 --finetuning.epochs 20 "
         "--finetuning.evaluations 0.1 --training.log_every 20 --optimizer adamw --optimizer.learning_rate 0.01 "
-        "--optimizer.schedule constant --optimizer.schedule.warmup_steps 20 --start.tagger.dropout 0.0 "
-        "--start.tagger.attention_dropout 0.2 --objective.tasks.0.max_new_tokens 4"
+        "--optimizer.schedule constant --optimizer.schedule.warmup_steps 20 --weight_mapping.tagger.dropout 0.0 "
+        "--weight_mapping.tagger.attention_dropout 0.2 --objective.tasks.0.max_new_tokens 4"
     )
     *_, learn, predict = COMMANDS
     cli.run([*learn, *sizes, *numbers.split()])

@@ -11,7 +11,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.finetuning.files import json_file
-from plmjax.finetuning.metrics.judges import ExactMatch
+from plmjax.finetuning.metrics.text_metrics import ExactMatch
 from plmjax.finetuning.tasks.choices import Choices
 from plmjax.finetuning.tasks.label_sets import LabelSets
 from plmjax.finetuning.tasks.mixture import Mixture, TextTask

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.metrics.judges import Rouge
+from plmjax.finetuning.metrics.text_metrics import Rouge
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, MultiLabelClassification
@@ -17,7 +17,7 @@ from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SentenceExamples, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TaggedExamples, TokenTagging
 from plmjax.inference import task_settings
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 NAMES = [str(number) for number in range(12)]
 SORTED = ("0", "1", "10", "11", *"23456789")

@@ -17,7 +17,7 @@ from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
-from plmjax.finetuning.metrics.judges import BleuAndChrf, ExactMatch
+from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, ExactMatch
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs

@@ -240,7 +240,7 @@ def test_marks_of_every_scheme_are_read_as_seqeval_reads_its_scheme(scheme: str,
 )  # fmt: skip
 def test_an_imported_model_of_marks_is_one_of_entities(labels: str, scheme: str | None) -> None:
     names = tuple(labels.split())
-    objective, data = task_of(BertConfig.tiny().module(Purpose.TOKEN_LABELS, Execution(), len(names)), names)
+    objective, data = task_of(BertConfig.tiny().module(Purpose.TOKEN_CLASSIFICATION, Execution(), len(names)), names)
     assert (objective.entities, data.scheme) == (scheme is not None, scheme or "")
     assert objective.labels == names
 

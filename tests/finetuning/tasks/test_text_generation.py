@@ -18,7 +18,7 @@ from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics import written_texts
-from plmjax.finetuning.metrics.judges import Rouge
+from plmjax.finetuning.metrics.text_metrics import Rouge
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
@@ -119,7 +119,7 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
 
 def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:
     run, source, program, loss_inputs = made
-    module, nats, written = MODEL.module(Purpose.WRITING, program.module.execution), [], []
+    module, nats, written = MODEL.module(Purpose.CAUSAL_LM, program.module.execution), [], []
     scores = jax.jit(lambda ids, target: module.apply(loss_inputs.variables, ids, decoder_input_ids=target).logits)
     for text, target in zip(EXAMPLES.sources, EXAMPLES.targets, strict=True):
         ids, asked = jnp.array([[*map(int, text.split()), END]]), [*map(int, target.split()), END]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.visibility import Causal, KeyMask, SameSegment, Visibility, Window
+from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms, SameSegment, Window
 from plmjax.errors import UserError
 from plmjax.layers.attention import backends
 from tests.products import equations
@@ -18,14 +18,14 @@ from tests.products import equations
 PADDED = KeyMask(jnp.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]))
 PACKED = SameSegment(*2 * (jnp.array([[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 3, 3]]),))
 VISIBILITIES = {
-    "all": Visibility(),
-    "padding": Visibility((PADDED,)),
-    "packed": Visibility((PACKED,)),
-    "causal": Visibility((Causal(),)),
-    "causal and packed": Visibility((Causal(), PACKED)),
-    "prefix": Visibility((Causal(jnp.array([2, 4])),)),
-    "window": Visibility((Window(1, 2),)),
-    "memory": Visibility((Causal(),), query_offset=2),
+    "all": MaskTerms(),
+    "padding": MaskTerms((PADDED,)),
+    "packed": MaskTerms((PACKED,)),
+    "causal": MaskTerms((Causal(),)),
+    "causal and packed": MaskTerms((Causal(), PACKED)),
+    "prefix": MaskTerms((Causal(jnp.array([2, 4])),)),
+    "window": MaskTerms((Window(1, 2),)),
+    "memory": MaskTerms((Causal(),), query_offset=2),
 }
 
 
@@ -54,8 +54,8 @@ def rows(queries: int = 6, keys: int = 6) -> tuple[jax.Array, jax.Array, jax.Arr
 
 @pytest.mark.parametrize("name", VISIBILITIES)
 def test_cudnn_sees_what_dense_attention_sees(name: str, calls: list[dict]) -> None:
-    visibility = VISIBILITIES[name]
-    found, expected = (backends.BACKENDS[backend](*rows(), visibility, (), 0.1, None) for backend in ("cudnn", "dense"))
+    mask_terms = VISIBILITIES[name]
+    found, expected = (backends.BACKENDS[backend](*rows(), mask_terms, (), 0.1, None) for backend in ("cudnn", "dense"))
     np.testing.assert_allclose(found, expected, atol=2e-6)
     (options,) = calls
     assert options.get("is_causal", False) == (name == "causal")
@@ -70,8 +70,8 @@ def test_rows_are_causal_alone_where_queries_and_keys_begin_together(
 
     def attend(backend: str, offset: jax.Array) -> jax.Array:
         place = offset if first is None else first
-        visibility = Visibility((Causal(),), place, 0 if first is None else first)
-        return backends.BACKENDS[backend](*rows(), visibility, (), 0.0, None)
+        mask_terms = MaskTerms((Causal(),), place, 0 if first is None else first)
+        return backends.BACKENDS[backend](*rows(), mask_terms, (), 0.0, None)
 
     found, expected = (jax.jit(attend, static_argnums=0)(name, jnp.int32(0)) for name in ("cudnn", "dense"))
     np.testing.assert_allclose(found, expected, atol=2e-6)
@@ -80,9 +80,9 @@ def test_rows_are_causal_alone_where_queries_and_keys_begin_together(
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 6), (2, 6), (5, 5)])
 def test_rows_that_the_kernel_does_not_take_are_dense(queries: int, keys: int, calls: list[dict]) -> None:
-    visibility = Visibility((Causal(),), query_offset=keys - queries)
+    mask_terms = MaskTerms((Causal(),), query_offset=keys - queries)
     found, expected = (
-        backends.BACKENDS[backend](*rows(queries, keys), visibility, (), 0.0, None) for backend in ("cudnn", "dense")
+        backends.BACKENDS[backend](*rows(queries, keys), mask_terms, (), 0.0, None) for backend in ("cudnn", "dense")
     )
     np.testing.assert_array_equal(found, expected)
     assert not calls
@@ -90,9 +90,9 @@ def test_rows_that_the_kernel_does_not_take_are_dense(queries: int, keys: int, c
 
 def test_cudnn_has_neither_dropout_nor_terms_of_the_scores(calls: list[dict]) -> None:
     with pytest.raises(UserError, match=r"without dropout for --training.attention cudnn, found a rate of 0\.1; set"):
-        backends.cudnn(*rows(), Visibility(), (), 0.1, jax.random.key(0))
+        backends.cudnn(*rows(), MaskTerms(), (), 0.1, jax.random.key(0))
     with pytest.raises(UserError, match=r"without terms of the scores.*found tuple; take --training.attention dense"):
-        backends.cudnn(*rows(), Visibility(), ((),), 0.0, None)
+        backends.cudnn(*rows(), MaskTerms(), ((),), 0.0, None)
     assert not calls
 
 
@@ -118,7 +118,7 @@ def test_softmax_and_context_of_bfloat16_are_summed_in_float32(name: str) -> Non
     """The factors of all products are bfloat16, and gradients of the inputs are rounded."""
 
     def loss(*inputs: jax.Array) -> jax.Array:
-        context = backends.BACKENDS[name](*inputs, Visibility((Causal(),)), (), 0.0, None)
+        context = backends.BACKENDS[name](*inputs, MaskTerms((Causal(),)), (), 0.0, None)
         return jnp.sum(jnp.sin(context))
 
     inputs, sums = [each.astype(jnp.bfloat16) for each in rows()], {}

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.score_terms import ScoreArray
-from plmjax.contracts.visibility import Causal, KeyMask, SameSegment, Visibility, Window
+from plmjax.contracts.bias_terms import ScoreArray
+from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms, SameSegment, Window
 from plmjax.layers.attention import bands
 from plmjax.layers.attention.backends import BACKENDS, dense
 from tests.content_term import ContentTerm, content_parameters
@@ -20,28 +20,28 @@ SEGMENTS = np.sort(np.random.default_rng(2).integers(1, 4, (ROWS, KEYS)))
 OFFSET = KEYS - QUERIES
 
 VISIBLE = {
-    "before": (Visibility((Causal(), Window(6, 9)), OFFSET)),
-    "both sides, behind what a memory has dropped": Visibility((Window(2, 5),), 11 + 3, 11),
-    "after, in padded rows": Visibility((Window(-1, 4), KeyMask(MASK))),
-    "packed behind a prefix": Visibility(
+    "before": (MaskTerms((Causal(), Window(6, 9)), OFFSET)),
+    "both sides, behind what a memory has dropped": MaskTerms((Window(2, 5),), 11 + 3, 11),
+    "after, in padded rows": MaskTerms((Window(-1, 4), KeyMask(MASK))),
+    "packed behind a prefix": MaskTerms(
         (SameSegment(SEGMENTS[:, OFFSET:], SEGMENTS), Causal(np.array([3, 9])), Window(3, 4)), OFFSET
     ),
-    "behind all keys": Visibility((Window(9, 0),), KEYS - 5),
+    "behind all keys": MaskTerms((Window(9, 0),), KEYS - 5),
 }
 
 
-def value_and_gradients(backend: Any, visibility: Visibility) -> Any:
+def value_and_gradients(backend: Any, mask_terms: MaskTerms) -> Any:
     """The contexts of the queries that see a key, and the gradients of queries, keys, values and the terms."""
     random = np.random.default_rng(0)
     inputs = [jnp.asarray(random.normal(size=(ROWS, n, HEADS, SIZE)), jnp.float32) for n in (QUERIES, KEYS, KEYS)]
     values = jnp.asarray(random.normal(size=(HEADS, QUERIES, KEYS)), jnp.float32)
-    hidden = jnp.broadcast_to(visibility.bias(QUERIES, KEYS), (ROWS, 1, QUERIES, KEYS))
+    hidden = jnp.broadcast_to(mask_terms.bias(QUERIES, KEYS), (ROWS, 1, QUERIES, KEYS))
     sees = jnp.any(hidden == 0, axis=-1).reshape(ROWS, QUERIES, 1, 1)
     assert 0.2 < jnp.mean(sees) <= 1
 
     def loss(inputs: Any, parameters: Any, values: jax.Array) -> tuple[jax.Array, jax.Array]:
         content = ContentTerm(**parameters, query_segments=SEGMENTS[:, OFFSET:], key_segments=SEGMENTS)
-        context = backend(*inputs, visibility, (content, ScoreArray(values)), 0.0, None)
+        context = backend(*inputs, mask_terms, (content, ScoreArray(values)), 0.0, None)
         context = jnp.where(sees, context, 0.0)
         return jnp.sum(jnp.sin(context)), context
 
@@ -61,19 +61,19 @@ def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, 
 
 
 @pytest.mark.parametrize(
-    "visibility",
+    "mask_terms",
     [
-        Visibility((Causal(),)),
-        Visibility((Window(np.int32(3), np.int32(0)),)),
-        Visibility((Window(3, 0),), jnp.int32(2)),
-        Visibility((Window(20, 0),)),
+        MaskTerms((Causal(),)),
+        MaskTerms((Window(np.int32(3), np.int32(0)),)),
+        MaskTerms((Window(3, 0),), jnp.int32(2)),
+        MaskTerms((Window(20, 0),)),
     ],
     ids=["no window", "a window of arrays", "a cache of unknown length", "a window as long as the row"],
 )
-def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(visibility: Visibility, monkeypatch) -> None:
+def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(mask_terms: MaskTerms, monkeypatch) -> None:
     monkeypatch.setattr(bands, "LEAST", 4)
-    assert bands.Bands.of(visibility, 16, 16) is None
-    assert bands.Bands.of(Visibility((Window(3, 0),), 2), 16, 16).width == 8
+    assert bands.Bands.of(mask_terms, 16, 16) is None
+    assert bands.Bands.of(MaskTerms((Window(3, 0),), 2), 16, 16).width == 8
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_a_block_has_as_many_queries_as_the_longer_side_of_the_window_from_128_t
     window: tuple[int, int], keys: int, expected: tuple[int, ...] | None
 ) -> None:
     """Queries of a block, blocks of 600 queries, keys of a band, and where the first band begins, told by hand."""
-    assert bands.Bands.of(Visibility((Window(*window),)), 600, keys) == expected
+    assert bands.Bands.of(MaskTerms((Window(*window),)), 600, keys) == expected
 
 
 def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass() -> None:
     """Each is one number a block, and costs a TPU an instruction that stores it and one that loads it."""
 
     def attend(*rows: jax.Array) -> jax.Array:
-        return BACKENDS["dense"](*rows, Visibility((Window(256, 256),)), (), 0.0, None)
+        return BACKENDS["dense"](*rows, MaskTerms((Window(256, 256),)), (), 0.0, None)
 
     rows = [jnp.zeros((1, 1024, HEADS, SIZE))] * 3
     forward = jax.make_jaxpr(lambda *rows: jax.vjp(attend, *rows))(*rows)
@@ -114,7 +114,7 @@ def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pyte
     monkeypatch.setattr(bands, "LEAST", 4)
     ones = jnp.ones((1, 16, 1, 1))
     values = jnp.tile(jnp.eye(4)[None, :, None], (1, 4, 1, 1))  # those of four neighbours tell which are dropped
-    found = BACKENDS["dense"](ones, ones, values, Visibility((Window(3, 0),)), (), 0.5, jax.random.key(0))
+    found = BACKENDS["dense"](ones, ones, values, MaskTerms((Window(3, 0),)), (), 0.5, jax.random.key(0))
     blocks = np.asarray(found).reshape(4, 4, 4)[1:]  # the first sees less
     assert len({block.tobytes() for block in blocks}) == 3 and 0.3 < (blocks == 0).mean() < 0.7
 

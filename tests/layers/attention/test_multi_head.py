@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from plmjax.contracts.bias_terms import BiasTerm, ScoreArray
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.score_terms import ScoreArray, ScoreTerm
+from plmjax.contracts.mask_terms import MASKED, Causal, KeyMask, MaskTerms, SameSegment, Window
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.visibility import MASKED, Causal, KeyMask, SameSegment, Visibility, Window
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import SCORES, blockwise, dense
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
@@ -32,27 +32,27 @@ DISTANCE = np.arange(KEYS) - OFFSET - np.arange(QUERIES)[:, None]
 SAME = (SEGMENTS[:, OFFSET:, None] == SEGMENTS[:, None]) & (SEGMENTS[:, None] > 0)
 PREFIX = np.array([6, 2])
 
-VISIBLE: dict[str, tuple[Visibility, Any]] = {
-    "all": (Visibility(), np.ones((QUERIES, KEYS), bool)),
-    "padding": (Visibility((KeyMask(MASK),)), MASK[:, None]),
-    "segments": (Visibility((SameSegment(SEGMENTS[:, OFFSET:], SEGMENTS),)), SAME),
-    "causal": (Visibility((Causal(),), OFFSET), DISTANCE <= 0),
+VISIBLE: dict[str, tuple[MaskTerms, Any]] = {
+    "all": (MaskTerms(), np.ones((QUERIES, KEYS), bool)),
+    "padding": (MaskTerms((KeyMask(MASK),)), MASK[:, None]),
+    "segments": (MaskTerms((SameSegment(SEGMENTS[:, OFFSET:], SEGMENTS),)), SAME),
+    "causal": (MaskTerms((Causal(),), OFFSET), DISTANCE <= 0),
     "causal, an offset for each row": (
-        Visibility((Causal(),), np.array([OFFSET, 1])),
+        MaskTerms((Causal(),), np.array([OFFSET, 1])),
         np.stack([DISTANCE <= 0, DISTANCE + OFFSET - 1 <= 0]),
     ),
-    "prefix": (Visibility((Causal(PREFIX),), OFFSET), (DISTANCE <= 0) | (np.arange(KEYS) < PREFIX[:, None, None])),
-    "window": (Visibility((Window(3, 1),), OFFSET), (DISTANCE >= -3) & (DISTANCE <= 1)),
+    "prefix": (MaskTerms((Causal(PREFIX),), OFFSET), (DISTANCE <= 0) | (np.arange(KEYS) < PREFIX[:, None, None])),
+    "window": (MaskTerms((Window(3, 1),), OFFSET), (DISTANCE >= -3) & (DISTANCE <= 1)),
     "causal window in padded memory": (
-        Visibility((KeyMask(MASK), Causal(), Window(4, 0)), OFFSET),
+        MaskTerms((KeyMask(MASK), Causal(), Window(4, 0)), OFFSET),
         MASK[:, None] & (DISTANCE <= 0) & (DISTANCE >= -4),
     ),
 }
-CAUSAL = Visibility((Causal(),))
+CAUSAL = MaskTerms((Causal(),))
 
 
 @flax.struct.dataclass
-class Cosines(ScoreTerm):
+class Cosines(BiasTerm):
     """A term of the positions alone, without arrays."""
 
     def scores(
@@ -61,7 +61,7 @@ class Cosines(ScoreTerm):
         return jnp.cos(key_positions - query_positions[..., None].astype(jnp.float32))[..., None, :, :]
 
 
-TERMS: dict[str, tuple[ScoreTerm, ...]] = {
+TERMS: dict[str, tuple[BiasTerm, ...]] = {
     "no term": (),
     "array": (ScoreArray(np.random.default_rng(3).normal(size=(1, HEADS, QUERIES, KEYS)).astype(np.float32)),),
     "array for each key": (ScoreArray(np.random.default_rng(4).normal(size=(ROWS, 1, 1, KEYS)).astype(np.float32)),),
@@ -77,11 +77,11 @@ def arrays() -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
 
 
-def value_and_gradients(backend: Any, visibility: Visibility, terms: Any, rate: float = 0.0, key: Any = None) -> Any:
+def value_and_gradients(backend: Any, mask_terms: MaskTerms, terms: Any, rate: float = 0.0, key: Any = None) -> Any:
     """The context, and the gradients of a number that all of it goes into."""
 
     def loss(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        context = backend(*inputs, visibility, terms, rate, key)
+        context = backend(*inputs, mask_terms, terms, rate, key)
         return jnp.sum(jnp.sin(context)), context
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays())
@@ -89,8 +89,8 @@ def value_and_gradients(backend: Any, visibility: Visibility, terms: Any, rate: 
 
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_conditions_hide_what_they_say(kind: str) -> None:
-    visibility, visible = VISIBLE[kind]
-    found = visibility.bias(QUERIES, KEYS)
+    mask_terms, visible = VISIBLE[kind]
+    found = mask_terms.bias(QUERIES, KEYS)
     found = np.zeros(()) if found is None else np.asarray(found)
     chex.assert_rank(found, {0, 4})
     shape = (ROWS, 1, QUERIES, KEYS)
@@ -100,14 +100,14 @@ def test_conditions_hide_what_they_say(kind: str) -> None:
 
 
 def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, terms: Any, rate: float, draw: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, terms: Any, rate: float, draw: Any
 ) -> jax.Array:
     """softmax(Q K^T + terms) V as its formula says, left to automatic differentiation."""
     scores = jnp.einsum("BTNH,BSNH->BNTS", query, key)
-    hidden = visibility.bias(QUERIES, KEYS)
+    hidden = mask_terms.bias(QUERIES, KEYS)
     scores = scores if hidden is None else scores + hidden
     for term in terms:
-        scores = scores + term.scores(query, key, visibility.query_positions(QUERIES), jnp.arange(KEYS))
+        scores = scores + term.scores(query, key, mask_terms.query_positions(QUERIES), jnp.arange(KEYS))
     # A chip's generator draws the mask with the queries last, unless there are terms or many keys for each query.
     few = KEYS < backends.MANY_KEYS * QUERIES
     transposed = few and not terms and draw is not None and jax.random.key_impl(draw) == "rbg"
@@ -140,7 +140,7 @@ def test_an_array_learns_as_in_the_formula(kind: str, generator: str) -> None:
     inputs = arrays()
 
     def gradient(backend: Any) -> Any:
-        def loss(terms: tuple[ScoreTerm, ...]) -> jax.Array:
+        def loss(terms: tuple[BiasTerm, ...]) -> jax.Array:
             return jnp.sum(jnp.sin(backend(*inputs, CAUSAL, terms, 0.3, jax.random.key(3, impl=generator))))
 
         return jax.jit(jax.grad(loss))(TERMS[kind])[0].values
@@ -159,7 +159,7 @@ def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), TERMS[kind])
 
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
-    program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), (), 0.0, None))(*arrays()))
+    program = str(jax.make_jaxpr(lambda *x: dense(*x, MaskTerms(), (), 0.0, None))(*arrays()))
     assert f"f32[{ROWS},1,{QUERIES},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
     chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
 
@@ -170,7 +170,7 @@ def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monk
     same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
 
     def drop(value: jax.Array, generator: str) -> jax.Array:
-        return dense(same, same, value, Visibility(), (), 0.5, jax.random.key(1, impl=generator))
+        return dense(same, same, value, MaskTerms(), (), 0.5, jax.random.key(1, impl=generator))
 
     whole = drop(same, "threefry2x32")
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
@@ -201,7 +201,7 @@ def test_scores_stay_where_the_vector_memory_is_large_enough(
     device = jax.sharding.AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
     mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
-        program = str(jax.make_jaxpr(lambda *x: dense(*x, Visibility(), (), 0.0, None))(*[rows] * 3))
+        program = str(jax.make_jaxpr(lambda *x: dense(*x, MaskTerms(), (), 0.0, None))(*[rows] * 3))
     assert f"f32[4,{16 // groups},512,512]" in program
 
 
@@ -253,8 +253,8 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
 def plain_of(length: int) -> Any:
     """`plain` for rows of another length."""
 
-    def backend(query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, *_: Any) -> jax.Array:
-        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + visibility.bias(length, length)
+    def backend(query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, *_: Any) -> jax.Array:
+        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + mask_terms.bias(length, length)
         return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), value)
 
     return backend
@@ -262,7 +262,7 @@ def plain_of(length: int) -> Any:
 
 def test_several_problems_at_once() -> None:
     def attended(query: jax.Array) -> jax.Array:
-        return dense(query, *arrays()[1:], Visibility((Causal(),), OFFSET), (), 0.0, None)
+        return dense(query, *arrays()[1:], MaskTerms((Causal(),), OFFSET), (), 0.0, None)
 
     query = arrays()[0]
     gradient = jax.grad(lambda query: jnp.sum(jnp.sin(attended(query))))
@@ -274,26 +274,26 @@ def test_several_problems_at_once() -> None:
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_blockwise_equals_dense(kind: str) -> None:
     """Values and gradients, blocks that divide neither length, rows without a visible key included."""
-    visibility, _ = VISIBLE[kind]
-    found = value_and_gradients(functools.partial(blockwise, block=3), visibility, ())
-    chex.assert_trees_all_close(found, value_and_gradients(dense, visibility, ()), rtol=1e-5, atol=1e-5)
+    mask_terms, _ = VISIBLE[kind]
+    found = value_and_gradients(functools.partial(blockwise, block=3), mask_terms, ())
+    chex.assert_trees_all_close(found, value_and_gradients(dense, mask_terms, ()), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TERMS if kind != "no term"])
 def test_blockwise_equals_dense_with_a_term(kind: str) -> None:
-    visibility, _ = VISIBLE["causal, an offset for each row" if kind == "positions" else "causal"]
-    found = value_and_gradients(functools.partial(blockwise, block=4), visibility, TERMS[kind])
-    expected = value_and_gradients(dense, visibility, TERMS[kind])
+    mask_terms, _ = VISIBLE["causal, an offset for each row" if kind == "positions" else "causal"]
+    found = value_and_gradients(functools.partial(blockwise, block=4), mask_terms, TERMS[kind])
+    expected = value_and_gradients(dense, mask_terms, TERMS[kind])
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
-    without = value_and_gradients(dense, visibility, ())
+    without = value_and_gradients(dense, mask_terms, ())
     assert np.abs(expected[0][1] - without[0][1]).max() > 0.01
 
 
 def test_blockwise_drops_probabilities() -> None:
     """As the dense form would with the same bits: those of the blocks put together."""
     rate, key, block = 0.3, jax.random.key(7), 4
-    visibility = Visibility((Causal(),), OFFSET)
-    found = value_and_gradients(functools.partial(blockwise, block=block), visibility, (), rate, key)
+    mask_terms = MaskTerms((Causal(),), OFFSET)
+    found = value_and_gradients(functools.partial(blockwise, block=block), mask_terms, (), rate, key)
     rows = []
     for row in range(-(-QUERIES // block)):
         keys = [jax.random.fold_in(jax.random.fold_in(key, row), column) for column in range(-(-KEYS // block))]
@@ -301,11 +301,11 @@ def test_blockwise_drops_probabilities() -> None:
         rows.append(jnp.concatenate([dropped(ones, rate, one) for one in keys], axis=-1))
     factors = jnp.concatenate(rows, axis=-2)[..., :QUERIES, :KEYS]
 
-    def with_factors(query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, *_: Any) -> jax.Array:
-        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + visibility.bias(QUERIES, KEYS)
+    def with_factors(query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, *_: Any) -> jax.Array:
+        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + mask_terms.bias(QUERIES, KEYS)
         return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores) * factors, value)
 
-    chex.assert_trees_all_close(found, value_and_gradients(with_factors, visibility, ()), rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(found, value_and_gradients(with_factors, mask_terms, ()), rtol=1e-5, atol=1e-5)
     assert 0.1 < float(jnp.mean(factors == 0)) < 0.5
 
 
@@ -353,8 +353,8 @@ def test_decoding_token_by_token_equals_one_causal_pass(attention: str) -> None:
     def step(module: MultiHeadAttention, token: jax.Array, cache: KeyValues, position: jax.Array) -> Any:
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=position, axis=1)
         cache = jax.tree.map(write, cache, module.key_values(token))
-        visibility = Visibility((Causal(),), position)
-        return module.attend(token, cache, visibility, deterministic=True), cache
+        mask_terms = MaskTerms((Causal(),), position)
+        return module.attend(token, cache, mask_terms, deterministic=True), cache
 
     decode = jax.jit(functools.partial(module.apply, method=step))
     cache, found = KeyValues(*[jnp.zeros((ROWS, QUERIES + 2, 2, FEATURES // 2))] * 2), []
@@ -385,5 +385,5 @@ def test_head_size_scale_and_biases_are_free_and_keys_may_come_from_elsewhere() 
     scores = jnp.where(MASK[:, None, None], jnp.einsum("BTNH,BSNH->BNTS", query, key), -jnp.inf)
     probabilities = jax.nn.softmax(scores)
     expected = jnp.einsum("BNTS,BSNH,NHD->BTD", probabilities, value, kernels["output"])
-    found = module.apply(params, x, source, Visibility.of_rows(MASK, None), deterministic=True)
+    found = module.apply(params, x, source, MaskTerms.of_rows(MASK, None), deterministic=True)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.bias_terms import ScoreArray
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.score_terms import ScoreArray
-from plmjax.contracts.visibility import Causal, Visibility, Window
+from plmjax.contracts.mask_terms import Causal, MaskTerms, Window
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.relative_positions import DistanceScores, RelativePositions, distance_buckets
 from tests.optional import torch, transformers
@@ -40,11 +40,11 @@ def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditio
 
     Either way the numbers are those of the distances, wherever queries and keys begin.
     """
-    init, visibility = jax.nn.initializers.normal(1.0), Visibility(conditions, query_offset=5, key_offset=3)
+    init, mask_terms = jax.nn.initializers.normal(1.0), MaskTerms(conditions, query_offset=5, key_offset=3)
     module = RelativePositions(False, 8, 20, 2, init, Execution(attention=attention))
-    term, variables = module.init_with_output(jax.random.key(0), visibility, 6, 6)
+    term, variables = module.init_with_output(jax.random.key(0), mask_terms, 6, 6)
     assert isinstance(term, kind)
-    positions = visibility.query_positions(6), visibility.key_positions(6)
+    positions = mask_terms.query_positions(6), mask_terms.key_positions(6)
     table = nn.meta.unbox(variables)["params"]["embedding"]
     expected = DistanceScores(table, False, 20).of_positions(*positions)
     np.testing.assert_array_equal(term.scores(None, None, *positions), expected)
@@ -58,7 +58,7 @@ def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(monkeypatch: pyt
 
     def loss(table: jax.Array) -> jax.Array:
         terms = (DistanceScores(table, False, 20),)
-        return jnp.sum(jnp.sin(backends.dense(query, key, value, Visibility((Causal(),)), terms, 0.0, None)))
+        return jnp.sum(jnp.sin(backends.dense(query, key, value, MaskTerms((Causal(),)), terms, 0.0, None)))
 
     together = jax.jit(jax.value_and_grad(loss))(table)
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)

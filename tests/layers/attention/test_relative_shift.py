@@ -11,8 +11,8 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Causal, KeyMask, Visibility, Window
+from plmjax.contracts.bias_terms import BiasTerm
+from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms, Window
 from plmjax.experiment import Mesh
 from plmjax.layers.attention import backends, bands
 from plmjax.layers.attention.backends import BACKENDS, blockwise, dense
@@ -67,13 +67,13 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
 
 def formula(case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
     """softmax((q_i + u) . k_j + (q_i + v) . r[i - j]) V over the visible keys."""
-    visibility = Visibility(case.conditions, case.memory)
+    mask_terms = MaskTerms(case.conditions, case.memory)
     distance = case.memory + np.arange(case.queries)[:, None] - np.arange(case.keys)
     found = of_distance[:, np.minimum(distance, case.clamp) + 30]  # [G T S N H]
     scores = jnp.einsum("BTNH,BSNH->BNTS", query + u, key) + jnp.einsum(
         "BTNH,BTSNH->BNTS", query + v, jnp.repeat(found, ROWS // case.tables, axis=0)
     )
-    hidden = visibility.bias(case.queries, case.keys)
+    hidden = mask_terms.bias(case.queries, case.keys)
     visible = np.ones((1, 1, 1, 1), bool) if hidden is None else hidden == 0
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(jnp.where(visible, scores, -jnp.inf)), value)
 
@@ -82,7 +82,7 @@ def shifted(backend: Any, case: Case, query: Any, key: Any, value: Any, u: Any, 
     """The same by the terms."""
     rows = np.minimum(distances(case.queries, case.keys, case.memory, later=case.later), case.clamp) + 30
     terms = ContentBias(u), PositionalScores(v, of_distance[:, rows], case.queries)
-    return backend(query, key, value, Visibility(case.conditions, case.memory), terms, 0.0, None)
+    return backend(query, key, value, MaskTerms(case.conditions, case.memory), terms, 0.0, None)
 
 
 def value_and_gradients(function: Any, inputs: Any) -> tuple[Any, Any]:
@@ -125,7 +125,7 @@ def test_blocks_have_their_own_distances(name: str) -> None:
 def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bands, "LEAST", 2)
     case = CASES[name]
-    assert bands.Bands.of(Visibility(case.conditions, case.memory), case.queries, case.keys).blocks > 1
+    assert bands.Bands.of(MaskTerms(case.conditions, case.memory), case.queries, case.keys).blocks > 1
     agrees(name, BACKENDS[attention])
 
 
@@ -143,7 +143,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def term_of(later: bool) -> ScoreTerm:
+def term_of(later: bool) -> BiasTerm:
     table = jnp.ones((1, len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
     return PositionalScores(jnp.ones((HEADS, SIZE)), table, QUERIES)
 
@@ -185,7 +185,7 @@ def test_a_compiled_step_looks_nothing_up_and_holds_one_array_of_scores_more() -
     def compiled(terms: bool) -> Any:
         def loss(query: jax.Array, key: jax.Array, table: jax.Array) -> jax.Array:
             own = (PositionalScores(jnp.zeros((heads, size)), table, length),) if terms else ()
-            return jnp.sum(jnp.sin(dense(query, key, key, Visibility((Causal(),)), own, 0.0, None)))
+            return jnp.sum(jnp.sin(dense(query, key, key, MaskTerms((Causal(),)), own, 0.0, None)))
 
         one = jax.ShapeDtypeStruct((rows, length, heads, size), jnp.float32)
         table = jax.ShapeDtypeStruct((1, length, heads, size), jnp.float32)

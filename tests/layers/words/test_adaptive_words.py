@@ -33,8 +33,8 @@ from plmjax.plan.hlo import Program
 from plmjax.training import loop
 from plmjax.training.optimizers.schedules import Constant
 from tests.products import flops
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 ROWS, LENGTH, FEATURES, VOCABULARY, CUTOFFS = 4, 16, 12, 60, (20, 30, 50)
 SIZES = {
@@ -288,7 +288,7 @@ class AdaptiveGpt2(nn.Module):
         layers = Gpt2Layer(config, self.execution, deterministic, name="layers")
 
         def body(layer: Gpt2Layer, x: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
-            return layer(x, rows.visibility, None, number)[0], None
+            return layer(x, rows.mask_terms, None, number)[0], None
 
         x = words(input_ids) + places(rows.positions)
         x, _ = stack(body, layers, config.n_layer, self.execution, x, jnp.arange(config.n_layer))

@@ -16,8 +16,8 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.writer import Settings, Writer
 from plmjax.layers.recurrent.lstm import LstmState
 from plmjax.models.cove.cove import CoveForTranslation, DecoderState, DecoderStep, EncodedSource, MtLstm
 from tests.families.recurrent import COVE
@@ -60,7 +60,7 @@ def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
 def test_the_texts_of_a_beam_search_have_the_probability_of_reading_them_at_once(params: Any) -> None:
     """Beams share a source, change places, and go on from the state of the cells."""
     vocabulary = Vocabulary(19, pad=0, begin=2, end=3)
-    writer = Writer(COVE, params, vocabulary)
+    writer = BatchGenerator(COVE, params, vocabulary)
     settings = Settings(BeamSearch(3, sequences=3), max_new_tokens=5, batch_size=3)
     prompts = [IDS[row, :length].tolist() for row, length in enumerate(LENGTHS)]
     texts = writer(prompts, settings)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.visibility import EXCLUDED
 from plmjax.models.cvt.cvt import TAGGING_VIEWS, CvtConfig, DropoutOfKind
 from plmjax.models.cvt.parsing import PARSING_VIEWS
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.visibility import SameSegment
+from plmjax.contracts.mask_terms import SameSegment
 from plmjax.interop.xlnet import ADAPTER
 from plmjax.models.xlnet.attention import OrItself
 from plmjax.models.xlnet.xlnet import XlnetForPreTraining, XlnetMemory, XlnetModel

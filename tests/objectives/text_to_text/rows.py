@@ -17,7 +17,7 @@ TEXT = range(3, SIZE - 40)
 
 
 def rows(lengths: list[int], tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Rows of different tokens as `Blocks` gives them, the first `lengths` of each real."""
+    """Rows of different tokens as `Chunks` gives them, the first `lengths` of each real."""
     random = np.random.default_rng(seed)
     text = np.stack([random.permutation(TEXT)[:tokens] for _ in lengths]).astype(np.int32)
     real = (np.arange(tokens) < np.array(lengths)[:, None]).astype(np.int32)

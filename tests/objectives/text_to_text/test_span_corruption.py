@@ -12,7 +12,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Blocks, PairedStreams
+from plmjax.data.layouts import Chunks, PairedStreams
 from plmjax.errors import UserError
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
@@ -20,7 +20,7 @@ from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, composition
 from plmjax.training import program as programs
 from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 
 def transcribed(text: list[int], visible: list[int], hidden: list[int]) -> tuple[list[int], list[int]]:
@@ -151,7 +151,7 @@ def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_tra
 
 def test_train_flops_are_those_of_both_streams():
     config = T5Config()
-    assert SpanCorruption().train_flops(config, Blocks().batch(4, 568)) == config.train_flops(4, 512, 114)
+    assert SpanCorruption().train_flops(config, Chunks().batch(4, 568)) == config.train_flops(4, 512, 114)
 
 
 def test_a_model_needs_positions_for_what_is_made_of_a_row():

@@ -28,7 +28,7 @@ from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.state import TrainState
 from tests.paths import ROOT
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 ITEMS = ("params", "training", "description", "tokenizer")
 

@@ -19,8 +19,8 @@ from plmjax.training import program as programs
 from plmjax.training.gradients import Gradient
 from plmjax.training.gradients import looked_up_rows as rows
 from plmjax.training.optimizers import Adagrad, AdamW, StochasticGradientDescent
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 RULES = {
     "sgd": StochasticGradientDescent(learning_rate=0.5, clip_norm=1.0),

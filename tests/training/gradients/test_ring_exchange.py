@@ -8,8 +8,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.parallel import sharding
+from plmjax.parallel.parameter_shards import ParameterShards
 from plmjax.parallel.rings import AXIS, Rings
-from plmjax.parallel.shares import Shares
 from plmjax.training.gradients import rings as gradients
 from tests import devices_in_turn
 
@@ -83,7 +83,7 @@ def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monke
     whole, float32, bfloat16 = dict.fromkeys(params, placed()), jnp.dtype("float32"), jnp.dtype("bfloat16")
     dtypes = {"layers": bfloat16, "scale": float32, "table": float32}
     stacked = {"layers": True, "scale": False, "table": False}
-    shares = Shares(owned, whole, dtypes, dtypes | {"table": bfloat16}, stacked, RINGS)
+    shares = ParameterShards(owned, whole, dtypes, dtypes | {"table": bfloat16}, stacked, RINGS)
     batch = {"x": jnp.arange(16.0)}
 
     def loss(inputs: LossInputs, weights: dict, batch: dict, key: jax.Array) -> tuple[jax.Array, LossSums]:

@@ -20,7 +20,7 @@ from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, Optimizer, gradie
 from plmjax.training.optimizers.layer_rates import groups_below_the_head
 from plmjax.training.optimizers.schedules import Constant, Linear
 from tests.families import STEPS
-from tests.strangers import experiments
+from tests.third_party import experiments
 
 LAYERS = 3
 AXES = {
@@ -106,7 +106,7 @@ def test_depths_are_electras(layers):
     rates = {key: 0.8 ** (layers + 2 - at) for key, at in depth.items()}
 
     config = BertConfig.tiny(num_hidden_layers=layers)
-    module = config.module(Purpose.TEXT_LABELS, Execution(), 2)
+    module = config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2)
     boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     below = groups_below_the_head(boxed, config.parameter_groups)
     for name, distance in below.items():
@@ -136,7 +136,7 @@ def test_layers_may_be_stacked_separate_or_shared():
         "head": 0,
     }
     config = AlbertConfig.tiny()
-    module = config.module(Purpose.TEXT_LABELS, Execution(), 2)
+    module = config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2)
     boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     below = groups_below_the_head(boxed, config.parameter_groups)
     kinds = {"/".join(name.split("/")[:2]): distance.tolist() for name, distance in below.items()}

@@ -11,8 +11,8 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import feed, optimizers
 from plmjax.training import program as programs
 from plmjax.training.optimizers import Adafactor, Adagrad, StochasticGradientDescent
-from tests.strangers import experiments
-from tests.strangers.source import ChainSource
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 
 RULES = {
     "Adagrad": Adagrad(learning_rate=1e-2, initial_accumulator=0.1),

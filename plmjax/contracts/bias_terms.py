@@ -1,0 +1,49 @@
+"""Terms that are added to the scores of attention: relative positions, segments, and other terms of a system.
+
+    score(i, j) = q_i . k_j + term_1(i, j) + term_2(i, j) + ...
+
+A term may depend on the query, on the key, on their positions and on arrays of its own. Gradients pass through all of
+these except the positions. Attention computes the whole term or one block at a time.
+"""
+
+import flax.struct
+import jax
+
+from plmjax.contracts.attention_arrays import AttentionArrays, axes
+
+
+class BiasTerm(AttentionArrays):
+    """Base of the terms: dataclasses of `flax.struct`. Their arrays are parameters or are computed from parameters.
+
+    Fields for arrays with an axis of queries, keys or heads are made with `axes`. Attention cuts these axes. It also
+    cuts the heads where it computes a few heads at a time.
+    """
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """Return the term for T queries and S keys: float32 that broadcasts to [B N T S].
+
+        Args:
+            query: [B T N H], already scaled.
+            key: [B S N H].
+            query_positions: int [T] or [B T], strictly increasing.
+            key_positions: int [S], strictly increasing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `scores`.")
+
+
+@flax.struct.dataclass
+class ScoreArray(BiasTerm):
+    """A term that is computed beforehand, for example a term that several layers share.
+
+    values: float32 that broadcasts to [B N T S].
+    """
+
+    values: jax.Array = axes("batch", "heads", "queries", "keys")
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """Return the array."""
+        return self.values

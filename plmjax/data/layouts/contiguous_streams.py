@@ -1,0 +1,68 @@
+"""Rows of consecutive tokens that continue from batch to batch, for models with a carried state or memory."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data.layouts.chunks import BlockRows, Chunks
+from plmjax.data.layouts.layout import Fields, LayoutRows, Shapes, int32
+from plmjax.data.store import Dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class ContiguousStreams(Chunks):
+    """Rows as in `Chunks`, but row b of a batch continues row b of the previous batch, for models with a carry.
+
+    Adds the fields of blocks, and begins int32 [B], 1 where a row does not continue the previous batch (the first
+    batch of an epoch or of an evaluation), so that its carry must be reset; document_starts bool [B T], true for the
+    first token of every document.
+    """
+
+    continues: ClassVar[bool] = True
+
+    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+        return StreamRows(dataset.split(split), self, length, vocabulary)
+
+    def batch(self, batch_size: int, sequence_length: int) -> Shapes:
+        starts = jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.bool_)
+        return super().batch(batch_size, sequence_length) | {"begins": int32(batch_size), "document_starts": starts}
+
+    def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
+        """Return a random batch as `Chunks` does, from the middle of a document."""
+        batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
+        return batch | {
+            "begins": np.zeros(batch_size, np.int32),
+            "document_starts": np.zeros((batch_size, sequence_length), bool),
+        }
+
+
+class InOrder(LayoutRows):
+    """Rows in the order of the text: place b of a batch continues place b of the batch before.
+
+    The text is cut into runs of equal length, one for each row of a batch. Each epoch reads the same runs again.
+    """
+
+    def train(self, step: int, batch_size: int, places: np.ndarray, key: np.ndarray) -> np.ndarray:
+        steps = self.count // batch_size
+        return places * steps + step % steps
+
+    def begins(self, step: int, batch_size: int) -> bool:
+        return step % (self.count // batch_size) == 0
+
+    def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
+        numbers = places * self.evaluation_steps(batch_size) + step
+        return np.where(numbers < self.count, numbers, -1)
+
+
+class StreamRows(InOrder, BlockRows):
+    """Blocks in the order of the text."""
+
+    def fields(self, rows: np.ndarray) -> Fields:
+        row, place = self._text.starts_within(rows * self._stride, self._length)
+        starts = np.zeros((len(rows), self._length), bool)
+        starts[row, place] = True
+        return super().fields(rows) | {"document_starts": starts}

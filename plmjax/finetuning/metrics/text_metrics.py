@@ -1,0 +1,72 @@
+"""Metrics of generated texts against their references; all values are from 0 to 100."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from plmjax.errors import check_choice
+from plmjax.finetuning.metrics import written_texts
+
+
+@dataclasses.dataclass(frozen=True)
+class Scorer:
+    """Base class of the judges."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """Its metrics; the first one represents the task where several tasks are compared."""
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """Return metric -> value of the texts of a whole file."""
+        raise NotImplementedError(f"{type(self).__name__} must define `scores`.")
+
+    def signatures(self) -> dict[str, str]:
+        """Return METRIC_signature -> the definition, in words, of a metric that others compute differently."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class BleuAndChrf(Scorer):
+    """BLEU and chrF over the whole file, as sacrebleu computes them."""
+
+    names: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
+
+    tokenize: str = "13a"
+    """Word tokenizer of BLEU: 13a, intl, zh (Chinese characters one by one), char or none."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        check_choice("tokenizer of BLEU", self.tokenize, written_texts.BLEU_TOKENIZERS)
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """Return bleu and chrf."""
+        return written_texts.translation(references, texts, self.tokenize)
+
+    def signatures(self) -> dict[str, str]:
+        """Return sacrebleu's signatures."""
+        return written_texts.translation_signatures(self.tokenize)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rouge(Scorer):
+    """ROUGE, as rouge-score computes it."""
+
+    names: ClassVar[tuple[str, ...]] = ("rouge2", "rouge1", "rougeL", "rougeLsum")
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """Return rouge1, rouge2, rougeL and rougeLsum."""
+        return written_texts.summarization(references, texts)
+
+    def signatures(self) -> dict[str, str]:
+        """Return the version and the settings of rouge-score."""
+        return written_texts.summarization_signatures()
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactMatch(Scorer):
+    """The fraction of texts that equal their reference, and F1 where references are labels."""
+
+    names: ClassVar[tuple[str, ...]] = ("exact", "macro_f1")
+
+    def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """Return exact and macro_f1."""
+        return written_texts.labels_in_words(references, texts)

@@ -1,0 +1,133 @@
+"""Blocks and streams against the joined text: every token asked for once, overlaps, where documents and runs begin."""
+
+import gzip
+import itertools
+
+import numpy as np
+import pytest
+
+from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data.layouts import Chunks, ContiguousStreams, Windows
+from plmjax.data.pipeline import DatasetSource
+from tests.data.corpora import phase, write
+from tests.data.layouts.rows import TEXTS, WORDS, V, all_fields, rows_of
+
+
+def joined(split: str, end: int = WORDS.end) -> list[int]:
+    """The tokens of all documents, with a token behind each."""
+    return [token for document in TEXTS[split] for token in [*itertools.chain(*document), end]]
+
+
+def test_packed_rows_of_real_text_waste_less_than_three_percent(shared_data, tmp_path):
+    """Shares of all tokens that are read, and of the positions of all rows: left out, padded, or not asked for."""
+    text = gzip.decompress((shared_data / "pretrain" / "wikipedia_en" / "sample_blankline_docs.txt.gz").read_bytes())
+    every = [[[5 + len(word) % 9 for word in line.split()]] for line in text.decode()[:500_000].split("\n\n")]
+    cut = len(every) * 19 // 20
+    real = write(tmp_path / "real", every[:cut], every[cut:], V)
+    for split in ("train", "validation"):
+        asked = all_fields(rows_of(real, Chunks(), 128, split))["next_weights"]
+        tokens = real.split(split).token_count + real.split(split).documents - 1
+        assert tokens > 5000 and asked.sum() >= 0.97 * tokens and asked.mean() >= 0.97
+
+
+def test_a_text_that_just_fills_a_row_is_one_row(dataset):
+    """With the token that its last one asks for."""
+    size = len(joined("train"))
+    assert [rows_of(dataset, Chunks(), length).count for length in (size - 2, size - 1, size)] == [1, 1, 0]
+
+
+def test_documents_join_with_the_separator_where_there_is_no_end_token(dataset):
+    fields = all_fields(rows_of(dataset, Chunks(), vocabulary=Vocabulary(size=V, sep=4)))
+    np.testing.assert_array_equal(fields["input_ids"].ravel(), joined("train", 4)[: fields["input_ids"].size])
+
+
+CUTS = [(1, 0), (7, 0), (64, 0), (1000, 0), (2, 1), (7, 3), (64, 16), (64, 63), (1000, 1), (9000, 4000)]
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize(("length", "overlap"), CUTS)
+def test_blocks_are_cut_from_the_joined_documents_and_ask_for_each_token_once(dataset, split, length, overlap):
+    """An overlap repeats tokens as context. The last held-out row is filled with padding."""
+    text, stride = joined(split), length - overlap
+    rows = rows_of(dataset, Chunks(overlap=overlap), length, split)
+    fields, asked = all_fields(rows), []
+    for row in range(rows.count):
+        here = text[row * stride : row * stride + length + 1]
+        size = len(here) - 1
+        assert size == length or (split == "validation" and row == rows.count - 1)
+        assert fields["input_ids"][row, :size].tolist() == here[:-1]
+        assert fields["next_ids"][row, :size].tolist() == here[1:]
+        assert (
+            fields["positions"][row, :size].tolist() == list(range(size))
+            and (fields["segment_ids"][row, :size] == 1).all()
+        )
+        assert not any(array[row, size:].any() for array in fields.values())
+        asked += fields["next_ids"][row][fields["next_weights"][row] > 0].tolist()
+    left_out = len(text) - 1 - len(asked)
+    assert asked == text[1 : len(text) - left_out]
+    assert 0 <= left_out < (stride if rows.count else length) if split == "train" else left_out == 0
+
+
+@pytest.mark.parametrize("overlap", [0, 5])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_stream_tells_where_documents_begin(dataset, split, overlap):
+    rows = rows_of(dataset, ContiguousStreams(overlap=overlap), 16, split)
+    first = np.cumsum([0, *(sum(map(len, document)) + 1 for document in TEXTS[split])])[:-1]
+    starts = all_fields(rows)["document_starts"]
+    assert starts.dtype == bool
+    for row in range(rows.count):
+        places = np.arange(row * (16 - overlap), row * (16 - overlap) + 16)
+        np.testing.assert_array_equal(starts[row], np.isin(places, first))
+    assert starts.sum() > 0
+
+
+@pytest.mark.parametrize("layout", [ContiguousStreams(), ContiguousStreams(overlap=4)], ids=repr)
+def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layout):
+    source, size, length = DatasetSource(layout, dataset, WORDS, seed=0), 6, 16
+    steps = rows_of(dataset, layout, length).count // size
+    batches = source.train(phase(length, size), steps - 3)  # over the end of an epoch
+    run = [next(batches) for _ in range(steps + 3)]
+    batches.close()
+    assert [batch["begins"].tolist() for batch in run] == [
+        [int(step in (3, steps + 3))] * size for step in range(steps + 3)
+    ]
+    for before, batch in itertools.pairwise(run):
+        goes_on = batch["begins"] == 0
+        overlap = layout.overlap
+        np.testing.assert_array_equal(batch["row_ids"][goes_on], before["row_ids"][goes_on] + 1)
+        np.testing.assert_array_equal(
+            batch["input_ids"][goes_on, : overlap + 1],
+            np.concatenate([before["input_ids"], before["next_ids"][:, -1:]], axis=1)[goes_on, length - overlap :],
+        )
+        assert (batch["row_ids"][~goes_on] < before["row_ids"][~goes_on]).all()
+    held_out = list(source.evaluation(phase(length, size)))
+    assert held_out[0]["begins"].tolist() == (held_out[0]["row_ids"] >= 0).astype(int).tolist()
+    assert len(held_out) > 1 and not any(batch["begins"].any() for batch in held_out[1:])
+    for before, batch in itertools.pairwise(held_out):
+        real = batch["row_ids"] >= 0
+        np.testing.assert_array_equal(before["next_ids"][real, -1], batch["input_ids"][real, layout.overlap])
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_backwards_every_text_runs_from_its_end_and_stands_behind_the_token_after_it(dataset, split):
+    text = joined(split)[::-1]
+    rows = rows_of(dataset, ContiguousStreams(backwards=True), 7, split)
+    fields = all_fields(rows)
+    real = fields["segment_ids"].ravel() > 0
+    np.testing.assert_array_equal(fields["input_ids"].ravel()[real], text[: real.sum()])
+    np.testing.assert_array_equal(fields["next_ids"].ravel()[real], text[1 : real.sum() + 1])
+    after_an_end = np.roll(np.array(text[: real.sum()]) == WORDS.end, 1)
+    np.testing.assert_array_equal(fields["document_starts"].ravel()[real], after_an_end & (np.arange(real.sum()) > 0))
+    if split == "validation":
+        assert real.sum() == len(text) - 1 and not fields["input_ids"].ravel()[~real].any()
+
+
+def test_windows_repeat_the_end_of_the_row_before_them_and_say_how_much(dataset):
+    length, overlap = 32, 10
+    batches = DatasetSource(Windows(overlap=overlap), dataset, WORDS, seed=0).train(phase(length, 4), 0)
+    before, after = next(batches), next(batches)
+    batches.close()
+    np.testing.assert_array_equal(before["input_ids"][:, -overlap:], after["input_ids"][:, :overlap])
+    assert before["begins"].tolist() == [1] * 4 and after["begins"].tolist() == [0] * 4
+    assert (before["overlap"] == overlap).all() and before["overlap"].dtype == np.int32
+    np.testing.assert_array_equal(after["next_weights"], np.tile(np.arange(length) >= overlap, (4, 1)))

@@ -1,0 +1,94 @@
+"""The times and the means that a line of the log has."""
+
+import math
+import types
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import pytest
+
+from plmjax.training import step_timer as pace
+from plmjax.training.step_metrics import StepMetrics
+from plmjax.training.step_timer import MetricsWindow, StepTimer
+
+
+def test_a_mean_is_that_of_the_steps_that_have_the_metric() -> None:
+    """A resumed run begins with the sums of its checkpoint."""
+    window = MetricsWindow({"loss": (4.0, 2)})
+    window.add({"loss": 8.0, "accuracy": math.nan, "learning_rate": 1.0})
+    window.add({"loss": 3.0, "accuracy": 0.5, "learning_rate": 1.0})
+    assert window.means() == {"train/loss": pytest.approx(15 / 4), "train/accuracy": 0.5}
+    assert window.means() == {}
+
+
+def test_a_loss_that_is_no_number_shows_in_the_line() -> None:
+    """A mean over the other steps would hide that the training has failed."""
+    window = MetricsWindow({})
+    window.add({"loss": 1.0})
+    window.add({"loss": math.nan})
+    assert math.isnan(window.means()["train/loss"])
+
+
+def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock: an evaluation of 100 seconds takes no time of a step, nor do the steps before a line."""
+    now = [50.0]
+
+    def passes(seconds: float) -> float:
+        now[0] += seconds
+        return now[0]
+
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    measured, metrics = StepTimer(), StepMetrics.joined({"loss": jnp.float32(2)})
+    batches = iter([passes, passes, passes])
+    assert measured.throttle() is None and measured.next_batch(iter(range(1))) == 0
+    passes(3)
+    measured.add(metrics)
+    assert measured.steps == 0 and measured.seconds == 3 and measured.throttle() is None
+    measured.add(StepMetrics.joined({"loss": jnp.float32(1)}))
+    passes(2)
+    assert measured.steps == 1 and measured.seconds == 5 and measured.throttle() is metrics
+    assert measured.drain() == [{"loss": 2}, {"loss": 1}]
+    assert (measured.steps, measured.seconds, measured.input_wait) == (2, 2.5, 0)
+    passes(100)
+    measured.resume()
+    for _ in range(2):
+        measured.next_batch(passes(4) for _ in batches)  # while nothing is computed
+        measured.add(metrics)
+        passes(1)
+        measured.drain()
+        measured.resume()
+    assert (measured.steps, measured.seconds, measured.input_wait) == (4, (5 + 2 * 5) / 4, 8 / 15)
+    measured.restart()
+    measured.add(metrics)
+    passes(7)
+    measured.drain()
+    assert (measured.steps, measured.seconds, measured.input_wait) == (1, 7, 0)
+
+
+class Values(list):
+    """The metrics of a step that is being computed until it is ready."""
+
+    ready = False
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+
+def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps are computed for 4 seconds, one of them for 1 second more. In the last 3 seconds none is computed."""
+    now = [50.0]
+
+    def batches(seconds: float) -> Iterator[float]:
+        now[0] += seconds
+        yield seconds
+
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    measured, steps = StepTimer(), (Values([2]), Values([1]))
+    for values in steps:
+        measured.add(StepMetrics(values, ("loss",)))
+    assert measured.next_batch(batches(4)) == 4
+    for values, seconds in zip(steps, (1, 3), strict=True):
+        values.ready = True
+        measured.next_batch(batches(seconds))
+    measured.drain()
+    assert measured.input_wait == 3 / 8
