@@ -254,7 +254,7 @@ def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, p
 def test_hosts_that_do_not_share_a_folder_are_told(tmp_path):
     ended = start(*STRANGER, only={host: (tmp_path / str(host), *EVERY_TWO) for host in (0, 1)})
     assert [host.code for host in ended] == [2, 2]
-    assert all("what host 0 writes there, found nothing; name a --workdir" in host.err for host in ended)
+    assert all("what host 0 writes there; name a --workdir" in host.err for host in ended)
 
 
 @pytest.mark.parametrize(

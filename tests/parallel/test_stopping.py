@@ -1,12 +1,15 @@
-"""Signals that ask a run to stop."""
+"""Signals that ask a run to stop, and requests that all hosts learn of at the same step."""
 
 import os
 import signal
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
+from plmjax.parallel import votes
 from plmjax.parallel.stopping import StopSignals
 from tests.paths import ROOT
 
@@ -111,3 +114,12 @@ def test_a_loop_in_a_process_of_its_own_leaves_ignored_signals_ignored() -> None
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_vote_is_known_two_steps_later_and_at_once_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4, 1), ("data", "fsdp", "tensor"))
+    vote = votes.Votes(mesh)
+    assert vote(15, 1) == (15, 1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    found = [vote(*asked) for asked in ((15, 0), (0, 1), (2, 3), (0, 0), (0, 0))]
+    assert found == [(0, 0), (0, 0), (15, 0), (0, 1), (2, 3)]

@@ -14,7 +14,9 @@ import jax
 
 from plmjax import experiment
 from plmjax.commands import command_line
+from plmjax.files import storage
 from plmjax.parallel import hosts
+from plmjax.runs import folder
 from plmjax.training import loop
 from tests.third_party import experiments
 from tests.third_party.source import ChainSource
@@ -45,6 +47,8 @@ def main(name: str, workdir: str, *arguments: str) -> None:
     run = experiment.override(getattr(experiments, name)(), arguments)
     source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
     with hosts.watched(run.hosts):
+        with hosts.in_turn("experiment.json"):
+            folder.record_experiment(storage.path(workdir), run)
         loop.train(run, workdir, source, {})
     assert "tensorflow" not in sys.modules, "a run whose rows come from elsewhere waits for no import of TensorFlow"
 

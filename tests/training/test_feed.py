@@ -57,19 +57,3 @@ def test_metrics_of_a_mixture_have_the_names_of_its_sources() -> None:
         "mixture/web/share": 0.75, "mixture/web/epochs": 2.5, "mixture/books/share": 0.25, "mixture/books/epochs": 3.0,
     }  # fmt: skip
     assert feed.mixture_metrics(Mixed(), [], 5) == feed.mixture_metrics(object(), ["a phase"], 5) == {}
-
-
-def test_a_device_of_this_host_takes_its_rows_of_those_that_the_host_has(monkeypatch) -> None:
-    """The rows of this host, 4 to 7 and 10 to 11 of 12, are the only ones of its batch."""
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = {"ids": jax.ShapeDtypeStruct((12, 2), np.int32, sharding=place)}
-    own = np.array([4, 5, 6, 7, 10, 11])
-    monkeypatch.setattr(feed, "local_rows", lambda shapes: own)
-    indices = [(slice(first, first + 2), slice(None)) for first in (10, 4, 6)]
-    monkeypatch.setattr(
-        feed.jax, "make_array_from_callback", lambda shape, sharding, shard: [shard(index) for index in indices]
-    )
-    (found,) = feed.on_device(iter([{"ids": np.stack([own, 100 + own], axis=1)}]), shapes)
-    assert [part.tolist() for part in found["ids"]] == [
-        [[first, 100 + first], [first + 1, 101 + first]] for first in (10, 4, 6)
-    ]

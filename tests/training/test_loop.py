@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -22,7 +21,6 @@ from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, memory, metrics
 from plmjax.training.checkpoints import checkpoints
-from plmjax.training.step_timer import MetricsWindow
 from tests.families import STEPS
 from tests.paths import ROOT
 from tests.third_party import experiments
@@ -84,6 +82,8 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
     assert kept[3] == kept[9] == {}  # an evaluation is that of its own step alone
     last = metrics.read(workdir / "metrics.jsonl")[-2]
     assert 0 <= last["input_wait"] < 1 and last["tokens_per_second"] > 0 and last["mfu"] > 0
+    flops = options().trained.train_flops(options().model, result.program.batch)  # of 4 rows of 24 tokens
+    assert last["model_flops_per_second"] / last["tokens_per_second"] == pytest.approx(flops / (4 * 24))
     assert (workdir / "tensorboard").is_dir()
 
 
@@ -299,66 +299,3 @@ def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
 def test_a_platform_that_is_not_here_is_named():
     with pytest.raises(UserError, match=r"Expected a TPU .* found cpu only"):
         find_devices("tpu")
-
-
-@pytest.mark.parametrize(("minutes", "passed", "saves"), [(2.0, 119.0, False), (2.0, 121.0, True), (0.0, 1e6, False)])
-def test_a_checkpoint_is_due_after_its_minutes(minutes, passed, saves, monkeypatch):
-    run = experiments.changed(options(), checkpoint={"minutes": minutes, "every": 0})
-    session = SimpleNamespace(run=run, saved_at=1000.0, votes=lambda *asked: asked, stop=SimpleNamespace(received=None))
-    monkeypatch.setattr(loop.time, "monotonic", lambda: 1000.0 + passed)
-    assert loop._Session.due(session, 5, last=False).save is saves
-
-
-def test_the_minutes_of_a_checkpoint_are_those_since_the_last_save(monkeypatch):
-    clock, saved = [1121.0], []
-    session = SimpleNamespace(
-        run=experiments.changed(options(), checkpoint={"minutes": 2.0, "every": 0}),
-        is_primary=False,
-        progressed=lambda *_, **__: None,
-        metrics={},
-        evaluated=-1,
-        tokenizer={},
-        source=SimpleNamespace(fingerprint=""),
-        window=MetricsWindow({}),
-        record=None,
-        keeper=SimpleNamespace(save=lambda state, description, before: saved.append(description.step)),
-        saved_at=1000.0,
-        votes=lambda *asked: asked,
-        stop=SimpleNamespace(received=None),
-    )
-    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
-    for step, now in enumerate([1121.0, 1122.0, 1241.0, 1242.0], start=1):
-        clock[0] = now
-        if loop._Session.due(session, step, last=False).save:
-            loop._Session.save(session, None, step)
-    assert saved == [1, 4]
-
-
-def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
-    """512 tokens and 2 GFLOP in 4 seconds, of a peak of 5 GFLOP/s; seven of twelve steps are left."""
-    written, shown, restarted, progress = [], [], [], []
-    run = options()
-    session = SimpleNamespace(
-        run=run,
-        is_primary=True,
-        source=ChainSource(run.data),
-        window=MetricsWindow({"loss": (6.0, 2)}),
-        file=SimpleNamespace(write=lambda *line: written.append(line)),
-        terminal=SimpleNamespace(show_logged=lambda *line: shown.append(line)),
-        tokens_left=lambda step: 640,
-        show_progress=lambda *values: progress.append(values),
-    )
-    pace = SimpleNamespace(seconds=4.0, input_wait=0.25, restart=lambda: restarted.append(True))
-    rates = loop._Rates(512, 2e9, SimpleNamespace(share=lambda rate: rate / 5e9))
-    loop._Session.log(session, 5, {"learning_rate": 0.5, "loss": 9.0}, pace, rates)
-    ((step, values),) = written
-    assert step == 5 and values == {
-        "train/loss": 3.0,
-        "learning_rate": 0.5,
-        "tokens_per_second": 128.0,
-        "model_flops_per_second": 5e8,
-        "mfu": 0.1,
-        "input_wait": 0.25,
-    }
-    assert progress == [(5, 3.0, 128.0, 5.0)]
-    assert shown == [(5, values, 28.0)] and restarted and not session.window.sums

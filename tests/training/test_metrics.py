@@ -5,7 +5,6 @@ import json
 import re
 import threading
 import time
-import types
 
 import pytest
 
@@ -199,49 +198,3 @@ def test_numbers_fit_their_column(value, text):
 )
 def test_durations_read_as_a_clock(seconds, text):
     assert metrics.duration(seconds) == text
-
-
-def test_a_long_activity_is_told_once_in_ten_seconds(monkeypatch, capsys):
-    """On a clock that goes on by a second with every look. A new activity is told after ten seconds of its own."""
-    now = [0.0]
-
-    def wait(seconds: float) -> bool:
-        now[0] += 1
-        if now[0] == 33:
-            terminal.set_activity("saving")
-        return now[0] == 60
-
-    monkeypatch.setattr(metrics, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    terminal = object.__new__(metrics.Terminal)
-    terminal._bar, terminal._closed = None, types.SimpleNamespace(wait=wait)
-    terminal.set_activity("compiling")
-    terminal._remind()
-    assert capsys.readouterr().out.splitlines() == [
-        *(f"compiling, {seconds} s so far" for seconds in (10, 20, 30)),
-        *(f"saving, {seconds} s so far" for seconds in (10, 20)),
-    ]
-
-
-def test_a_bar_moves_with_every_step_and_tells_what_takes_long(monkeypatch):
-    """Its numbers are those of a step of ten seconds ago, at most."""
-    shown, clock = [], [100.0]
-    terminal = metrics.Terminal(900, 0)
-    terminal.close()
-    monkeypatch.setattr(metrics.time, "monotonic", lambda: clock[0])
-    terminal._bar, terminal._task = types.SimpleNamespace(update=lambda task, **of: shown.append((task, of))), "task"
-    for step, seconds in ((1, 3.0), (2, 8.0), (3, 0.0)):
-        terminal.show_unlogged(step, {"loss": 2.5}, (5e4, 184.0))
-        clock[0] += seconds
-    told = "loss  2.5000    50.0k tok/s  eta 3:04 min"
-    assert shown == [
-        ("task", {"completed": 1, "description": told}),
-        ("task", {"completed": 2}),
-        ("task", {"completed": 3, "description": told}),
-    ]
-    shown.clear()
-    terminal.set_activity("compiling")
-    clock[0] += 12
-    waits = iter([False, True])
-    terminal._closed = types.SimpleNamespace(wait=lambda seconds: next(waits))
-    terminal._remind()
-    assert shown == [("task", {"description": "compiling, 12 s so far"})]
