@@ -647,7 +647,7 @@ GROUPS_OF_SETTINGS = {
     "mesh": experiments.Mesh, "hosts": experiments.Hosts, "tracking": experiments.Tracking,
     "phases": experiments.Phase,
 }  # fmt: skip
-OTHER_GROUPS = {"model", "objective", "optimizer", "start", "generation", "text_vectors", "compression"}
+OTHER_GROUPS = {"model", "objective", "optimizer", "weight_mapping", "generation", "text_vectors", "compression"}
 """Fields of an experiment whose class the experiment chooses; classes of update rules and schedules are below."""
 
 

@@ -30,7 +30,7 @@ TEXT_OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What to read, and how: arguments of `plmjax.inference.evaluate`; None where the user chose nothing."""
+    """The text to read and the way to read it: arguments of `plmjax.inference.evaluate`; None for those not given."""
 
     window: int | None
     stride: int | None

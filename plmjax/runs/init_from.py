@@ -1,4 +1,4 @@
-"""What a run starts from: random values, a checkpoint, or a file of word vectors.
+"""The start of a run: random values, a checkpoint, or a file of word vectors.
 
 `InitFrom.find` reads what --from names. It completes the experiment, and has the tokenizer and the first parameters of
 the run, in pretraining and in fine-tuning. The experiment's `weight_mapping` maps a checkpoint's parameters to those of
@@ -37,7 +37,7 @@ PRUNED = 0.01
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InitFrom:
-    """What a run starts from.
+    """The start of a run.
 
     name: the value of --from.
     description: that of the checkpoint whose model and tokenizer the run takes; None if the run has its own.

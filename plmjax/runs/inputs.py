@@ -1,4 +1,4 @@
-"""What a run trains on, as `pretrain` and `finetune` give it to the loop."""
+"""The inputs of a run, as `pretrain` and `finetune` give them to the loop."""
 
 import dataclasses
 from typing import Any

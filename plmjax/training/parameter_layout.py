@@ -1,4 +1,4 @@
-"""How the parameters of a program lie on its devices, and the way to compute their gradient that follows from it."""
+"""The layout of a program's parameters on its devices, and the way to compute their gradient that follows from it."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What a run does besides its steps: log, evaluate, save, and stop. One session is one invocation of a run."""
+"""The work of a run besides its steps: log, evaluate, save, and stop. One session is one invocation of a run."""
 
 import contextlib
 import dataclasses
