@@ -35,6 +35,7 @@ REVIEWED = {
     "plmjax/inference/embed.py": "parts that this process named by their numbers",
     "plmjax/interop/tokenizer_files.py": "the fixed names of a tokenizer's files",
     "plmjax/files/storage.py": "the last file to copy, a literal wherever it is given",
+    "plmjax/runs/folder.py": "the fixed names of a run's records",
     "plmjax/training/checkpoints/checkpoints.py": "files of a tokenizer, whose names `describe` has checked",
     "plmjax/training/metrics.py": "fixed names, and those of tasks, which are letters, digits, - and _",
     "tpu/bucket.py": "the folder of a job, whose name `tpu.job.NAME` matches",

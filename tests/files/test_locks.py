@@ -185,13 +185,13 @@ def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "prepare", "finetune", "seeds"])
-def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Path, fails) -> None:
+def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Path, small_run: Path, fails) -> None:
     """The second one changes nothing, and says whom to wait for."""
     from plmjax.data import tokenizers
 
     folder = tmp_path / "run"
     tokenizers.train("word", 100, iter(["some words"]), tmp_path / "words", lowercase=True)
-    tuning = ("finetune", "experiments/finetune_sentences.py", "--from", "random", "--workdir", folder)
+    tuning = ("finetune", "experiments/finetune_sentences.py", "--from", small_run, "--workdir", folder)
     command = {
         "pretrain": ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL_BERT),
         "prepare": ("prepare", "--input", prose, "--tokenizer", tmp_path / "words", "--output", folder),

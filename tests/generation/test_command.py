@@ -17,7 +17,7 @@ from plmjax.errors import UserError
 from plmjax.generation.batch_generator import Settings, Tokens
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.generate import Generator, Text, generate, printable
-from plmjax.generation.options import Devices, Options
+from plmjax.generation.options import Options
 from plmjax.generation.sampling import Sampling
 from plmjax.training.checkpoints import checkpoints
 
@@ -102,12 +102,12 @@ def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run:
     assert "--output" in fails("generate", decoder_run, "a", "--output", tmp_path / "no" / "x.jsonl")
 
 
-def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: Path) -> None:
+def test_nothing_is_shown_before_every_prompt_fits(capsys, tmp_path: Path, decoder_run: Path) -> None:
     (tmp_path / "prompts.txt").write_text("The class\n" + "The class " * 30 + "\n")
-    said: list[str] = []
+    capsys.readouterr()
     with pytest.raises(UserError, match="at most the model's 64 positions together"):
-        command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append, print)
-    assert not said
+        command.generate(decoder_run, input=tmp_path / "prompts.txt")
+    assert not capsys.readouterr().out
 
 
 class Told:
@@ -152,26 +152,26 @@ def test_prompts_are_one_text_or_the_lines_of_a_file_or_of_the_standard_input(
     assert command.prompts_of(None, Path("-")) == ["one", "", "and tw\u00f6"]
 
 
-def test_several_texts_are_shown_and_written_each_with_its_score(told: Told, decoder_run: Path, tmp_path: Path) -> None:
-    said, options, file = [], Options(beams=3, sequences=2), tmp_path / "texts.jsonl"
-    command.run(decoder_run, "a", None, None, options, Devices(), said.append, print)
-    assert "".join(said) == "-1.0000  a1\n-2.0000  a2\n"
+def test_several_texts_are_shown_and_written_each_with_its_score(
+    capsys, told: Told, decoder_run: Path, tmp_path: Path
+) -> None:
+    options, file = ("--beams", 3, "--sequences", 2), tmp_path / "texts.jsonl"
+    assert shown(capsys, decoder_run, "a", *options) == "-1.0000  a1\n-2.0000  a2\n"
     assert told.checked[1].strategy == BeamSearch(3, sequences=2) and told.checked[2] == [""]
-    command.run(decoder_run, "a", None, file, options, Devices(), said.append, print)
-    assert said[-1] == f"2 texts in {file}\n"
+    assert shown(capsys, decoder_run, "a", *options, "--output", file) == f"2 texts in {file}\n"
     assert [json.loads(line)["text"] for line in file.read_text().splitlines()] == ["a1", "a2"]
 
 
-def test_ctrl_c_ends_the_line_of_the_text(monkeypatch, decoder_run: Path) -> None:
+def test_ctrl_c_ends_the_line_of_the_text(monkeypatch, capsys, decoder_run: Path) -> None:
     def stopped(self, prompt, settings, show):
         show(" a beginning")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Generator, "stream", stopped)
-    said: list[str] = []
+    capsys.readouterr()
     with pytest.raises(KeyboardInterrupt):
-        command.run(decoder_run, "The class", None, None, Options(max_new_tokens=8), Devices(), said.append, print)
-    assert "".join(said) == "The class a beginning\n"
+        command.generate(decoder_run, "The class", writing=Options(max_new_tokens=8))
+    assert capsys.readouterr().out == "The class a beginning\n"
 
 
 def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path) -> None:

@@ -421,7 +421,7 @@ def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
     ("options", "sentence"),
     [
         ([], "give --topology"),
-        (["--topology", "v5e:2x2", "--batch_sizes", "64"], "Expected --search with --batch_sizes"),
+        (["--topology", "v5e:2x2", "--batch_sizes", "64"], "--batch_sizes needs --search"),
         (["--topology", "v5e:2x2", "--price", "dear"], "Expected --price"),
         (["--topology", "v4:2x2x1*2"], "whose network between slices is known"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from plmjax import experiment
 from plmjax.errors import UserError
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.training import loop, memory
 from tests.third_party import experiments
 from tests.third_party.source import ChainSource
@@ -36,7 +37,7 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
     compiled = SimpleNamespace(memory_analysis=lambda: sizes)
     program = SimpleNamespace(
         mesh=jax.sharding.Mesh([[jax.devices()[:2]]], ("data", "fsdp", "tensor")),
-        phase=SimpleNamespace(index=0, batch_size=64, accumulation=2, sequence_length=16),
+        phase=ResolvedPhase(0, 0, 1, sequence_length=16, batch_size=64, accumulation=2),
     )
     # 2 parts need 28 GiB, 4 need 15.5, which is more than nine tenths of 16, and 8 need 9.25.
     with pytest.raises(UserError) as raised:
@@ -54,7 +55,7 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
         with pytest.raises(UserError, match=f"--training.{advice}"):
             memory.check(run(), program, compiled)
     phases = (experiment.Phase(0.5), experiment.Phase(0.5))
-    program.phase.index = 1
+    program.phase = dataclasses.replace(program.phase, index=1)
     monkeypatch.setattr(memory, "_available", lambda device: 16.0 * GIB)
     with pytest.raises(UserError, match=r"--phases\.1\.accumulation 16 or fewer rows with --phases\.1\.batch_size\.$"):
         memory.check(dataclasses.replace(run(remat="full"), phases=phases), program, compiled)
