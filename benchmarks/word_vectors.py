@@ -78,7 +78,7 @@ def gensims(run: Experiment, counts: dict[str, int], seed: int) -> gensim.models
         negative=objective.negatives,
         ns_exponent=objective.power,
         sample=objective.threshold,
-        min_count=objective.least,
+        min_count=objective.min_count,
         alpha=rate,
         min_alpha=rate * 1e-4,
         sg=1,

@@ -31,7 +31,7 @@ def experiment() -> Experiment:
     return Experiment(
         model=Word2VecConfig.google_news(),
         objective=NegativeSampling(
-            architecture=ContinuousBagOfWords(), negatives=3, threshold=1e-5, least=10, row_updates=32.0
+            architecture=ContinuousBagOfWords(), negatives=3, threshold=1e-5, min_count=10, row_updates=32.0
         ),
         tokenizer=Tokenizer(kind="word", vocab_size=3_000_000),
         data=Data(layout=Chunks(), sequence_length=512, held_out=0.0005),

@@ -143,7 +143,7 @@ def cooccurrence(
     output: Location,
     window: int = 10,
     symmetric: bool = True,
-    least: int = 5,
+    min_count: int = 5,
     memory: int = 1024,
     processes: int | None = None,
     runner: str = "",
@@ -156,7 +156,7 @@ def cooccurrence(
         output: Folder for the counts.
         window: Number of context words on each side; a word at distance d counts 1 / d.
         symmetric: Count words on both sides; otherwise only on the left.
-        least: Minimum number of occurrences of a word in the training text; rarer words are not counted.
+        min_count: Minimum number of occurrences of a word in the training text; rarer words are not counted.
         memory: Memory of all processes together, or of each process of a runner, in MiB.
         processes: Number of worker processes; by default all cores that the memory allows.
         runner: Runner of Apache Beam that does the work instead of processes, such as FlinkRunner or DataflowRunner.
@@ -169,7 +169,7 @@ def cooccurrence(
     opened = store.open_dataset(dataset, report=print)
     vocabulary = tokenizers.load(opened.directory / "tokenizer").vocabulary
     check_words(vocabulary, dataset)
-    counting = Counting(window, symmetric, least)
+    counting = Counting(window, symmetric, min_count)
     how = {"processes": processes, "runner": runner, "runner_options": runner_options}
     cells = count(opened, vocabulary.special, output, counting, memory=memory, **how)
     print(f"cells      {cells.count:,} of {cells.words:,} words in {output}")

@@ -88,7 +88,6 @@ class _Task(apache_beam.DoFn):
         self._own = None
 
     def setup(self) -> None:
-        """Create the object."""
         self._own = self._make(*self._arguments)
 
     def process(self, group: tuple[int, Iterable[tuple]]) -> None:

@@ -113,7 +113,6 @@ class Mixture:
     """Maximum number of tokens of a source that count for its share; 0 counts all."""
 
     def __post_init__(self) -> None:
-        """Check the names and the numbers."""
         check_ranges("data.mixture", self, limit=FROM_0)
         check_temperature("--data.mixture.temperature", self.temperature)
         paths = self.paths

@@ -19,7 +19,6 @@ class Phase:
     """Number of microbatches of one optimizer step."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("phases.N", self, sequence_length=FROM_0, batch_size=FROM_0, accumulation=FROM_0)
 
 

@@ -58,7 +58,7 @@ PREPARED = (
     "data.special_names",
     "data.layout.window",
     "data.layout.symmetric",
-    "data.layout.least",
+    "data.layout.min_count",
 )
 """Fields that determine the tokenizer and the dataset of a run directory, or its count of words. If they change before
 the first training step, these are prepared again."""

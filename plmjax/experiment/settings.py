@@ -101,7 +101,6 @@ class Data:
     """Number of pieces whose rows are shuffled together, of a dataset that is read in pieces."""
 
     def __post_init__(self) -> None:
-        """Check the numbers and the names."""
         if "" in self.input:
             raise UserError("Expected --data.input to name files or folders, found an empty name; leave it out.")
         check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1, shuffle_window=FROM_1)
@@ -224,7 +223,6 @@ class Finetuning:
     """Dropout within the encoder, of hidden states and of attention; None keeps that of pretraining."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("finetuning", self, epochs=FROM_0, warmup=SHARE, evaluations=FROM_0, unfreeze=FROM_0)
         if self.dropout is not None:
             check_ranges("finetuning", self, dropout=SHARE)
@@ -246,7 +244,6 @@ class Checkpoint:
     """last or best: the checkpoint of the run that is evaluated, exported or fine-tuned."""
 
     def __post_init__(self) -> None:
-        """Check the numbers and the preference."""
         check_ranges("checkpoint", self, every=FROM_0, keep=FROM_0, minutes=FROM_0)
         check_choice("--checkpoint.prefer", self.prefer, PREFERENCES)
 
@@ -265,7 +262,6 @@ class Mesh:
     """Shard parameters and optimizer state over `data`; a step gathers a copy of the parameters once (ZeRO)."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("mesh", self, data=FROM_0, fsdp=FROM_0, tensor=FROM_0)
 
 
@@ -285,7 +281,6 @@ class Hosts:
     """
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("hosts", self, silent_seconds=FROM_0, stall_minutes=FROM_0, activity_minutes=FROM_0)
 
 

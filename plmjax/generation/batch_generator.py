@@ -57,7 +57,6 @@ class Settings(WholeLengths, Rules):
     batch_size: int = 8
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         self.check_rules()
         if self.batch_size < 1:
             raise UserError(f"Expected a --batch_size of at least 1, found {self.batch_size}; change it.")

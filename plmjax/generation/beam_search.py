@@ -90,7 +90,6 @@ class BeamSearch:
     length_normalization: str = "tokens"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_choice("--early_stopping", self.early_stopping, EARLY_STOPPING)
         check_choice("--length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if self.beams < 2:

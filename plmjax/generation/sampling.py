@@ -110,7 +110,6 @@ class Sampling(Greedy):
     sequences: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not 0 < self.temperature < float("inf"):
             raise UserError(
                 f"Expected a --temperature above 0, found {self.temperature:g}; change it, or give 0 for the likeliest "

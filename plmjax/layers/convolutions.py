@@ -78,7 +78,6 @@ class LightweightConvolution(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the projections, the scores and dropout."""
         self.input = self._projection(self.input_features, ("embed", "mlp"))
         self.output = self._projection(self.features, ("mlp", "embed"))
         self.weight_dropout = Dropout(self.dropout)

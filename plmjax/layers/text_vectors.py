@@ -51,7 +51,6 @@ class Dense:
     residual: bool = False
 
     def __post_init__(self) -> None:
-        """Check the activation."""
         check_choice("activation", self.activation, ACTIVATIONS)
 
     def __call__(self, x: np.ndarray, params: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -136,7 +135,6 @@ class TextVectors:
     """Function that sentence-transformers compares the vectors with; nothing here reads it."""
 
     def __post_init__(self) -> None:
-        """Check the names."""
         for mode in self.pooling:
             check_choice("pooling", mode, POOLINGS)
         if self.default_prompt is not None:

@@ -101,7 +101,6 @@ class AdaptiveSpanConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "n_layer"}
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner", "attn_span", "ramp")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), persistent_size=FROM_0)
         check_ranges("model", self, dropout=SHARE)
@@ -301,7 +300,6 @@ class AdaptiveSpanModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the word table and the vectors of distances."""
         config, init = self.config, nn.initializers.normal(1.0)
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", init, self.execution.dtype)
         names, shape = (None, "head"), (config.attn_span, config.head_size)
@@ -373,7 +371,6 @@ class AdaptiveSpanForCausalLM(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the model and the output layer."""
         config = self.config
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         bound = config.d_model**-0.5

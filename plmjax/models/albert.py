@@ -75,7 +75,6 @@ class AlbertConfig(EncoderConfig):
     """Token id of [SEP]; transformers needs it."""
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         super().__post_init__()
         check_ranges("model", self, embedding_size=FROM_1, inner_group_num=FROM_1, classifier_dropout_prob=SHARE)
         if not 1 <= self.num_hidden_groups <= self.num_hidden_layers:
@@ -197,7 +196,6 @@ class AlbertModel(BertModel):
     config: AlbertConfig
 
     def setup(self) -> None:
-        """Create the three parts."""
         config, execution = self.config, self.execution
         self.embeddings = BertEmbeddings(config, config.embedding_size, execution)
         self.encoder = SharedLayers(config, execution)
@@ -212,7 +210,6 @@ class AlbertForPreTraining(BertForMaskedLM):
     pooling: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Create the encoder and the two heads."""
         super().setup()
         init, dtype = self.config.initializer, self.execution.dtype
         self.sentence_order = Projection((2,), ("embed", None), init, dtype, logits=True)

@@ -76,7 +76,6 @@ class AwdLstmConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "embedding_size", "depth": "num_layers"}
 
     def __post_init__(self) -> None:
-        """Check the sizes and the rates."""
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_layers")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         places = ("embedding", "input", "weight", "hidden", "output")
@@ -185,7 +184,6 @@ class AwdLstmModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the word table."""
         config = self.config
         sizes = (config.vocab_size, config.embedding_size, "vocab")
         self.word_embeddings = Embedding(*sizes, config.initializer, self.execution.dtype)

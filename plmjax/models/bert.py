@@ -105,7 +105,6 @@ class BertEmbeddings(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create three tables and a norm."""
         config, dtype = self.config, self.execution.dtype
         size, init = self.features, config.initializer
         self.word_embeddings = Embedding(config.vocab_size, size, "vocab", init, dtype)
@@ -218,7 +217,6 @@ class BertModel(nn.Module):
     pooling: bool = True
 
     def setup(self) -> None:
-        """Create the three parts."""
         config, execution = self.config, self.execution
         self.embeddings = BertEmbeddings(config, config.hidden_size, execution)
         self.encoder = BertEncoder(config, execution)
@@ -327,7 +325,6 @@ class BertForMaskedLM(nn.Module):
     head: ClassVar[Callable[..., nn.Module]] = MaskedLanguageModelHead
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=self.pooling)
         self.masked_language_model = self.head(self.config, self.execution)
 
@@ -349,7 +346,6 @@ class BertForPreTraining(BertForMaskedLM):
     pooling: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Create the encoder and the two heads."""
         super().setup()
         init, dtype = self.config.initializer, self.execution.dtype
         self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)
@@ -367,7 +363,6 @@ class BertForNextSentencePrediction(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         init, dtype = self.config.initializer, self.execution.dtype
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)

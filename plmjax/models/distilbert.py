@@ -83,7 +83,6 @@ class DistilBertConfig(EncoderConfig):
     """Added to the variance in layer normalisation."""
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         super().__post_init__()
         check_ranges("model", self, seq_classif_dropout=SHARE, qa_dropout=SHARE)
 
@@ -147,7 +146,6 @@ class DistilBertModel(BertModel):
     pooling: bool = False
 
     def setup(self) -> None:
-        """Create the two parts."""
         self.embeddings = DistilBertEmbeddings(self.config, self.config.hidden_size, self.execution)
         self.encoder = DistilBertEncoder(self.config, self.execution)
 
@@ -184,7 +182,6 @@ class DistilBertForSequenceClassification(EncoderForSequenceClassification):
     config: DistilBertConfig
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
@@ -199,7 +196,6 @@ class DistilBertForMultipleChoice(EncoderForMultipleChoice):
     config: DistilBertConfig
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 

@@ -78,7 +78,6 @@ class ElectraConfig(EncoderConfig):
     """
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain, including the generator's sizes."""
         super().__post_init__()
         generators = ("generator_hidden_size", "generator_num_attention_heads", "generator_intermediate_size")
         check_ranges("model", self, **dict.fromkeys(generators, FROM_0))
@@ -160,7 +159,6 @@ class ElectraModel(BertModel):
     shared: BertEmbeddings | None = None
 
     def setup(self) -> None:
-        """Create the embeddings, their projection to the hidden size of the layers, and the layers."""
         config, execution = self.config, self.execution
         if self.shared is None:
             self.embeddings = BertEmbeddings(config, config.embedding_size, execution)
@@ -208,7 +206,6 @@ class ElectraForPreTraining(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the discriminator with the embeddings, the generator beside them, and the two heads."""
         config, execution = self.config, self.execution
         self.electra = ElectraModel(config, execution)
         self.generator = ElectraModel(config.generator, execution, shared=self.electra.embeddings)
@@ -277,7 +274,6 @@ class ElectraForSequenceClassification(EncoderForSequenceClassification):
     config: ElectraConfig
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
@@ -307,7 +303,6 @@ class ElectraForMultipleChoice(EncoderForMultipleChoice):
     config: ElectraConfig
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = MultipleChoiceHead(self.config, self.execution)
 

@@ -84,7 +84,6 @@ class ElmoConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"depth": "n_layers", "characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         sizes = ("vocab_size", "character_dim", "n_layers", "dim", "projection_dim")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), n_highway=FROM_0, dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
@@ -262,7 +261,6 @@ class ElmoModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the parts that both directions share, and those of each."""
         dtype = self.execution.dtype
         self.words = WordEncoder(self.config, dtype)
         self.forward = LanguageModel(self.config, dtype)

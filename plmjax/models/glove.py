@@ -42,7 +42,6 @@ class GloveConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
 
     six_billion = Size(

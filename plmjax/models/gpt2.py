@@ -77,7 +77,6 @@ class Gpt2Config(DecoderConfig):
     field_names: ClassVar[dict[str, str]] = DecoderConfig.field_names | {"end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
-        """Check the settings of every decoder, and the inner size."""
         super().__post_init__()
         if self.n_inner is not None:
             check_ranges("model", self, n_inner=FROM_1)
@@ -153,7 +152,6 @@ class Gpt2Model(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create two tables, dropout, and the norm."""
         config, dtype = self.config, self.execution.dtype
         positions = nn.initializers.normal(POSITION_DEVIATION)
         self.word_embeddings = Embedding(config.vocab_size, config.n_embd, "vocab", config.initializer, dtype)

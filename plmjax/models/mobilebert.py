@@ -126,7 +126,6 @@ class MobileBertConfig(EncoderConfig):
     """True if the pooler is tanh(W x + b); otherwise it is the hidden state of [CLS] itself."""
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = dict.fromkeys(("embedding_size", "intra_bottleneck_size", "num_feedforward_networks"), FROM_1)
         check_ranges("model", self, **sizes)
         super().__post_init__()
@@ -284,7 +283,6 @@ class MobileBertEmbeddings(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create three tables, a projection and a norm."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         size = config.hidden_size
         self.word_embeddings = Embedding(config.vocab_size, config.embedding_size, "vocab", init, dtype)
@@ -373,7 +371,6 @@ class MobileBertModel(BertModel):
     config: MobileBertConfig
 
     def setup(self) -> None:
-        """Create the parts."""
         config, execution = self.config, self.execution
         self.embeddings = MobileBertEmbeddings(config, execution)
         self.encoder = MobileBertEncoder(config, execution)

@@ -63,7 +63,6 @@ class NnlmConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, hidden_size=FROM_0, initializer_range=FROM_0)
         if self.order < 2:
             raise UserError(

@@ -86,7 +86,6 @@ class RobertaConfig(EncoderConfig):
     """
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         super().__post_init__()
         if not 0 <= self.pad_token_id < min(self.vocab_size, self.max_position_embeddings - 1):
             raise UserError(
@@ -133,7 +132,6 @@ class RobertaForMaskedLM(BertForMaskedLM):
     config: RobertaConfig
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         exact = dataclasses.replace(self.config, hidden_act="gelu")
         self.masked_language_model = MaskedLanguageModelHead(exact, self.execution)
@@ -147,7 +145,6 @@ class RobertaForSequenceClassification(nn.Module):
     num_labels: int = 2
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.roberta = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 

@@ -123,7 +123,6 @@ class T5Config(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers", "end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
@@ -253,7 +252,6 @@ class T5EncoderLayer(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create the sublayers, a norm before each, and dropout."""
         config, execution = self.config, self.execution
         self.attention, self.attention_norm = config.attention(execution), config.norm(execution)
         self.feed_forward, self.feed_forward_norm = T5FeedForward(config, execution), config.norm(execution)
@@ -284,7 +282,6 @@ class T5DecoderLayer(T5EncoderLayer):
     """Self-attention up to each token, attention to the encoder's output, then feed-forward, as in the encoder."""
 
     def setup(self) -> None:
-        """Create the attention to the encoder as well."""
         super().setup()
         self.cross_attention = self.config.attention(self.execution)
         self.cross_attention_norm = self.config.norm(self.execution)
@@ -330,7 +327,6 @@ class T5Encoder(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create the layers, the numbers of distances, dropout, and the last norm."""
         config, execution = self.config, self.execution
         self.layers = T5EncoderLayer(config, execution)
         self.relative_positions = config.relative_positions(execution, both_sides=True)
@@ -364,7 +360,6 @@ class T5Decoder(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create the layers, the numbers of distances, dropout, and the last norm."""
         config, execution = self.config, self.execution
         self.layers = T5DecoderLayer(config, execution)
         self.relative_positions = config.relative_positions(execution, both_sides=False)
@@ -412,7 +407,6 @@ class T5Model(EncoderDecoderModel):
     config: T5Config
 
     def setup(self) -> None:
-        """Create the table and the stacks."""
         config, dtype = self.config, self.execution.dtype
         self.shared = Embedding(config.vocab_size, config.d_model, "vocab", config.normal(1), dtype)
         self.encoder = T5Encoder(config, self.execution)
@@ -444,7 +438,6 @@ class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
     config: T5Config
 
     def setup(self) -> None:
-        """Create the model, and an output layer if the word table is not the output layer."""
         config, dtype = self.config, self.execution.dtype
         super().setup()
         if not config.tie_word_embeddings:

@@ -38,7 +38,6 @@ class Taglm(TaggerModule):
     """The tagger, with its language models as `language_model`."""
 
     def setup(self) -> None:
-        """Create the parts of a tagger, and the language models."""
         super().setup()
         self.language_model = ElmoModel(self.config.language_model, self.execution)
 

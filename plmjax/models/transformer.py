@@ -116,7 +116,6 @@ class EncoderLayer(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create two sublayers and their norms."""
         config, execution = self.config, self.execution
         self.attention = self.make_attention()
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -155,7 +154,6 @@ class DecoderLayer(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create three sublayers and their norms."""
         config, execution, heads = self.config, self.execution, self.config.decoder_attention_heads
         self.attention = attention_of(config, config.d_model, heads, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -249,7 +247,6 @@ class TransformerModel(EncoderDecoderModel):
     encoder_layer: ClassVar[type[nn.Module]] = EncoderLayer
 
     def setup(self) -> None:
-        """Create a table, two stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
         self.encoder_layers = self.encoder_layer(config, execution)
@@ -313,7 +310,6 @@ class TransformerForConditionalGeneration(EncoderDecoderForConditionalGeneration
     config: TransformerConfig
 
     def setup(self) -> None:
-        """Create the model and the bias."""
         super().setup()
         if self.config.output_bias:
             init = as_bias(nn.initializers.zeros_init(), ("vocab",))

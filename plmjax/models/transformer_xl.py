@@ -122,7 +122,6 @@ class TransformerXlConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "n_layer"}
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "div_val", "d_embed", "d_model", "n_layer", "n_head", "d_head", "d_inner")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), mem_len=FROM_0, init_std=FROM_0)
         check_ranges("model", self, dropout=SHARE, dropatt=SHARE)
@@ -303,7 +302,6 @@ class TransformerXlModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the embedding and dropout."""
         config = self.config
         init = config.initializer, config.projection_initializer
         self.words = AdaptiveEmbedding(config.clusters, *init, self.execution.dtype)

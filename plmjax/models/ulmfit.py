@@ -60,7 +60,6 @@ class UlmfitConfig(AwdLstmConfig):
     """True to read texts from their end to their beginning. The layout's rows must have the same direction."""
 
     def __post_init__(self) -> None:
-        """Check the settings of the language model, and the classifier's rate."""
         super().__post_init__()
         check_ranges("model", self, classifier_dropout=SHARE)
 
@@ -104,7 +103,6 @@ class UlmfitForSequenceClassification(nn.Module):
     num_labels: int = 2
 
     def setup(self) -> None:
-        """Create the layers and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         dropouts = self.config.output_dropout, self.config.classifier_dropout
         self.classifier = PoolingClassifier(self.num_labels, dropouts, self.execution.dtype)

@@ -43,7 +43,6 @@ class Word2VecConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
 
     google_news = Size("1,800,000,000 parameters, of which the 900,000,000 of the input table were published.")

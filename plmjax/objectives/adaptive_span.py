@@ -40,7 +40,6 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
     """Factor of the spans in the loss; 5e-7 for the published models, 2e-6 for the small one."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_ranges("objective", self, span_coefficient=FROM_0)
 
     def constants(self, config: AdaptiveSpanConfig, sources: ConstantSources) -> tuple[()]:

@@ -43,7 +43,6 @@ class AlbertPretraining(MaskedLanguageModelWithPairs):
     """Maximum number of words in a run, N."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         if self.ngram < 1:
             raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}; change it.")

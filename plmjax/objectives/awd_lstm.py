@@ -55,7 +55,6 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     """apart: the states begin anew with each document; joined: they go on, as in the released code."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_choice("--objective.documents", self.documents, DOCUMENTS)
         ranges = dict.fromkeys(("activation_penalty", "slowness_penalty", "length_deviation"), FROM_0)
         check_ranges("objective", self, **ranges)

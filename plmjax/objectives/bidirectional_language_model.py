@@ -43,7 +43,6 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
     """Number of words to sample for the softmax in training; 0 takes the whole vocabulary."""
 
     def __post_init__(self) -> None:
-        """Check the number."""
         check_ranges("objective", self, negatives=FROM_0)
 
     def constants(self, config: ElmoConfig, sources: ConstantSources) -> Any:

@@ -68,7 +68,6 @@ class Denoising(TextToText):
     """Probability that the text of a row is rotated to begin at a random position inside it."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         for name, value, known in (("unit", self.unit, UNITS), ("replacement", self.replacement, REPLACEMENTS)):
             if value not in known:

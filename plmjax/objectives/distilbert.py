@@ -31,7 +31,6 @@ class DistilBertPretraining(MaskedLanguageModel):
     """Exponent s of a token's weight n^-s; 0 draws all tokens alike."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         check_ranges("objective", self, smoothing=FROM_0)
 

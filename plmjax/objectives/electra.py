@@ -57,7 +57,6 @@ class ElectraPretraining(Objective):
     """Factor of the loss of replaced token detection."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if not (0 < self.rate < 1 and 0 <= self.mask_share <= 1):
             raise UserError(
                 f"Expected --objective.rate between 0 and 1 and --objective.mask_share from 0 to 1, found {self.rate} "

@@ -33,7 +33,6 @@ class HierarchicalSoftmax(WordPrediction):
     """Maximum number of inner nodes on the path to a word; a batch's time and memory grow with it."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("objective", self, longest_path=FROM_1)
 

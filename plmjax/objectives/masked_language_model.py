@@ -53,7 +53,6 @@ class MaskedLanguageModel(Objective):
     """Random seed of static masks."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.masking not in MASKING:
             raise UserError(
                 f"Expected a known --objective.masking, found {quoted(self.masking)}; {nearest(self.masking, MASKING)}"

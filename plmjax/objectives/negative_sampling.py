@@ -43,7 +43,6 @@ class NegativeSampling(WordPrediction):
     """Exponent of the counts, for the draws."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("objective", self, negatives=FROM_1, shared=FROM_1, power=FROM_0)
 

@@ -52,7 +52,6 @@ class PermutationLanguageModel(Objective):
     """Number of tokens of a span's context, for each token of the span."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_choice("--objective.documents", self.documents, DOCUMENTS)
         sizes = dict.fromkeys(("predictions", "permutation_size", "memory_length"), FROM_0)
         check_ranges("objective", self, **sizes, longest_span=FROM_1, context=FROM_1)

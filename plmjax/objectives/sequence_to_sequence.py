@@ -41,7 +41,6 @@ class SequenceToSequence(Objective):
     """Factor of the square of each position's log(Z)."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
                 f"Expected --objective.label_smoothing of at least 0 and below 1, found {self.label_smoothing}; "

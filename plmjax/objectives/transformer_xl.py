@@ -34,7 +34,6 @@ class TransformerXlPretraining(Remembers, SegmentRecurrence):
     """True if every token of an evaluation sees equally many; by default as in --model.same_length."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_choice("--objective.documents", self.documents, DOCUMENTS)
         if self.evaluation_mem_len is not None:
             check_ranges("objective", self, evaluation_mem_len=FROM_0)

@@ -43,7 +43,6 @@ class WeightedLeastSquares(Objective):
     """Exponent of the share of x_max, for rarer cooccurrences."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("objective", self, power=FROM_0, x_max=ABOVE_0)
 
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class WordPrediction(ReadsRows, Objective):
     """Maximum number of words to either side."""
     threshold: float = 1e-3
     """Share of the text above which a word is sometimes left out; 0 keeps all words."""
-    least: int = 5
+    min_count: int = 5
     """Minimum number of occurrences in the training text of a learned word; rarer words are ignored."""
     row_updates: float = 64.0
     """Maximum update of a table row by a batch, as a number of single updates.
@@ -52,8 +52,7 @@ class WordPrediction(ReadsRows, Objective):
     """
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        check_ranges("objective", self, window=FROM_1, row_updates=FROM_1, least=FROM_1, threshold=FROM_0)
+        check_ranges("objective", self, window=FROM_1, row_updates=FROM_1, min_count=FROM_1, threshold=FROM_0)
 
     def counts(self, sources: ConstantSources) -> np.ndarray:
         """Return the occurrences of the learned words, float64 [V]; 0 for the others and for special tokens.
@@ -63,12 +62,12 @@ class WordPrediction(ReadsRows, Objective):
         """
         counts = sources.token_counts.astype(np.float64)
         counts[list(sources.vocabulary.special)] = 0
-        if counts.any() and counts.max() < self.least:
+        if counts.any() and counts.max() < self.min_count:
             raise UserError(
                 f"Expected words with at least {self.least} occurrences in the training text, found none; give "
-                "more text or lower --objective.least."
+                "more text or lower --objective.min_count."
             )
-        return np.where(counts < self.least, 0, counts)
+        return np.where(counts < self.min_count, 0, counts)
 
     def kept(self, counts: np.ndarray) -> np.ndarray:
         """Return the probability that each word is kept, float32 [V] (word2vec.c v0.1c)."""

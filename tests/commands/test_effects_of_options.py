@@ -178,12 +178,12 @@ def cells(folder: Path, dataset: store.Dataset) -> Callable[[str], tuple[int, in
     return count
 
 
-@of("cooccurrence", "dataset", "output", "window", "symmetric", "least")
+@of("cooccurrence", "dataset", "output", "window", "symmetric", "min_count")
 def test_words_are_counted_as_asked(cells: Callable[[str], tuple[int, int]]) -> None:
-    every, words = cells("--least 1")
-    assert cells("--least 1 --window 1")[0] < every
-    assert cells("--least 1 --no-symmetric")[0] < every
-    assert cells("--least 25")[1] < words
+    every, words = cells("--min_count 1")
+    assert cells("--min_count 1 --window 1")[0] < every
+    assert cells("--min_count 1 --no-symmetric")[0] < every
+    assert cells("--min_count 25")[1] < words
 
 
 REFUSED: dict[str, tuple[str, str]] = {

@@ -57,13 +57,13 @@ def silent(line: str) -> None:
     """Says nothing."""
 
 
-def brute_force(train: list, window: int, symmetric: bool, least: int) -> dict[tuple[int, int], float]:
+def brute_force(train: list, window: int, symmetric: bool, min_count: int) -> dict[tuple[int, int], float]:
     """The definition, one pair at a time."""
     texts = [[word for sentence in document for word in sentence] for document in train]
     times = np.bincount([word for text in texts for word in text], minlength=SIZE)
     found: dict[tuple[int, int], float] = {}
     for text in texts:
-        words = [word for word in text if word not in SPECIAL and times[word] >= least]
+        words = [word for word in text if word not in SPECIAL and times[word] >= min_count]
         for place, row in enumerate(words):
             for distance in range(1, window + 1):
                 sides = (place - distance, place + distance) if symmetric else (place - distance,)
@@ -82,7 +82,7 @@ def table(counted: cells.Cells) -> dict[tuple[int, int], float]:
 @pytest.mark.parametrize("made", [Counting(5, True, 1), Counting(5, False, 1), Counting(4, True, 20)], ids=repr)
 def test_every_pair_is_counted(dataset, small, made, tmp_path):
     counted = cooccurrence.count(dataset, SPECIAL, tmp_path, made, memory=211, processes=1, report=silent)
-    expected = brute_force(TRAIN, made.window, made.symmetric, made.least)
+    expected = brute_force(TRAIN, made.window, made.symmetric, made.min_count)
     found = table(counted)
     assert found.keys() == expected.keys()
     np.testing.assert_allclose([found[pair] for pair in expected], list(expected.values()), rtol=1e-6)
@@ -217,7 +217,7 @@ def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch, case):
 
 def test_folders_and_texts_that_cannot_be_counted(dataset, tmp_path, bucket):
     def count(output: object, of: store.Dataset = dataset) -> object:
-        return cooccurrence.count(of, SPECIAL, output, Counting(least=1), processes=1, report=silent)
+        return cooccurrence.count(of, SPECIAL, output, Counting(min_count=1), processes=1, report=silent)
 
     for name, file, contents, parts in (
         ("full", "letter.txt", "dear", "files in"),
@@ -252,7 +252,7 @@ def test_sums_and_numbers_that_64_bits_do_not_hold(dataset, tmp_path, monkeypatc
 
 LEDGERS = [
     ({"counting": {"window": "3"}}, "window of counting is no number from 1 to 22 but '3'"),
-    ({"counting": {"window": 10, "symmetric": True, "least": 1, "more": 1}}, "counting has 'more'"),
+    ({"counting": {"window": 10, "symmetric": True, "min_count": 1, "more": 1}}, "counting has 'more'"),
     ({"total": None}, "total is None"),
     ({"files": {"cells-00000.bin": 1}}, "cells-00000.bin of files is no object but 1"),
     ({"cells": 3}, "the files hold other than 3 cells"),
@@ -262,7 +262,7 @@ LEDGERS = [
 def test_counts_that_cannot_be_opened(dataset, tmp_path):
     for folder, parts in ((tmp_path / "none", "no folder"), (dataset.directory, "something else")):
         refused(lambda folder=folder: cooccurrence.open_cells(folder), parts)
-    counted = cooccurrence.count(dataset, SPECIAL, tmp_path, Counting(least=1), processes=1, report=silent)
+    counted = cooccurrence.count(dataset, SPECIAL, tmp_path, Counting(min_count=1), processes=1, report=silent)
     manifest = json.loads((tmp_path / cells.MANIFEST).read_text())
     for changed, reason in LEDGERS:
         sealed = manifest | changed

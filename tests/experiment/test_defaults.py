@@ -66,7 +66,7 @@ TEXT = {"format": "auto", "text_key": "text"}
 COMMANDS: dict[str, dict[str, Any]] = {
     "tokenizer train": {"kind": "wordpiece", "vocab_size": 30522, **TEXT},
     "prepare": {"held_out": 0.005, "language": "en", "max_unknown": 0.2, **TEXT},
-    "cooccurrence": {"window": 10, "symmetric": True, "least": 5, "memory": 1024},
+    "cooccurrence": {"window": 10, "symmetric": True, "min_count": 5, "memory": 1024},
     "pretrain": {"from_": "random"},
     "predict": {"format": "jsonl", "max_unknown": 0.2},
     "embed": {"layer": -1, "batch_size": 32, "max_unknown": 0.2},

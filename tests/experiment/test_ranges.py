@@ -23,7 +23,7 @@ BY_OTHERS = {
 }  # fmt: skip
 """Class -> its numbers that are checked when a text is read or a model is made, or that may be any number."""
 ABOVE_0 = {
-    "rate", "ngram", "window", "least", "row_updates", "longest_path", "shared", "longest_span", "context",
+    "rate", "ngram", "window", "min_count", "row_updates", "longest_path", "shared", "longest_span", "context",
     "mean_length", "x_max", "layer_decay", "factored_from", "ratio", "pack", "duplicates", "copies", "candidates",
     "temperature", "steps_per_layer", "end", "scores_learning_rate", "sparsity", "penalty_weight", "size", "factor",
     "sequence_length", "batch_size", "accumulation", "log_every",

@@ -69,7 +69,7 @@ def _cells(folder: Path, given: Fixtures) -> None:
     source = folder.parent / "source"
     _dataset(source, given)
     special = Vocabulary.placeholder(60).special
-    counting = cells.Counting(window=3, least=1)
+    counting = cells.Counting(window=3, min_count=1)
     cooccurrence.count(store.open_dataset(source), special, folder, counting, processes=1, report=lambda line: None)
     shutil.rmtree(folder / "checked", ignore_errors=True)
 

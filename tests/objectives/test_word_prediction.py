@@ -216,8 +216,10 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
 def test_words_that_occur_often_enough_to_the_number_are_learned():
     counts = np.array([70, 0, 0, 0, 0, 6, 7, 3, 7, 6])
     sources = dataclasses.replace(SOURCES, vocabulary=Vocabulary.placeholder(10), token_counts=counts)
-    assert NegativeSampling(least=7).counts(sources).tolist() == [0, 0, 0, 0, 0, 0, 7, 0, 7, 0]
-    assert not NegativeSampling(least=8).counts(dataclasses.replace(sources, token_counts=0 * counts)).any()  # a plan
+    assert NegativeSampling(min_count=7).counts(sources).tolist() == [0, 0, 0, 0, 0, 0, 7, 0, 7, 0]
+    assert (
+        not NegativeSampling(min_count=8).counts(dataclasses.replace(sources, token_counts=0 * counts)).any()
+    )  # a plan
     assert (NegativeSampling(window=17).stretch, NegativeSampling(window=15).stretch) == (17, 16)
     kept = NegativeSampling(threshold=0.0).kept(np.array([0.0, 9, 1]))
     assert kept.tolist() == [0, 1, 1] and kept.dtype == np.float32

@@ -64,7 +64,6 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name, limits in (("copies", FROM_1), ("candidates", FROM_1), ("share", SHARE)):
             try:
                 check_ranges("", self, **{name: limits})

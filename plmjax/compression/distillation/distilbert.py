@@ -61,7 +61,6 @@ class DistilBertDistillation(Distillation):
     """Compare the distributions of the masked tokens only, not of all tokens."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("compression", self, soft=FROM_0, cosine=FROM_0, temperature=ABOVE_0)
 

@@ -44,7 +44,6 @@ class Distillation(Compression):
     """Factor of the experiment's own loss, without the teacher; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        """Check the factor."""
         check_ranges("compression", self, hard=FROM_0)
 
     def terms(self) -> tuple[Term, ...]:

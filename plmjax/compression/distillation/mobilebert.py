@@ -187,7 +187,6 @@ class MobileBertDistillation(Distillation):
     """Temperature T of both distributions."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         factors = dict.fromkeys(("hidden", "means", "variances", "attention", "below", "soft"), FROM_0)
         check_ranges("compression", self, **factors, temperature=ABOVE_0, steps_per_layer=(2, math.inf))

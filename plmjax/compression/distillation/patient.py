@@ -99,7 +99,6 @@ class PatientDistillation(Distillation):
     """
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         check_ranges("compression", self, soft=FROM_0, patience=FROM_0, temperature=ABOVE_0)
         check_choice("--compression.strategy", self.strategy, STRATEGIES)

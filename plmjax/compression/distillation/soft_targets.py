@@ -39,7 +39,6 @@ class SoftTargetDistillation(Distillation):
     """File of these scores, which plmjax compress distil writes."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("compression", self, soft=FROM_0, temperature=ABOVE_0, top_k=FROM_0)
 

@@ -152,7 +152,6 @@ class TinyBertDistillation(Distillation):
     """Temperature T of both distributions."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         factors = dict.fromkeys(("hidden", "attention", "soft"), FROM_0)
         check_ranges("compression", self, **factors, temperature=ABOVE_0)

@@ -40,7 +40,6 @@ class BlockMovementPruning(MovementPruning):
     """Number of rows and of columns of a block of the attention matrices; 0 takes whole heads. Published: 32."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("compression", self, attention_block=FROM_0)
 

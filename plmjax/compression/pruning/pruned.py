@@ -85,7 +85,6 @@ class Scheduled(Pruning):
     """Share of the run after which no further weight is pruned."""
 
     def __post_init__(self) -> None:
-        """Check the places."""
         Cubic(1.0, 0.5, self.begin, self.end)
 
 
@@ -101,7 +100,6 @@ class ByShare(Scheduled):
     """Share of the weights of the layers that become 0."""
 
     def __post_init__(self) -> None:
-        """Check the sparsity."""
         super().__post_init__()
         check_sparsity(self.sparsity)
 
@@ -118,7 +116,6 @@ class Scored(Scheduled):
     """Peak learning rate of the scores."""
 
     def __post_init__(self) -> None:
-        """Check the learning rate."""
         super().__post_init__()
         check_ranges("compression", self, scores_learning_rate=ABOVE_0)
 
@@ -198,7 +195,6 @@ class SoftMovementPruning(Scored):
     """Factor of the penalty at the end."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("compression", self, threshold=ABOVE_0, penalty_weight=ABOVE_0)
 

@@ -34,7 +34,6 @@ class Cubic:
     """Share of the run after which the value is final."""
 
     def __post_init__(self) -> None:
-        """Check the places."""
         if not 0 <= self.begin < self.end <= 1:
             raise UserError(
                 f"Expected --compression.begin and --compression.end in their order from 0 to 1, found {self.begin} "

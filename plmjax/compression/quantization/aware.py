@@ -44,7 +44,6 @@ class QuantizationAware(Compression):
     """tensor for a scale for each matrix, channel for a scale for each output of it."""
 
     def __post_init__(self) -> None:
-        """Check the granularity."""
         check_choice("--granularity", self.granularity, GRANULARITIES)
 
     def trained(self, objective: Objective, steps: int) -> Objective:

@@ -31,21 +31,20 @@ class Counting:
     """Number of words on each side."""
     symmetric: bool = True
     """If true, count words on both sides; else only on the left."""
-    least: int = 5
+    min_count: int = 5
     """Minimum number of occurrences in the training text for a word to be counted."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not 1 <= self.window <= WIDEST:
             raise UserError(f"Expected a window from 1 to {WIDEST} words, found {self.window}; change it.")
-        if self.least < 1:
+        if self.min_count < 1:
             raise UserError(
                 f"Expected a minimum of at least 1 occurrence to count a word, found {self.least}; raise least."
             )
 
 
 MADE_FROM = {
-    "counting": {"window": range(1, WIDEST + 1), "symmetric": bool, "least": range(1, 2**62)},
+    "counting": {"window": range(1, WIDEST + 1), "symmetric": bool, "min_count": range(1, 2**62)},
     "dataset": str,
 }
 """Shape of the inputs of a count, in the form of `json_text.check`."""

@@ -194,14 +194,14 @@ def _work_of(
 ) -> _Work:
     times = np.array(dataset.unigram_counts())
     times[list(special)] = 0
-    if times.max(initial=0) < counting.least:
+    if times.max(initial=0) < counting.min_count:
         raise UserError(
-            f"Expected words with at least {counting.least} occurrences in {dataset.directory}, found none; "
-            f"give more text or lower least."
+            f"Expected words with at least {counting.min_count} occurrences in {dataset.directory}, found none; "
+            "give more text or lower --min_count."
         )
     tokens = dataset.split("train").token_count
     length = min(capacity // (8 * counting.window), -(-tokens // processes))
-    work = _Work(dataset.directory, times >= counting.least, counting, tokens, length)
+    work = _Work(dataset.directory, times >= counting.min_count, counting, tokens, length)
     # Each word adds at most the reciprocals of all distances, and twice that to a cell on the diagonal.
     if 2 * tokens * sum(work.unit // distance for distance in range(1, counting.window + 1)) >= 2**63:
         raise UserError(
@@ -315,7 +315,8 @@ def _write(output: Path, work: _Work, paths: list[Path], capacity: int) -> dict:
     files = writer.close()
     if not writer.cells:
         raise UserError(
-            f"Expected words beside each other in {work.directory}, found none; give longer documents or lower least."
+            f"Expected words beside each other in {work.directory}, found none; give longer documents or lower "
+            "--min_count."
         )
     of_words = {"words": int(work.words.sum()), "vocab_size": len(work.words)}
     counts = {"cells": writer.cells, "total": total / work.unit, **of_words}

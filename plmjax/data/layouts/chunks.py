@@ -24,7 +24,6 @@ class Chunks(Layout):
     """If true, the joined text runs from its last token to its first, for a model that reads backwards."""
 
     def __post_init__(self) -> None:
-        """Check the overlap."""
         if self.overlap < 0:
             raise UserError(f"Expected --data.layout.overlap of 0 or more, found {self.overlap}; change it.")
 

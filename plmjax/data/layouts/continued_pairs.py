@@ -50,7 +50,6 @@ class ContinuedPairs(Layout):
     """Probability that B comes from elsewhere in the text. It always does if no sentence ends within the row."""
 
     def __post_init__(self) -> None:
-        """Check the probability."""
         check_ranges("data.layout", self, random_probability=PROBABILITY)
 
     def check(self, sequence_length: int) -> None:

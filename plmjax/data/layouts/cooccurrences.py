@@ -29,14 +29,13 @@ class Cooccurrences(Layout):
     """Number of words on each side."""
     symmetric: bool = True
     """If true, count words on both sides; else only on the left."""
-    least: int = 5
+    min_count: int = 5
     """Minimum number of occurrences in the training text for a word to be counted."""
     held_out: float = 0.0
     """Fraction of the cells held out for evaluation, each with its mirror cell. Held-out documents come on top of
     it."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("data.layout", self, held_out=SHARE)
         self._counting()
 
@@ -54,7 +53,7 @@ class Cooccurrences(Layout):
         """Return the rounded weight of each word in all cells if all words had the same neighbors, int64 [V]."""
         times = np.array(dataset.unigram_counts(), np.float64)
         times[list(vocabulary.special)] = 0
-        times[times < self.least] = 0
+        times[times < self.min_count] = 0
         return np.rint(times * (self._cells(dataset).total / max(times.sum(), 1))).astype(np.int64)
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
@@ -83,7 +82,7 @@ class Cooccurrences(Layout):
         }
 
     def _counting(self) -> Counting:
-        return Counting(self.window, self.symmetric, self.least)
+        return Counting(self.window, self.symmetric, self.min_count)
 
     def _folder(self, dataset: Dataset) -> Path:
         return Path(self.path) if self.path else dataset.directory / "cooccurrence"

@@ -40,7 +40,6 @@ class PairedStreams(Layout):
     """Maximum number of pairs packed into one row."""
 
     def __post_init__(self) -> None:
-        """Check the count and the token."""
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")
         if self.start not in STARTS:

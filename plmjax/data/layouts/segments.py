@@ -51,7 +51,6 @@ class SingleSegment(Layout):
     """Maximum number of sequences packed into one row."""
 
     def __post_init__(self) -> None:
-        """Check the count and the probabilities."""
         check_ranges("data.layout", self, single_probability=PROBABILITY, short_probability=PROBABILITY)
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")

@@ -60,7 +60,6 @@ class SentencePairs(Layout):
     """Maximum number of pairs packed into one row."""
 
     def __post_init__(self) -> None:
-        """Check the counts and the probabilities."""
         names = ("short_probability", "random_next_probability", "swap_probability")
         check_ranges("data.layout", self, **dict.fromkeys(names, PROBABILITY))
         if self.pack < 1 or self.duplicates < 1:

@@ -25,7 +25,6 @@ class Windows(ContiguousStreams):
     """Number of tokens at the start of a row that repeat the row before."""
 
     def __post_init__(self) -> None:
-        """Check the overlap."""
         if self.overlap < 1:
             raise UserError(
                 f"Expected --data.layout.overlap of at least 1 for windows of varying length, found {self.overlap}; "

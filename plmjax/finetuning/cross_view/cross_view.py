@@ -105,7 +105,6 @@ class TasksWithText(JointTask):
     """
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("data", self, target_length=FROM_0)
         super().__post_init__()
 
@@ -151,7 +150,6 @@ class CrossViewLearning(TaskObjective):
     """Fraction of the probability that is spread evenly over all labels of a tagging task, in training."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("objective", self, label_smoothing=SHARE)
 
     def fit_labels(self, train: JointExamples) -> Self:

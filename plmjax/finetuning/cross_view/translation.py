@@ -74,7 +74,6 @@ class CrossViewTranslation(CrossViewTask):
     """Largest number of words of a translation, including the mark at its end."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("objective.tasks", self, target_size=(3, math.inf))
         self._decoding().check_rules("objective.tasks.")
         self._search()

@@ -34,7 +34,6 @@ class BleuAndChrf(Scorer):
     """Word tokenizer of BLEU: 13a, intl, zh (Chinese characters one by one), char or none."""
 
     def __post_init__(self) -> None:
-        """Check the name."""
         check_choice("tokenizer of BLEU", self.tokenize, written_texts.BLEU_TOKENIZERS)
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:

@@ -67,7 +67,6 @@ class JointTask(Task, abc.ABC):
         return (*shared, *own)
 
     def __post_init__(self) -> None:
-        """Check the names."""
         super().__post_init__()
         names = [task.name for task in self.tasks]
         if not names:

@@ -67,7 +67,6 @@ class MultiLabelClassification(SentenceObjective):
     """Smallest probability at which a label is predicted."""
 
     def __post_init__(self) -> None:
-        """Check the threshold."""
         super().__post_init__()
         if not 0 < self.threshold < 1:
             raise UserError(f"Expected --objective.threshold between 0 and 1, found {self.threshold}.")

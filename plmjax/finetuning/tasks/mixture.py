@@ -56,7 +56,6 @@ class Mixture(JointTask):
     """Number of tokens in a row of targets, including special ones; 0 where a decoder reads both texts in one row."""
 
     def __post_init__(self) -> None:
-        """Check the numbers and the names."""
         super().__post_init__()
         check_ranges("data", self, limit=FROM_1, target_length=FROM_0)
         mixing.check_temperature("--data.temperature", self.temperature)

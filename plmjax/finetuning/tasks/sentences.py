@@ -291,7 +291,6 @@ class Regression(SentenceObjective):
     """Smallest and largest number in GLUE's file, which refuses others, such as 0 5 of STS-B; empty for none."""
 
     def __post_init__(self) -> None:
-        """Check the limits."""
         super().__post_init__()
         if self.limits and not (len(self.limits) == 2 and self.limits[0] < self.limits[1]):
             found = " ".join(f"{limit:g}" for limit in self.limits)

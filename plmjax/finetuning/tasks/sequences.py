@@ -31,7 +31,6 @@ class SequenceObjective(TaskObjective):
     """Factor of the next-token loss beside the task's own, 0.5 in GPT's paper; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        """Check the factor."""
         check_ranges("objective", self, language_model=FROM_0)
 
     def check_model(self, config: Any) -> None:

@@ -210,7 +210,6 @@ class TokenTagging(TaskObjective):
     """
 
     def __post_init__(self) -> None:
-        """Check the factor."""
         check_ranges("objective", self, mix_penalty=FROM_0)
 
     @property

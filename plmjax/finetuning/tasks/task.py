@@ -67,7 +67,6 @@ class Task:
     """Number of tokens in a row of the decoder of an encoder-decoder; 0 without a decoder."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("data", self, sequence_length=FROM_1, pack=FROM_1)
 
     def settings(self, labelled: bool) -> tuple[str, ...]:

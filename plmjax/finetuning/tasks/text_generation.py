@@ -81,7 +81,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
     """Factor of the square of each position's log of the sum of exponentials, 1e-4 for T5."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         self.check_rules("objective.")
         SequenceToSequence(self.label_smoothing, self.z_loss)
         self.writing()

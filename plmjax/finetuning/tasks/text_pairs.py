@@ -73,7 +73,6 @@ class TextPairs(PairColumns, FileTask):
     """Number of tokens in a row of targets, including special ones; 0 where a decoder reads both texts in one row."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("data", self, target_length=FROM_0)
         for pair in self.words:

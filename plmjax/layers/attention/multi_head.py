@@ -58,7 +58,6 @@ class MultiHeadAttention(nn.Module):
     ranks: tuple[int, ...] = (0, 0, 0, 0)
 
     def setup(self) -> None:
-        """Create the four projections."""
         init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
         heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")

@@ -46,7 +46,6 @@ class Clusters:
     div_val: int = 1
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         if any(after <= before for before, after in itertools.pairwise((0, *self.cutoffs, self.vocab_size))):
             raise UserError(
                 f"Expected cutoffs that ascend, from 1 to {self.vocab_size - 1} at most, for {self.vocab_size} tokens, "
@@ -101,7 +100,6 @@ class AdaptiveEmbedding(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self) -> None:
-        """Declare the parameters."""
         table, projection = parameters(self, self.table_init, self.projection_init)
         sizes, widths, features = self.clusters.sizes, self.clusters.widths, self.clusters.features
         self.tables = [

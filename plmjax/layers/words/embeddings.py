@@ -42,7 +42,6 @@ class Embedding(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self) -> None:
-        """Declare the table."""
         init = nn.with_logical_partitioning(self.embedding_init, (self.axis, "embed"))
         self.embedding = self.param("embedding", init, (self.rows, self.features))
 

@@ -77,7 +77,6 @@ class BartConfig(EncoderDecoderConfig):
     """First token id that the decoder reads: </s>."""
 
     def __post_init__(self) -> None:
-        """Check the settings of every encoder-decoder, and those of BART."""
         super().__post_init__()
         check_ranges("model", self, classifier_dropout=SHARE, init_std=FROM_0)
 
@@ -112,7 +111,6 @@ class BartModel(TransformerModel):
     """Row of a position table for the first token: in fairseq positions count from the padding token's id + 1."""
 
     def setup(self) -> None:
-        """Create a position table and a norm for each side, besides the Transformer's parts."""
         super().setup()
         config, dtype = self.config, self.execution.dtype
         before, size, init = self.first_position, config.d_model, config.initializer

@@ -60,7 +60,6 @@ class BartTranslationConfig(BartConfig):
     """Number of layers of the source encoder, M."""
 
     def __post_init__(self) -> None:
-        """Check the settings of BART, and the number of layers."""
         super().__post_init__()
         check_ranges("model", self, source_layers=FROM_1)
 
@@ -83,7 +82,6 @@ class SourceEncoder(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create two tables, a norm, the layers, and dropout."""
         config, execution = self.config, self.execution
         init, dtype = config.initializer, execution.dtype
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
@@ -129,7 +127,6 @@ class BartForTranslation(BartForConditionalGeneration):
     config: BartTranslationConfig
 
     def setup(self) -> None:
-        """Create the source encoder, and the model that reads it."""
         self.source_encoder = SourceEncoder(self.config, self.execution)
         self.model = BartBehindEncoder(self.config, self.execution, self.source_encoder, name=self.config.system.name)
 

@@ -51,7 +51,6 @@ class StaticVectorsConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, initializer_range=FROM_0, dropout=SHARE)
 
     @property
@@ -107,7 +106,6 @@ class StaticVectorsForSequenceClassification(nn.Module):
     num_labels: int = 2
 
     def setup(self) -> None:
-        """Create the table, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)

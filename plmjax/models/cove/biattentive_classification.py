@@ -66,7 +66,6 @@ class BiattentiveConfig(ModelConfig):
     """Dropout rate of the inputs of each layer except the biLSTM over the words."""
 
     def __post_init__(self) -> None:
-        """Check the sizes and the rate."""
         check_ranges("model", self, hidden_size=FROM_1, pieces=FROM_1, dropout=SHARE)
 
     @property

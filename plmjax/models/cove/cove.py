@@ -90,7 +90,6 @@ class CoveConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"depth": "num_layers"}
 
     def __post_init__(self) -> None:
-        """Check the sizes, the rate and the attention."""
         sizes = ("vocab_size", "vector_size", "hidden_size", "num_layers")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE, initializer_range=FROM_0)
         check_choice("--model.attention", self.attention, ATTENTIONS)
@@ -339,7 +338,6 @@ class CoveForTranslation(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create both sides and the output layer."""
         config, init = self.config, self.config.initializer
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.decoder = RecurrentDecoder(config, self.execution)

@@ -100,7 +100,6 @@ class CvtConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         sizes = ("vocab_size", "word_dim", "character_dim", "filter_count", "first_size", "second_size")
         check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size", "parser_size"), FROM_1))
         check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE, attention_dropout=SHARE)
@@ -304,7 +303,6 @@ class CvtForTasks(nn.Module):
     heads: tuple[Head, ...]
 
     def setup(self) -> None:
-        """Create the encoder with its own name, and all modules with the name of a task's head."""
         self.cvt = Cvt(self.config, self.execution)
         self.classifier = Heads(self.heads)
 

@@ -83,7 +83,6 @@ class TranslationModules(nn.Module):
     words: int
 
     def setup(self) -> None:
-        """Create the shared parts of all decoders, then the parts of each."""
         config, dtype = self.config, self.dtype
         bound = uniform(math.sqrt(3 / config.word_dim))
         self.target = Embedding(self.words, config.word_dim, "vocab", bound, dtype)

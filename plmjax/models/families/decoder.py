@@ -71,7 +71,6 @@ class DecoderConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
@@ -179,7 +178,6 @@ class DecoderForCausalLM(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the decoder."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
@@ -195,7 +193,6 @@ class DecoderForSequenceClassification(nn.Module):
     num_labels: int = 2
 
     def setup(self) -> None:
-        """Create the decoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         axes, init = ("embed", None), config.initializer
         self.encoder = config.module(Purpose.ENCODING, self.execution)
@@ -222,7 +219,6 @@ class DecoderForMultipleChoice(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the decoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)

@@ -91,7 +91,6 @@ class EncoderConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), hidden_size=FROM_1, initializer_range=FROM_0)
         check_ranges("model", self, hidden_dropout_prob=SHARE, attention_probs_dropout_prob=SHARE)
@@ -225,7 +224,6 @@ class EncoderForSequenceClassification(nn.Module):
     num_labels: int = 2
 
     def setup(self) -> None:
-        """Create the encoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.dropout = Dropout(config.head_dropout)

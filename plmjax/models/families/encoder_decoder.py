@@ -80,7 +80,6 @@ class EncoderDecoderConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "max_position_embeddings", "d_model", "encoder_layers", "decoder_layers")
         heads = ("encoder_attention_heads", "decoder_attention_heads")
         inner = ("encoder_ffn_dim", "decoder_ffn_dim")
@@ -308,7 +307,6 @@ class EncoderDecoderForConditionalGeneration(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the model."""
         self.model = self.config.module(Purpose.ENCODING, self.execution)
 
     def __call__(

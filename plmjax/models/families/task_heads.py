@@ -140,7 +140,6 @@ class LastTokenClassification(nn.Module):
     head: ClassVar[Callable[..., nn.Module]] = ClassificationHead
 
     def setup(self) -> None:
-        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = self.head(self.config, self.execution, self.num_labels)
 

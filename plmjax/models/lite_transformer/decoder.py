@@ -95,7 +95,6 @@ class LiteTransformerDecoderConfig(BranchesConfig):
     }
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "max_position_embeddings", "d_model", "decoder_layers", "decoder_ffn_dim")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1))
         check_ranges("model", self, dropout=SHARE, attention_dropout=SHARE, activation_dropout=SHARE)
@@ -144,7 +143,6 @@ class LiteTransformerDecoderLayer(CausalBranches):
     config: LiteTransformerDecoderConfig
 
     def setup(self) -> None:
-        """Create the two branches, the feed-forward network, the norms and dropout."""
         config, execution = self.config, self.execution
         self.create_branches()
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -172,7 +170,6 @@ class LiteTransformerDecoderModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the word table, the stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
         self.layers = [

@@ -109,7 +109,6 @@ class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
     )
 
     def __post_init__(self) -> None:
-        """Check the settings of every encoder-decoder, and those of the two branches."""
         super().__post_init__()
         half = self.d_model // 2
         self.check_branches(
@@ -156,7 +155,6 @@ class EncoderLayer(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create the two branches, the feed-forward network and the norms."""
         config, execution = self.config, self.execution
         self.attention = attention_of(config, config.d_model // 2, config.encoder_attention_heads, execution)
         self.convolution = convolution_of(config, self.kernel_size, execution)
@@ -192,7 +190,6 @@ class DecoderLayer(CausalBranches):
     config: LiteTransformerConfig
 
     def setup(self) -> None:
-        """Create the two branches, the other sublayers and the norms."""
         config, execution = self.config, self.execution
         self.create_branches()
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -238,7 +235,6 @@ class LiteTransformerModel(TransformerModel):
     config: LiteTransformerConfig
 
     def setup(self) -> None:
-        """Create a table, the stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
         self.encoder_layers = [

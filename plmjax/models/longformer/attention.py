@@ -130,7 +130,6 @@ class LongformerAttention(MultiHeadAttention):
     dilation: tuple[int, ...] = (1,)
 
     def setup(self) -> None:
-        """Create the projections of all tokens, and those of global tokens."""
         super().setup()
         heads, inputs, init = (self.num_heads, self.size), ("embed", "heads", "head"), self.kernel_init
         self.query_global = Projection(heads, inputs, init, self.execution.dtype)

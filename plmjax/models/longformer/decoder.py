@@ -102,7 +102,6 @@ class LongformerDecoderConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "n_layer"}
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), init_std=FROM_0, dropout=SHARE)
         check_ranges("model", self, dilated_heads=(0, self.n_head + 1))
@@ -264,7 +263,6 @@ class LongformerDecoderModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the word table, the vectors u and v, the stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.initializer, execution.dtype)
         self.biases = position_biases(self, config)

@@ -42,7 +42,6 @@ class LongformerDecoderAttention(MultiHeadAttention):
     dilated_heads: int = 0
 
     def setup(self) -> None:
-        """Create the projections, and that of the sinusoids."""
         super().setup()
         names, shape = ("embed", "heads", "head"), (self.features, self.num_heads, self.size)
         self.relative_kernel = self.param(

@@ -64,7 +64,6 @@ class LedConfig(BartConfig):
     }
 
     def __post_init__(self) -> None:
-        """Check the settings of a BART, the windows and the number of global tokens."""
         super().__post_init__()
         check_ranges("model", self, max_decoder_position_embeddings=FROM_1)
         check_windows(self.attention_window, self.encoder_layers, self.longest)

@@ -124,7 +124,6 @@ class LongformerConfig(RobertaConfig):
     field_names: ClassVar[dict[str, str]] = RobertaConfig.field_names | {"separator_token": "sep_token_id"}
 
     def __post_init__(self) -> None:
-        """Check the dilation and the number of global tokens."""
         super().__post_init__()
         if self.layer_heads:
             raise UserError(
@@ -253,7 +252,6 @@ class LongformerModel(RobertaModel):
     config: LongformerConfig
 
     def setup(self) -> None:
-        """Create the three parts."""
         config, execution = self.config, self.execution
         self.embeddings = BertEmbeddings(config, config.hidden_size, execution)
         self.encoder = LongformerEncoder(config, execution)

@@ -62,7 +62,6 @@ class ChunkedAttention(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create the projection of the result, and dropout."""
         self.output = self._projection((self.features,), ("heads", "head", "embed"))
         self.probability_dropout = Dropout(self.dropout)
 
@@ -102,7 +101,6 @@ class LocalAttention(ChunkedAttention):
     """Attention to the tokens of the same chunk and of its neighbours."""
 
     def setup(self) -> None:
-        """Create the projections."""
         super().setup()
         self.query, self.key, self.value = self._heads(), self._heads(), self._heads()
 
@@ -146,7 +144,6 @@ class LshAttention(ChunkedAttention):
     seed: int = 0
 
     def setup(self) -> None:
-        """Create the projections."""
         super().setup()
         self.query_key, self.value = self._heads(), self._heads()
 

@@ -48,7 +48,6 @@ class ReformerForCausalLM(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the model and the output layer."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.output = OutputLayer(self.config)
 
@@ -65,7 +64,6 @@ class ReformerForMaskedLM(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the model and the output layer."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.output = OutputLayer(self.config)
 
@@ -86,7 +84,6 @@ class ReformerForSequenceClassification(nn.Module):
     num_labels: int = 2
 
     def setup(self) -> None:
-        """Create the model and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 

@@ -27,7 +27,6 @@ class ReformerFeedForward(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Create two projections and dropout."""
         config, dtype = self.config, self.execution.dtype
         init = config.initializer
         self.intermediate = Projection((config.feed_forward_size,), ("embed", "mlp"), init, dtype)
@@ -50,7 +49,6 @@ class ReformerLayer(nn.Module):
     deterministic: bool
 
     def setup(self) -> None:
-        """Create both functions."""
         config, dtype = self.config, self.execution.dtype
         shared = {
             "features": config.hidden_size,
@@ -124,7 +122,6 @@ class ReformerBlock(nn.Module):
     deterministic: bool
 
     def setup(self) -> None:
-        """Create the layers."""
         kinds = self.config.period
         self.layer = [ReformerLayer(self.config, self.execution, kind, self.deterministic) for kind in kinds]
 

@@ -134,7 +134,6 @@ class ReformerConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "feed_forward_size")
         chunks = ("local_attn_chunk_length", "lsh_attn_chunk_length", "num_hashes")
         neighbours = ("local_num_chunks_before", "local_num_chunks_after", "lsh_num_chunks_before")
@@ -350,7 +349,6 @@ class ReformerModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the tables, dropout and the norm."""
         config, dtype = self.config, self.execution.dtype
         self.word_embeddings = Embedding(config.vocab_size, config.hidden_size, "vocab", config.initializer)
         self.position_embeddings = AxialPositions(

@@ -34,7 +34,6 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
     """Dropout rate of both mixes."""
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         super().__post_init__()
         check_ranges("model", self, elmo_dropout=SHARE)
 
@@ -52,7 +51,6 @@ class ElmoTagger(TaggerModule):
     """The tagger, with its language models as `language_model`."""
 
     def setup(self) -> None:
-        """Create the parts of a tagger, the language models and both mixes of their layers."""
         super().setup()
         self.language_model = ElmoModel(self.config.language_model, self.execution)
         self.scalar_mix_input = ScalarMix()

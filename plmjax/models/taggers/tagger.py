@@ -74,7 +74,6 @@ class TaggerConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         sizes = ("vocab_size", "word_dim", "character_dim", "character_features", "hidden_size")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
@@ -138,7 +137,6 @@ class LanguageModelTaggerConfig(TaggerConfig):
     """The language models; those of the checkpoint from which a run starts."""
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         super().__post_init__()
         own, theirs = self.max_characters_per_token, self.language_model.max_characters_per_token
         if own != theirs:
@@ -237,7 +235,6 @@ class TaggerModule(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the words, and the two layers with dropout before them."""
         config, dtype = self.config, self.execution.dtype
         layer, _ = CELLS[config.cell]
         self.words = Words(config, dtype)

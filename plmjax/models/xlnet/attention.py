@@ -101,7 +101,6 @@ class TwoStreamAttention(MultiHeadAttention):
     """Attention of both streams to one set of keys and values, with the biases u, v and w and the vectors r and s."""
 
     def setup(self) -> None:
-        """Create five projections, three biases and the vectors of the segments."""
         super().setup()
         heads, init = (self.num_heads, self.size), self.kernel_init
         of_heads = as_bias(init, ("heads", "head"))

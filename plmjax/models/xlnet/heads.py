@@ -122,7 +122,6 @@ class XlnetForQuestionAnswering(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the model and three scores."""
         config, execution = self.config, self.execution
         self.encoder = config.module(Purpose.ENCODING, execution)
         self.start = Projection((1,), ("embed", None), config.initializer, execution.dtype, logits=True)

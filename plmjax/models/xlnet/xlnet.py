@@ -127,7 +127,6 @@ class XlnetConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "d_model", "n_layer", "d_inner", "start_n_top", "end_n_top")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, dropout=SHARE, summary_last_dropout=SHARE)
@@ -279,7 +278,6 @@ class XlnetModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the word table and the mask embedding."""
         config, dtype = self.config, self.execution.dtype
         self.word_embeddings = Embedding(config.vocab_size, config.d_model, "vocab", config.initializer, dtype)
         init = nn.with_logical_partitioning(config.initializer, ("embed",))
@@ -413,7 +411,6 @@ class XlnetForPreTraining(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Create the model and the bias of the scores."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         zeros = as_bias(nn.initializers.zeros_init(), ("vocab",))
         self.output_bias = self.param("output_bias", zeros, (self.config.vocab_size,))

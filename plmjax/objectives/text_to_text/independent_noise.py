@@ -33,7 +33,6 @@ class IndependentNoise(TextToText):
     """Probability that a token is chosen."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise UserError(f"Expected --objective.rate between 0 and 1, found {self.rate}; change it.")
@@ -61,7 +60,6 @@ class MaskedText(IndependentNoise):
     """Share of the chosen tokens that are replaced by a random token."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         if not 0 <= self.random_share <= 1:
             raise UserError(f"Expected --objective.random_share from 0 to 1, found {self.random_share}; change it.")

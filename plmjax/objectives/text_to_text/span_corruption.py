@@ -47,7 +47,6 @@ class SpanCorruption(TextToText):
     """Mean number of tokens of a hidden span."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise UserError(f"Expected --objective.rate between 0 and 1, found {self.rate}; change it.")

@@ -27,7 +27,6 @@ class BiattentiveClassifier(WeightMapping):
     """Dropout within the network."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("weight_mapping", self, size=FROM_1, dropout=SHARE)
 
     def model(self, origin: Any) -> BiattentiveConfig:

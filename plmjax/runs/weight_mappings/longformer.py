@@ -51,7 +51,6 @@ class LongformerFromRoberta(WeightMapping):
     """Maximum number of global tokens in a row, as `--model.max_global_tokens`."""
 
     def __post_init__(self) -> None:
-        """Check the length."""
         check_ranges("weight_mapping", self, length=FROM_1)
 
     def model(self, origin: Any) -> LongformerConfig:
@@ -88,7 +87,6 @@ class LedFromBart(WeightMapping):
     """Maximum number of global tokens in a source, as `--model.max_global_tokens`."""
 
     def __post_init__(self) -> None:
-        """Check the length."""
         check_ranges("weight_mapping", self, length=FROM_1)
 
     def model(self, origin: Any) -> LedConfig:
@@ -149,7 +147,6 @@ class WiderWindows(WeightMapping):
     """Factor of all windows."""
 
     def __post_init__(self) -> None:
-        """Check the factor."""
         check_ranges("weight_mapping", self, factor=FROM_1)
 
     def model(self, origin: Any) -> LongformerDecoderConfig:

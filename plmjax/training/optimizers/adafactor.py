@@ -50,7 +50,6 @@ class Adafactor(Optimizer):
     """Second moments are factored if the second longest axis of a parameter has at least this size."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         at_least_0 = ("smallest_size", "decay_exponent", "clip_update", "epsilon")
         check_ranges("optimizer", self, **dict.fromkeys(at_least_0, FROM_0), factored_from=FROM_1)

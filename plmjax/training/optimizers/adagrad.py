@@ -36,7 +36,6 @@ class Adagrad(Optimizer):
     clips nothing."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer", self, initial_accumulator=FROM_0, epsilon=FROM_0, clip_each=FROM_0)
 

@@ -25,7 +25,6 @@ class Moments(Decaying):
     """Added to the root of the second moment."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer", self, beta1=SHARE, beta2=SHARE, epsilon=FROM_0)
 

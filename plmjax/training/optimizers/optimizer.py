@@ -48,7 +48,6 @@ class Optimizer(Choice):
     """Number of steps after which one more group of parameters is trained, from the head down; 0 trains all."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("optimizer", self, learning_rate=FROM_0, clip_norm=FROM_0, unfreeze_every=FROM_0)
         if not 0 < self.layer_decay <= 1:
             raise UserError(

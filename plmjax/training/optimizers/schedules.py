@@ -46,7 +46,6 @@ class WarmedUp(Schedule):
     """Number of steps of linear warm-up."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("optimizer.schedule", self, warmup_steps=FROM_0)
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
@@ -126,7 +125,6 @@ class Polynomial(WarmedUp):
     """Exponent of the share of the steps that are left."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer.schedule", self, power=FROM_0)
 
@@ -150,7 +148,6 @@ class InverseSquareRoot(WarmedUp):
     """Number of steps, including the warm-up, before the decay; 0 starts it at the end of the warm-up."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer.schedule", self, constant_steps=FROM_0)
 
@@ -175,7 +172,6 @@ class InverseTime(WarmedUp):
     """r in peak / (1 + r step)."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer.schedule", self, decay=FROM_0)
 
@@ -199,7 +195,6 @@ class InverseRootTime(WarmedUp):
     """r in peak / (1 + r sqrt(step))."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer.schedule", self, decay=FROM_0)
 
@@ -220,7 +215,6 @@ class SlantedTriangular(Schedule):
     """Peak rate divided by the smallest rate."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_ranges("optimizer.schedule", self, cut_fraction=SHARE, ratio=FROM_1)
 
     def rates(self, peak: float, steps: int) -> optax.Schedule:
@@ -268,7 +262,6 @@ class Plateau(Constant):
     """Fraction of the best value by which a better one must be smaller."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer.schedule", self, reduction=SHARE, patience=FROM_0, threshold=SHARE)
 

@@ -48,7 +48,6 @@ class StochasticGradientDescent(Decaying):
     """Number of last evaluations that "non-monotone" ignores when it searches for a better one."""
 
     def __post_init__(self) -> None:
-        """Check the numbers and the kind of averaging."""
         super().__post_init__()
         check_ranges("optimizer", self, momentum=SHARE, average_share=SHARE, patience=FROM_1)
         check_choice("--optimizer.averaging", self.averaging, AVERAGINGS)

@@ -25,7 +25,6 @@ class Decaying(Optimizer):
     other word for parameters with this word in their path."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer", self, weight_decay=FROM_0)
 

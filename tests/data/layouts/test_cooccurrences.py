@@ -15,7 +15,7 @@ from tests.data.layouts.rows import shapes
 
 SIZE, LENGTH, ROWS = 40, 16, 4
 VOCABULARY = dataclasses.replace(Vocabulary.placeholder(SIZE), continuation=np.zeros(SIZE, bool))
-LAYOUT = Cooccurrences(window=3, least=2, held_out=0.1)
+LAYOUT = Cooccurrences(window=3, min_count=2, held_out=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(tmp_path)
     dataset = write(tmp_path / "set", texts, [], SIZE)
     times, words = np.array(dataset.unigram_counts()), np.isin(np.arange(SIZE), VOCABULARY.special, invert=True)
     assert not words[1] and times[1] > times[words].max()
-    for least in (2, int(np.median(times[words]))):
-        folder = tmp_path / str(least)
-        layout = dataclasses.replace(LAYOUT, path=str(folder), least=least)
-        settings = cooccurrence.Counting(layout.window, layout.symmetric, least)
+    for min_count in (2, int(np.median(times[words]))):
+        folder = tmp_path / str(min_count)
+        layout = dataclasses.replace(LAYOUT, path=str(folder), min_count=min_count)
+        settings = cooccurrence.Counting(layout.window, layout.symmetric, min_count)
         cells = cooccurrence.count(dataset, VOCABULARY.special, folder, settings, processes=1)
-        counted = np.where(words & (times >= least), times, 0)
-        assert (np.count_nonzero(counted) < words.sum()) == (least > 2)
+        counted = np.where(words & (times >= min_count), times, 0)
+        assert (np.count_nonzero(counted) < words.sum()) == (min_count > 2)
         found = layout.target_counts(dataset, VOCABULARY)
         np.testing.assert_allclose(found, counted * (cells.total / counted.sum()), atol=0.5)
         assert not np.isin(cells.read(0, cells.count)["row"], VOCABULARY.special).any()

@@ -102,8 +102,8 @@ def test_another_stream_than_the_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "parts"),
     [
-        (lambda folder: (Cooccurrences(path=folder, window=3, least=2), True), "counts another"),
-        (lambda folder: (Cooccurrences(path=folder), False), "--data.layout.window 3, --data.layout.least 2"),
+        (lambda folder: (Cooccurrences(path=folder, window=3, min_count=2), True), "counts another"),
+        (lambda folder: (Cooccurrences(path=folder), False), "--data.layout.window 3, --data.layout.min_count 2"),
         (lambda folder: (Cooccurrences(path=str(Path(folder).parents[1])), False), "a folder without one"),
     ],
 )
