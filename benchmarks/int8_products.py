@@ -34,19 +34,19 @@ KINDS = ("float", "int8_dynamic", "int8_static")
 LENGTH = 128
 
 
-def forward(products: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any, Any]]:
+def forward(precision: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any, Any]]:
     """Return the function of (parameters, ids) that computes hidden states, and the shapes of its arguments."""
     config = BertConfig.base() if planned else BertConfig.small(vocab_size=8192)
     dtype, unroll = (jnp.bfloat16, 1) if planned else (jnp.float32, config.depth)
-    module = config.module(Purpose.ENCODING, Execution(dtype=dtype, unroll=unroll, products=products))
+    module = config.module(Purpose.ENCODING, Execution(dtype=dtype, unroll=unroll, matmul_precision=precision))
     ids = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
     params = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids))["params"]
     return lambda params, ids: module.apply({"params": params}, ids).last_hidden_state, (params, ids)
 
 
-def planned(products: str, topology: str, rows: int) -> tuple[list[float], float, float]:
+def planned(precision: str, topology: str, rows: int) -> tuple[list[float], float, float]:
     """Return (both ends of the refined seconds, share of multiply-adds in int8, multiply-adds) of the compiled pass."""
-    function, shapes = forward(products, planned=True, rows=rows)
+    function, shapes = forward(precision, planned=True, rows=rows)
     part = topologies.parse(topology)
     place = NamedSharding(Mesh(part.devices(), ("data",)), PartitionSpec())
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), shapes)

@@ -362,7 +362,7 @@ def lowered(*options: str) -> str:
 OF_THE_STEP: dict[str, tuple[str, Callable[[str], int]]] = {
     "training.dtype": ("bfloat16", lambda text: text.count("xbf16>")),
     "training.gradient_dtype": ("bfloat16", lambda text: text.count("xbf16>")),
-    "training.products": ("int8_dynamic", lambda text: text.count("xi8>")),
+    "training.matmul_precision": ("int8_dynamic", lambda text: text.count("xi8>")),
     "training.dropout_prng": ("rbg", lambda text: text.count("rng_bit_generator")),
     "training.attention": ("blockwise", lambda text: text.count("stablehlo.while")),
     "training.unroll": ("2", lambda text: -text.count("stablehlo.while")),

@@ -61,6 +61,7 @@ PRINTED_BY = {
     "data/unknown_tokens": (
         By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),
     ),
+    "data/cooccurrence": (By("cooccurrence"),),
     "data/layouts": (By("pretrain"), By("plan"), By("bench")),
     "data/layouts/chunks": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
     "data/layouts/layout": (By("pretrain"), By("plan"), By("bench"), EVALUATE),

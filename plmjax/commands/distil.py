@@ -121,8 +121,8 @@ def _distillation(source: Source, method: type[Distillation], named: Experiment 
 
 def _layers(source: Source, layers: Sequence[int], named: Experiment | None) -> tuple[int, ...]:
     """Return the numbers of the taken layers: those of the option, of the named experiment, or every other one."""
-    if not layers and named is not None and isinstance(named.start, TakenLayers):
-        layers = named.start.layers
+    if not layers and named is not None and isinstance(named.weight_mapping, TakenLayers):
+        layers = named.weight_mapping.layers
     return taken(layers, source.description.experiment.model)
 
 

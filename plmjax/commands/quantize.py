@@ -92,9 +92,9 @@ def quantize(
     print(f"quantized  {comparison(source.params, params, shared)}; products in {line}; in {output}")
 
 
-def with_integers(run: Experiment, products: str) -> Experiment:
+def with_integers(run: Experiment, precision: str) -> Experiment:
     """Return the experiment of a model that computes in int8."""
-    return dataclasses.replace(run, training=dataclasses.replace(run.training, products=products))
+    return dataclasses.replace(run, training=dataclasses.replace(run.training, matmul_precision=precision))
 
 
 def overridden(run: Experiment, overrides: Sequence[str]) -> Experiment:

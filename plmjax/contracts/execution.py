@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 FLOAT, INT8_DYNAMIC, INT8_STATIC = "float", "int8_dynamic", "int8_static"
 CALIBRATED, SIMULATED = "calibrated", "simulated"
-PRODUCTS = (FLOAT, INT8_DYNAMIC, INT8_STATIC)
+MATMUL_PRECISIONS = (FLOAT, INT8_DYNAMIC, INT8_STATIC)
 """Products that a run may have. Calibrated and simulated ones are those of compression, which makes such runs."""
 
 
@@ -24,7 +24,8 @@ class Execution:
         [L ...].
     remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
     attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
-    products: of the matrices of attention and feed-forward networks, in float or in integers (`layers/int8.py`).
+    matmul_precision: of the products with matrices of attention and feed-forward networks, in float or in integers
+        (`layers/int8.py`).
     kernels: true if kernels of Pallas may be used where they are faster; false for XLA alone.
     """
 
@@ -32,7 +33,7 @@ class Execution:
     unroll: int = 1
     remat: str = "none"
     attention: str = "dense"
-    products: str = FLOAT
+    matmul_precision: str = FLOAT
     kernels: bool = True
 
     @property

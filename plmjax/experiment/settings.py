@@ -151,9 +151,9 @@ class Training:
     """Backend of attention: dense; blockwise, whose memory grows linearly with the length of a row; or cudnn, the fused
     kernel of NVIDIA GPUs, for bfloat16 and no dropout of attention, which is dense in evaluations on other devices.
     """
-    products: str = "float"
-    """Matrix products of attention and feed-forward networks: float; int8_dynamic or int8_static in a run that plmjax
-    compress quantize made.
+    matmul_precision: str = "float"
+    """Precision of the matrix products of attention and feed-forward networks: float; int8_dynamic or
+    int8_static in a run that plmjax compress quantize made.
     """
     gradient_dtype: str = "float32"
     """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Gradients of matrices have

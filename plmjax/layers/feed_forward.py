@@ -75,7 +75,7 @@ class FeedForward(nn.Module):
 
     output_init: initializer of W2; `kernel_init` by default.
     dropout: dropout rate of the F features inside.
-    products: of both kernels, as `Execution.products`.
+    matmul_precision: of the products with both kernels, as `Execution.matmul_precision`.
     ranks: of W1 and W2, as `Projection.rank`.
     """
 
@@ -85,13 +85,13 @@ class FeedForward(nn.Module):
     dtype: jnp.dtype = jnp.float32
     output_init: Initializer | None = None
     dropout: float = 0.0
-    products: str = FLOAT
+    matmul_precision: str = FLOAT
     ranks: tuple[int, ...] = (0, 0)
 
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
         size = x.shape[-1]
-        projection = functools.partial(Projection, dtype=self.dtype, products=self.products)
+        projection = functools.partial(Projection, dtype=self.dtype, matmul_precision=self.matmul_precision)
         first, last = self.ranks
         inner = projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, rank=first, name="intermediate")
         output_init = self.output_init or self.kernel_init

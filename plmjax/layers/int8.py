@@ -5,7 +5,7 @@ in int32, so that
 
     x W  =  (round(s_x x) . round(s_w W)) / (s_x s_w)
 
-Each output of W has its own scale, a parameter `kernel_scale`. Scales of x are, by `Execution.products`,
+Each output of W has its own scale, a parameter `kernel_scale`. Scales of x are, by `Execution.matmul_precision`,
 
     int8_dynamic    those of each token, from its largest value: tokens do not depend on each other
     int8_static     the same for all tokens, from the parameter `input_range`; results are rounded by `output_range`
@@ -99,23 +99,23 @@ def token_scales(x: jax.Array, contracted: int) -> jax.Array:
     return scale_of(jnp.max(jnp.abs(x), axis=tuple(range(x.ndim - contracted, x.ndim)), keepdims=True))
 
 
-def ranged(module: nn.Module, products: str, name: str, x: jax.Array) -> jax.Array:
+def ranged(module: nn.Module, precision: str, name: str, x: jax.Array) -> jax.Array:
     """Return x as products with static ranges have it: rounded to its integers' values, or x itself.
 
     module: the bound module that has the range `name`; it is updated where its collection may change.
     """
-    if products == INT8_STATIC:
+    if precision == INT8_STATIC:
         scale = static_scale(module, name)
         return (rounded(x, scale) * (1 / scale)).astype(x.dtype)
-    if products not in (CALIBRATED, SIMULATED):
+    if precision not in (CALIBRATED, SIMULATED):
         return x
     kept: Any = module.variable(RANGES, name, lambda: jnp.zeros((), jnp.float32))
     if module.is_mutable_collection(RANGES) and not module.is_initializing():
         largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x))).astype(jnp.float32)
         averaged = kept.value - (1 - DECAY) * (kept.value - largest)
         averaged = jnp.where(kept.value > 0, averaged, largest)  # the first value is taken as it is
-        kept.value = averaged if products == SIMULATED else jnp.maximum(kept.value, largest)
-    return rounded_values(x, scale_of(kept.value)) if products == SIMULATED else x
+        kept.value = averaged if precision == SIMULATED else jnp.maximum(kept.value, largest)
+    return rounded_values(x, scale_of(kept.value)) if precision == SIMULATED else x
 
 
 def static_scale(module: nn.Module, name: str) -> jax.Array:

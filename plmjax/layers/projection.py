@@ -26,7 +26,8 @@ class Projection(nn.Module):
     logits: returns the sums of the product in float32, for a softmax or a squared error.
     use_bias: true to add b.
     bias_init: initializer of b.
-    products: of x and W, as `Execution.products`; `kernel_scale` and ranges are further parameters of those in int8.
+    matmul_precision: of the product of x and W, as `Execution.matmul_precision`; in int8 there are further parameters,
+        `kernel_scale` and ranges.
     rank: R of W = A B, two kernels [in R] and [R out] of projections of their own; 0 for one kernel.
     """
 
@@ -37,7 +38,7 @@ class Projection(nn.Module):
     logits: bool = False
     use_bias: bool = True
     bias_init: Initializer = nn.initializers.zeros
-    products: str = FLOAT
+    matmul_precision: str = FLOAT
     rank: int = 0
 
     @nn.compact
@@ -46,7 +47,10 @@ class Projection(nn.Module):
         if self.rank:
             inputs, outputs = self.axes[:contracted], self.axes[contracted:]
             # The initial values of A B are as large as those of one kernel.
-            kept, init = {"dtype": self.dtype, "products": self.products}, nn.initializers.normal(self.rank**-0.5)
+            kept, init = (
+                {"dtype": self.dtype, "matmul_precision": self.matmul_precision},
+                nn.initializers.normal(self.rank**-0.5),
+            )
             x = Projection((self.rank,), (*inputs, "rank"), init, use_bias=False, name=REDUCE, **kept)(x)
             biases = {"use_bias": self.use_bias, "bias_init": self.bias_init, "logits": self.logits}
             second = Projection(self.features, ("rank", *outputs), self.kernel_init, name=EXPAND, **biases, **kept)
@@ -57,16 +61,16 @@ class Projection(nn.Module):
         if self.use_bias:
             bias_init = as_bias(self.bias_init, self.axes[contracted:])
             y = y + self.param("bias", bias_init, self.features).astype(y.dtype)
-        return int8.ranged(self, self.products, int8.OUTPUT, y)
+        return int8.ranged(self, self.matmul_precision, int8.OUTPUT, y)
 
     def _product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        if self.products not in (INT8_DYNAMIC, INT8_STATIC):
-            x = int8.ranged(self, self.products, int8.INPUT, x)
+        if self.matmul_precision not in (INT8_DYNAMIC, INT8_STATIC):
+            x = int8.ranged(self, self.matmul_precision, int8.INPUT, x)
             return _product(contracted, self.logits, x, kernel)
         # One axis: an array with several would be cast to the dtype of the products.
         init = as_scale(nn.initializers.ones, (None,))
         of_kernel = self.param(int8.KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
-        static = self.products == INT8_STATIC
+        static = self.matmul_precision == INT8_STATIC
         of_x = int8.static_scale(self, int8.INPUT) if static else int8.token_scales(x, contracted)
         return int8.product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
 

@@ -266,7 +266,7 @@ class AdaptiveSpanLayer(nn.Module):
             config.initializer,
             dtype,
             dropout=config.dropout,
-            products=execution.products,
+            matmul_precision=execution.matmul_precision,
             name="feed_forward",
         )
         feed_forward_norm = LayerNorm(LAYER_NORM_EPSILON, dtype, name="feed_forward_layer_norm")

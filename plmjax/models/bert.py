@@ -146,7 +146,7 @@ class BertLayer(nn.Module):
             config.hidden_act,
             init,
             dtype,
-            products=self.execution.products,
+            matmul_precision=self.execution.matmul_precision,
             ranks=feed_forward_ranks(config),
             name="feed_forward",
         )

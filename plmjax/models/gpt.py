@@ -97,7 +97,7 @@ class GptLayer(nn.Module):
             config.activation_function,
             init,
             dtype,
-            products=execution.products,
+            matmul_precision=execution.matmul_precision,
             ranks=feed_forward_ranks(config),
             name="feed_forward",
         )

@@ -129,7 +129,7 @@ class Gpt2Layer(nn.Module):
             init,
             dtype,
             output_init=residual,
-            products=execution.products,
+            matmul_precision=execution.matmul_precision,
             ranks=feed_forward_ranks(config),
             name="feed_forward",
         )

@@ -346,15 +346,19 @@ class MobileBertLayer(nn.Module):
     def bottleneck(self, x: jax.Array, name: str) -> jax.Array:
         """Return norm(W x + b), [B T D] -> [B T I]."""
         config, dtype = self.config, self.execution.dtype
-        init, products = config.initializer, self.execution.products
-        inner = Projection((config.intra_bottleneck_size,), ("embed", "mlp"), init, dtype, products=products, name=name)
+        init, precision = config.initializer, self.execution.matmul_precision
+        inner = Projection(
+            (config.intra_bottleneck_size,), ("embed", "mlp"), init, dtype, matmul_precision=precision, name=name
+        )
         return norm(config, dtype, f"{name}_layer_norm")(inner(x))
 
     def feed_forward(self, z: jax.Array, name: str) -> jax.Array:
         """Return norm(z + feed_forward(z)), [B T I] -> [B T I]."""
         config, dtype = self.config, self.execution.dtype
-        init, products = config.initializer, self.execution.products
-        network = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, products=products, name=name)
+        init, precision = config.initializer, self.execution.matmul_precision
+        network = FeedForward(
+            config.intermediate_size, config.hidden_act, init, dtype, matmul_precision=precision, name=name
+        )
         return norm(config, dtype, f"{name}_layer_norm")(z + network(z))
 
 

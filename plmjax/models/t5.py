@@ -232,7 +232,9 @@ class T5FeedForward(nn.Module):
     def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
         config, execution = self.config, self.execution
         width, size = config.d_model, config.d_ff
-        projection = functools.partial(Projection, dtype=execution.dtype, use_bias=False, products=execution.products)
+        projection = functools.partial(
+            Projection, dtype=execution.dtype, use_bias=False, matmul_precision=execution.matmul_precision
+        )
 
         def inner(name: str) -> jax.Array:
             return projection((size,), ("embed", "mlp"), config.normal(width), name=name)(x)

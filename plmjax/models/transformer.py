@@ -204,7 +204,12 @@ def feed_forward_of(config: EncoderDecoderConfig, inner_size: int, execution: Ex
     """Return the feed-forward network of a layer."""
     activation, dropout = config.activation_function, config.activation_dropout
     return FeedForward(
-        inner_size, activation, config.initializer, execution.dtype, dropout=dropout, products=execution.products
+        inner_size,
+        activation,
+        config.initializer,
+        execution.dtype,
+        dropout=dropout,
+        matmul_precision=execution.matmul_precision,
     )
 
 

@@ -256,7 +256,7 @@ class TransformerXlLayer(nn.Module):
             init,
             dtype,
             dropout=config.dropout,
-            products=execution.products,
+            matmul_precision=execution.matmul_precision,
             name="feed_forward",
         )
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")

@@ -64,7 +64,7 @@ class WordPrediction(ReadsRows, Objective):
         counts[list(sources.vocabulary.special)] = 0
         if counts.any() and counts.max() < self.min_count:
             raise UserError(
-                f"Expected words with at least {self.least} occurrences in the training text, found none; give "
+                f"Expected words with at least {self.min_count} occurrences in the training text, found none; give "
                 "more text or lower --objective.min_count."
             )
         return np.where(counts < self.min_count, 0, counts)

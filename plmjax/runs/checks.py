@@ -261,10 +261,10 @@ def _training(experiment: Experiment) -> None:
             f"{type(experiment.optimizer).__name__}; set one, such as optimizer=BertAdamW()."
         )
     programs.execution(experiment, "cpu")
-    if training.products != FLOAT:
+    if training.matmul_precision != FLOAT:
         raise UserError(
-            f"Expected --training.products {FLOAT} for a training, found {training.products}; train, then run "
-            f"plmjax compress quantize."
+            f"Expected --training.matmul_precision {FLOAT} for a training, found "
+            f"{training.matmul_precision}; train, then run plmjax compress quantize."
         )
     programs.check_prng(training.dropout_prng)
     tracking.check(experiment)

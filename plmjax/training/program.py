@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.execution import PRODUCTS, REMAT_POLICIES, Execution
+from plmjax.contracts.execution import MATMUL_PRECISIONS, REMAT_POLICIES, Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, check_choice
@@ -104,11 +104,13 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     check_choice("--training.gradient_dtype", training.gradient_dtype, known)
     check_choice("--training.remat", training.remat, REMAT_POLICIES)
     check_choice("--training.attention", training.attention, BACKENDS)
-    check_choice("--training.products", training.products, PRODUCTS)
+    check_choice("--training.matmul_precision", training.matmul_precision, MATMUL_PRECISIONS)
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
     attention = "dense" if training.attention == "cudnn" and platform != "gpu" else training.attention
-    return Execution(known[dtype], unroll, training.remat, attention, training.products, training.kernels != "off")
+    return Execution(
+        known[dtype], unroll, training.remat, attention, training.matmul_precision, training.kernels != "off"
+    )
 
 
 def check_cudnn(experiment: Experiment, platform: str) -> None:

@@ -298,6 +298,13 @@ def test_files(tmp_path: Path) -> None:
 
 def test_products_of_a_training(fails, tmp_path: Path) -> None:
     for value, said in (("int8", "found 'int8'"), ("int8_static", "float for a training, found int8_static")):
-        words = ("pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "out", "--training.products", value)
+        words = (
+            "pretrain",
+            "experiments/bert_tiny.py",
+            "--workdir",
+            tmp_path / "out",
+            "--training.matmul_precision",
+            value,
+        )
         assert said in fails(*words)
     assert not (tmp_path / "out").exists()

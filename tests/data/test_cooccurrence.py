@@ -190,7 +190,7 @@ def test_damaged_and_changed_runs_are_counted_again(dataset, small, tmp_path, mo
 
 
 COMMANDS = {
-    "least": (["--least", 9999], "at least 9999 occurrences"),
+    "min_count": (["--min_count", 9999], "at least 9999 occurrences"),
     "window": (["--window", 23], "from 1 to 22 words .. 23"),
     "memory": (["--memory", 132], "at least 133 MiB for 1 processes"),
     "memory of two": (
@@ -228,7 +228,7 @@ def test_folders_and_texts_that_cannot_be_counted(dataset, tmp_path, bucket):
         refused(lambda name=name: count(tmp_path / name), parts)
     refused(lambda: count(dataset.directory), "a count of cooccurrences")
     refused(lambda: count(f"gs://{bucket}/counts"), f"a folder on a disk .. gs://{bucket}/counts")
-    refused(lambda: Counting(least=0), "at least 1 occurrence .. 0")
+    refused(lambda: Counting(min_count=0), "at least 1 occurrence .. 0")
     alone = write(tmp_path / "alone", [[[7]], [[8]]], [], SIZE, shards=1)
     refused(lambda: count(tmp_path / "out", alone), "words beside each other .. alone")
 

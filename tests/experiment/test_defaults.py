@@ -22,7 +22,7 @@ SETTINGS: dict[type, dict[str, Any]] = {
     },
     experiment.Training: {
         "steps": 1000, "batch_size": 32, "accumulation": 1, "log_every": 10, "dtype": "auto", "remat": "none",
-        "attention": "dense", "products": "float", "gradient_dtype": "float32", "dropout_prng": "auto",
+        "attention": "dense", "matmul_precision": "float", "gradient_dtype": "float32", "dropout_prng": "auto",
         "platform": "auto", "rings": "auto", "kernels": "auto",
     },
     experiment.Finetuning: {},

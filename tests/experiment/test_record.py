@@ -110,7 +110,7 @@ def test_a_run_that_resumes_may_change_what_leaves_its_results_as_they_are() -> 
     assert own["training"] - {"training.type"} == {
         f"training.{name}"
         for name in "steps batch_size accumulation seed evaluation_batch_size evaluation_sequence_length patience "
-        "dtype attention products gradient_dtype dropout_prng".split()
+        "dtype attention matmul_precision gradient_dtype dropout_prng".split()
     }
     assert {name for name in own["data"] if not name.startswith("data.layout.")} - {"data.type"} == {
         f"data.{name}"
@@ -118,8 +118,8 @@ def test_a_run_that_resumes_may_change_what_leaves_its_results_as_they_are() -> 
         "shuffle_window special_names".split()
     }
     assert {name.partition(".")[0] for name in names} == {
-        *("type", "model", "objective", "data", "tokenizer", "optimizer", "training", "finetuning", "start", "phases"),
-        "compression",
+        *("type", "model", "objective", "data", "tokenizer", "optimizer", "training", "finetuning", "weight_mapping"),
+        *("phases", "compression"),
     }
 
 

@@ -18,10 +18,10 @@ DRAWS = np.random.default_rng(0)
 SHAPES = {"one": ((4, 6), 1), "heads": ((4, 2, 3), 1), "joining": ((2, 3, 4), 2)}
 
 
-def projected(products: str, shape: tuple[int, ...], contracted: int, **changes) -> Projection:
+def projected(precision: str, shape: tuple[int, ...], contracted: int, **changes) -> Projection:
     outputs = shape[contracted:]
     axes = (None,) * len(shape)
-    return Projection(outputs, axes, nn.initializers.normal(1.0), products=products, **changes)
+    return Projection(outputs, axes, nn.initializers.normal(1.0), matmul_precision=precision, **changes)
 
 
 def expected_integers(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -29,23 +29,23 @@ def expected_integers(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("products", [INT8_DYNAMIC, INT8_STATIC])
-def test_products_are_those_of_integers(products: str, shape: str) -> None:
+@pytest.mark.parametrize("precision", [INT8_DYNAMIC, INT8_STATIC])
+def test_products_are_those_of_integers(precision: str, shape: str) -> None:
     sizes, contracted = SHAPES[shape]
     x = jnp.asarray(DRAWS.normal(size=(2, 5, *sizes[:contracted])), jnp.float32)
-    module = projected(products, sizes, contracted)
+    module = projected(precision, sizes, contracted)
     params = nn.meta.unbox(module.init(jax.random.key(0), x))["params"]
     kernel, outputs = np.asarray(params["kernel"]), sizes[contracted:]
     of_kernel = 127 / np.abs(kernel).max(axis=tuple(range(contracted)))
     params = params | {"kernel_scale": of_kernel.reshape(-1), "bias": DRAWS.normal(size=outputs).astype(np.float32)}
     inputs = tuple(range(2, 2 + contracted))
     of_x = 127 / np.abs(x).max(axis=inputs, keepdims=True)
-    if products == INT8_STATIC:
+    if precision == INT8_STATIC:
         params |= {"input_range": np.float32(2.0), "output_range": np.float32(3.0)}
         of_x = np.full_like(of_x, 127 / 2)
     sums = np.tensordot(expected_integers(np.asarray(x), of_x), expected_integers(kernel, of_kernel), contracted)
     expected = sums / (of_x.reshape(2, 5, *(1,) * len(outputs)) * of_kernel) + params["bias"]
-    if products == INT8_STATIC:
+    if precision == INT8_STATIC:
         expected = expected_integers(expected, np.float32(127 / 3)) / (127 / 3)
     np.testing.assert_allclose(module.apply({"params": params}, x), expected, rtol=1e-5, atol=1e-5)
     program = str(jax.make_jaxpr(lambda params: module.apply({"params": params}, x))(params))
@@ -71,9 +71,9 @@ def test_rounding_passes_the_gradient() -> None:
     assert int8.scale_of(jnp.float32(0.0)) == 1
 
 
-@pytest.mark.parametrize(("products", "kept"), [(CALIBRATED, [2.0, 3.0, 3.0]), (SIMULATED, [2.0, 2.0001, 2.0])])
-def test_ranges_follow_the_data(products: str, kept: list[float]) -> None:
-    module = projected(products, (4, 6), 1)
+@pytest.mark.parametrize(("precision", "kept"), [(CALIBRATED, [2.0, 3.0, 3.0]), (SIMULATED, [2.0, 2.0001, 2.0])])
+def test_ranges_follow_the_data(precision: str, kept: list[float]) -> None:
+    module = projected(precision, (4, 6), 1)
     x = jnp.eye(4)[None]
     variables = nn.meta.unbox(module.init(jax.random.key(0), x))
     ranges = variables["ranges"]
@@ -84,7 +84,7 @@ def test_ranges_follow_the_data(products: str, kept: list[float]) -> None:
         np.testing.assert_allclose(ranges["input_range"], expected, rtol=1e-6)
     fixed = module.apply(variables | {"ranges": ranges}, 5.0 * x)
     plain = projected(FLOAT, (4, 6), 1).apply({"params": variables["params"]}, 5.0 * x)
-    if products == CALIBRATED:
+    if precision == CALIBRATED:
         np.testing.assert_array_equal(fixed, plain)
     else:  # both ends of the range: the inputs of 5 became 2
         assert np.abs(fixed).max() <= ranges["output_range"] < np.abs(plain).max()
@@ -104,8 +104,8 @@ def test_models_have_scales_for_the_kernels_of_their_layers(system: str) -> None
     config, layers = SMALL[system]
     ids = jnp.asarray(DRAWS.integers(0, 60, size=(2, 12)))
 
-    def made(products: str):
-        module = config.module(Purpose.PRETRAINING, Execution(products=products))
+    def made(precision: str):
+        module = config.module(Purpose.PRETRAINING, Execution(matmul_precision=precision))
         return module, nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(1), ids))
 
     def names(tree) -> dict[str, tuple[int, ...]]:
@@ -126,7 +126,7 @@ def test_models_have_scales_for_the_kernels_of_their_layers(system: str) -> None
 @pytest.mark.nightly
 def test_a_token_depends_on_no_other_row_and_on_no_later_token() -> None:
     config, _ = SMALL["gpt2"]
-    module = config.module(Purpose.PRETRAINING, Execution(products=INT8_DYNAMIC))
+    module = config.module(Purpose.PRETRAINING, Execution(matmul_precision=INT8_DYNAMIC))
     ids = jnp.asarray(DRAWS.integers(0, 60, size=(2, 12)))
     apply, variables = jax.jit(module.apply), nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), ids))
     states = apply(variables, ids).last_hidden_state

@@ -69,6 +69,6 @@ def test_a_product_of_two_matrices_has_the_dtype_the_bias_and_the_scales_of_one(
     kernel = second["kernel"].astype(jnp.bfloat16).astype(np.float32)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, np.einsum("br,rnh->bnh", hidden, kernel) + 2, rtol=1e-5, atol=1e-5)
-    integers = module.clone(products=INT8_DYNAMIC, use_bias=False)
+    integers = module.clone(matmul_precision=INT8_DYNAMIC, use_bias=False)
     shapes = jax.eval_shape(lambda: integers.init(jax.random.key(0), x))["params"]
     assert {name: set(part) for name, part in shapes.items()} == {one: {"kernel", "kernel_scale"} for one in shapes}

@@ -121,8 +121,12 @@ MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ("end", lambda: row(SpanCorruption(), text_to_text.VOCABULARY, 60, end=-1), "an end token"),
     ],
     "texts": [
-        ("least", lambda: text(NegativeSampling(least=30), [20] * 30), "at least 30 occurrences"),
-        ("special", lambda: text(NegativeSampling(least=8), [70, 0, 0, 0, 0, 6, 7, 3, 7, 6]), "at least 8 occurrences"),
+        ("least", lambda: text(NegativeSampling(min_count=30), [20] * 30), "at least 30 occurrences"),
+        (
+            "special",
+            lambda: text(NegativeSampling(min_count=8), [70, 0, 0, 0, 0, 6, 7, 3, 7, 6]),
+            "at least 8 occurrences",
+        ),
         ("tree", lambda: text(HierarchicalSoftmax(longest_path=3), [0] * 5 + [5, 6, 100, 3000, 9000, 7]), "3 nodes"),
         ("memory", lambda: text(TransformerXlPretraining(), [1, 2], MEMORY), "found 4; lower --model.mem_len"),
         ("evaluation", lambda: text(TransformerXlPretraining(evaluation_mem_len=9), [1, 2],

@@ -15,10 +15,10 @@ from plmjax.plan.products import INTEGERS, multiply_adds
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("products", [INT8_DYNAMIC, INT8_STATIC])
-def test_all_projections_of_the_layers_multiply_integers(products: str) -> None:
+@pytest.mark.parametrize("precision", [INT8_DYNAMIC, INT8_STATIC])
+def test_all_projections_of_the_layers_multiply_integers(precision: str) -> None:
     config = BertConfig.tiny(vocab_size=256, num_attention_heads=2)
-    module = config.module(Purpose.ENCODING, Execution(dtype=jnp.bfloat16, products=products))
+    module = config.module(Purpose.ENCODING, Execution(dtype=jnp.bfloat16, matmul_precision=precision))
     (device,) = topologies.parse("v5e:1x1").devices()
     place = NamedSharding(jax.sharding.Mesh([device], ("data",)), PartitionSpec())
     ids = jax.ShapeDtypeStruct((8, 128), jnp.int32)

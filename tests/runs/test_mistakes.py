@@ -51,7 +51,10 @@ PRETRAIN = [
     ("--training.dropout_prng rgb", "did you mean 'rbg'?"),
     ("--training.profile_steps 5 4", "found 5 4"),
     ("--training.profile_steps 5 9000", "1 to 4000, found 5 9000"),
-    ("--training.products int8_dynamic", "--training.products float for a training, found int8_dynamic"),
+    (
+        "--training.matmul_precision int8_dynamic",
+        "--training.matmul_precision float for a training, found int8_dynamic",
+    ),
     ("--optimizer bert_adam", "did you mean 'bert_adamw'?"),
     ("--optimizer.schedule cosin", "did you mean 'cosine'?"),
     ("--optimizer.learning_rate=-1", "--optimizer.learning_rate of at least 0, found -1"),

@@ -108,7 +108,7 @@ BERT = FAMILIES["bert"].bodies[0]
 COMPRESSED = {
     "pruned": {"config": dataclasses.replace(BERT.config, layer_heads=(2, 3, 1), layer_widths=(5, 7, 6))},
     "factorized": {"config": dataclasses.replace(BERT.config, ranks=(3, 2, 4, 5, 6, 7))},
-    "quantized": {"execution": Execution(products=INT8_DYNAMIC)},
+    "quantized": {"execution": Execution(matmul_precision=INT8_DYNAMIC)},
 }
 ATTENDING += [
     pytest.param(BERT.clone(**changes), CASES[BODIES["bert"]][1], id=name) for name, changes in COMPRESSED.items()

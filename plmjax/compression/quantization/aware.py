@@ -73,7 +73,7 @@ class Rounded(ObjectiveWrapper):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the module of the inner objective with rounded activations."""
-        return self.inner.module(config, dataclasses.replace(execution, products=SIMULATED))
+        return self.inner.module(config, dataclasses.replace(execution, matmul_precision=SIMULATED))
 
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the variables of the inner objective and the ranges of activations.

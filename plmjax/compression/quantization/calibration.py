@@ -37,7 +37,7 @@ def calibrated(source: Source, run: Experiment, batches: int) -> Params:
     phase = dataclasses.replace(run.resolved_phases[-1], accumulation=1, first_step=0)
     program = programs.build(run, phase, mesh, feed.vocabulary, feed.batch)
     objective = run.objective
-    execution = dataclasses.replace(programs.execution(run, jax.default_backend()), products=CALIBRATED)
+    execution = dataclasses.replace(programs.execution(run, jax.default_backend()), matmul_precision=CALIBRATED)
     module = objective.module(run.model, execution)
     inputs = checkpoints.load_loss_inputs(source.directory, program.state)
     carry = program.start_carry()

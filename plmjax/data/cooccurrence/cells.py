@@ -39,7 +39,8 @@ class Counting:
             raise UserError(f"Expected a window from 1 to {WIDEST} words, found {self.window}; change it.")
         if self.min_count < 1:
             raise UserError(
-                f"Expected a minimum of at least 1 occurrence to count a word, found {self.least}; raise least."
+                f"Expected a minimum of at least 1 occurrence to count a word, found {self.min_count}; raise "
+                "--min_count."
             )
 
 

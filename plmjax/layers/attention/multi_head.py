@@ -61,7 +61,9 @@ class MultiHeadAttention(nn.Module):
         init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
         heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
-        projection = functools.partial(Projection, dtype=dtype, use_bias=bias, products=self.execution.products)
+        projection = functools.partial(
+            Projection, dtype=dtype, use_bias=bias, matmul_precision=self.execution.matmul_precision
+        )
         query, key, value, last = self.ranks
         self.query = projection(heads, inputs, self.query_init or init, rank=query)
         self.key = projection(heads, inputs, init, rank=key)

@@ -248,7 +248,7 @@ class XlnetLayer(nn.Module):
             init,
             dtype,
             dropout=config.dropout,
-            products=self.execution.products,
+            matmul_precision=self.execution.matmul_precision,
             name="feed_forward",
         )
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")

@@ -188,7 +188,7 @@ def test_a_step_and_an_evaluation_are_computed_with_rounded_values() -> None:
 
     objective = QuantizationAware("tensor").trained(Seen(labels=("even", "odd")), 1)
     module, kernel = objective.module(CONFIG, Execution()), np.float32([[127.0, 63.4], [-0.6, 0.4]])
-    assert module.execution.products == SIMULATED
+    assert module.execution.matmul_precision == SIMULATED
     given = LossInputs({"bert": {"pooler": {"kernel": jnp.asarray(kernel), "bias": jnp.float32([0.3])}}})
     for found in (
         objective.sums(module, given, {}, jax.random.key(0), training=True),
@@ -213,7 +213,7 @@ def test_the_result_computes_as_the_training_did(task_run: Path, tmp_path: Path,
     for path, value in ranges.items():
         np.testing.assert_array_equal(params[path], value)
     run = description.experiment
-    assert run.compression is None and run.training.products == "int8_static"
+    assert run.compression is None and run.training.matmul_precision == "int8_static"
     scales = [value for path, value in params.items() if path.endswith("kernel_scale")]
     assert len(scales) == 6 and all(np.ptp(scale) == 0 for scale in scales)
     (*_, record) = json.loads((tmp_path / "out" / "ancestry.json").read_text())["ancestors"]

@@ -59,7 +59,7 @@ def test_scales_are_those_of_the_stored_kernels(task_run: Path, tmp_path: Path, 
         assert np.abs(grid).max() == pytest.approx(127)
         assert (np.ptp(params[path], axis=1) == 0).all() == (granularity == "tensor")
     run = checkpoints.describe(checkpoints.find(tmp_path / "out")).experiment
-    assert run.training.products == "int8_dynamic" and run.compression is None
+    assert run.training.matmul_precision == "int8_dynamic" and run.compression is None
     before, after = evaluate(task_run), evaluate(tmp_path / "out")
     assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.02)
 
@@ -155,7 +155,7 @@ def test_fine_tuning_and_exports_are_float32(static: Path, sentiment: tuple[str,
     workdir = ["--from", str(static), "--workdir", str(tmp_path / "tuned")]
     cli.run(["finetune", "experiments/finetune_sentences.py", *workdir, *task, *short])
     params, description = checkpoints.load_parameters(tmp_path / "tuned")
-    assert description.experiment.training.products == "float"
+    assert description.experiment.training.matmul_precision == "float"
     assert int8.without_scales(params).keys() == params.keys()
     assert not any("range" in path for path in flax.traverse_util.flatten_dict(params, sep="/"))
 

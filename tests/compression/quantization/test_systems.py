@@ -30,8 +30,8 @@ def test_what_multiplies_in_int8_is_stored_so(system: str) -> None:
     inputs = row.batch(module)
     keys = {"params": jax.random.key(0), "sampling": jax.random.key(1)}
 
-    def shapes(products: str) -> dict[str, tuple[int, ...]]:
-        made = module.clone(execution=Execution(products=products))
+    def shapes(precision: str) -> dict[str, tuple[int, ...]]:
+        made = module.clone(execution=Execution(matmul_precision=precision))
         variables = nn.meta.unbox(jax.eval_shape(lambda: made.init(keys, **inputs)))
         flat = flax.traverse_util.flatten_dict(variables["params"], sep="/")
         collected = flax.traverse_util.flatten_dict(variables.get("ranges", {}), sep="/")

@@ -32,8 +32,8 @@ ROWS = [
     (SentencePairs(), 70_000, WORDS, "5 to 65538 .. 70000;"),
     (SentencePairs(), 64, END, "[CLS] and [SEP]"),
     (SentenceOrder(), 4, WORDS, "5 to 65538 .. 4;"),
-    (SingleSegment(), 4, WORDS, "5 to 65538 .. Segments .. 4;"),
-    (SingleSegment(), 64, END, "[CLS] and [SEP] .. Segments"),
+    (SingleSegment(), 4, WORDS, "5 to 65538 .. SingleSegment .. 4;"),
+    (SingleSegment(), 64, END, "[CLS] and [SEP] .. SingleSegment"),
     (ContinuedPairs(), 8, WORDS, "10 to .. 8"),
     (ContinuedPairs(), 33, WORDS, "even sequence length .. 33"),
     *((ContinuedPairs(), 32, Vocabulary(V, **tokens), "[CLS] and [SEP]")
