@@ -68,7 +68,7 @@ def pretraining(reviews: Path, length: int, tokenizer: Tokenizer, steps: int) ->
 
 def finetuning(name: str, length: int, seed: int, folder: Path, epochs: float) -> Experiment:
     """Return the run of a model in rows of `length` tokens: 8 reviews a step, AdamW at 1e-3 with dropout."""
-    start = LongformerFromRoberta(length=length, attention_window=(WINDOW,), max_global_tokens=1)
+    weight_mapping = LongformerFromRoberta(length=length, attention_window=(WINDOW,), max_global_tokens=1)
     return Experiment(
         model=None,
         objective=SequenceClassification(),
@@ -78,7 +78,7 @@ def finetuning(name: str, length: int, seed: int, folder: Path, epochs: float) -
         optimizer=AdamW(learning_rate=1e-3),
         training=Training(steps=0, batch_size=8, log_every=50, seed=seed),
         finetuning=Finetuning(epochs=epochs, warmup=0.1, dropout=0.1),
-        start=start if name == "Longformer" else WeightMapping(),
+        weight_mapping=weight_mapping if name == "Longformer" else WeightMapping(),
         checkpoint=Checkpoint(every=0),
     )
 
