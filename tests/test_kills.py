@@ -42,7 +42,7 @@ BY_DAY = {"average": 1, "embed": 1, "tokenizer": 3}
 """Verb -> number of moments."""
 SOME = {"lottery": 2}
 """Verb whose command takes long -> number of moments by `-m slow`; the others are killed at all, too."""
-OF_TIME = ("lock.json", "metrics.jsonl", "progress.json", "weight_mapping.json", "source.json")
+OF_TIME = ("lock.json", "metrics.jsonl", "progress.json", "start.json", "source.json")
 """Files with times, or with paths of the inputs."""
 
 

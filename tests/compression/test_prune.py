@@ -70,7 +70,7 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path) -> Non
         assert density(params) == pytest.approx(0.7, abs=0.01)
         assert (record["settings"]["sparsity"], record["settings"]["begin"]) == (0.3, 0.25)
         own = checkpoints.describe(late).experiment
-        assert (run.model, run.optimizer, run.weight_mapping) == (own.model, own.optimizer, own.start)
+        assert (run.model, run.optimizer, run.weight_mapping) == (own.model, own.optimizer, own.weight_mapping)
         assert run.training.steps == 4 and run.data.path == str(small_run / "dataset")
     else:
         assert density(params) == density(flat(output / "ticket")) == pytest.approx(0.5, abs=0.01)

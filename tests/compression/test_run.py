@@ -64,7 +64,7 @@ def test_the_run_that_trains_is_that_of_the_checkpoint_or_the_named_one() -> Non
     found = composed(source, compression, None, ["--training.steps", "3"], "command")
     data = dataclasses.replace(own.data, path="/runs/one/dataset", input=())
     training = dataclasses.replace(own.training, steps=3)
-    changes = {"data": data, "training": training, "start": WeightMapping(), "compression": compression}
+    changes = {"data": data, "training": training, "weight_mapping": WeightMapping(), "compression": compression}
     assert found == dataclasses.replace(own, **changes)
     named, smaller = experiments.load("finetune_sentences"), BertConfig.tiny(hidden_size=8)
     found = composed(source, compression, "finetune_sentences", [], "command", smaller)

@@ -184,7 +184,7 @@ RUNS = [
         _seal_metrics,
     ),
     Reader(
-        "weight_mapping.json",
+        "start.json",
         _start,
         lambda folder: records.record_start(folder, "random", None),
         owns=(records.START,),

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.parallel import votes
+from plmjax.parallel.host_flags import HostFlags
 from plmjax.parallel.stopping import StopSignals
 from tests.paths import ROOT
 
@@ -118,7 +118,7 @@ def test_a_loop_in_a_process_of_its_own_leaves_ignored_signals_ignored() -> None
 
 def test_a_vote_is_known_two_steps_later_and_at_once_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4, 1), ("data", "fsdp", "tensor"))
-    vote = votes.Votes(mesh)
+    vote = HostFlags(mesh)
     assert vote(15, 1) == (15, 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     found = [vote(*asked) for asked in ((15, 0), (0, 1), (2, 3), (0, 0), (0, 0))]

@@ -85,7 +85,7 @@ def test_a_folder_of_sentence_transformers_is_named_as_such(tmp_path: Path) -> N
 def test_it_names_evaluations_and_the_checkpoints_it_was_made_from(tmp_path: Path) -> None:
     workdir = write(tmp_path / "run", lines=records(**SPEED))
     ancestry.write(workdir, [Ancestor("runs/teacher", 1200, "abc", "distil", {})])
-    (workdir / "weight_mapping.json").write_text(json.dumps({"from": "runs/bert", "sha256": "def"}))
+    (workdir / "start.json").write_text(json.dumps({"from": "runs/bert", "sha256": "def"}))
     (workdir / "evaluations" / "dev").mkdir(parents=True)
     evaluation = {"accuracy": 0.75, "name": "dev", "cut": True, "exact": False}
     (workdir / "evaluations" / "dev" / "evaluation.json").write_text(json.dumps(evaluation))

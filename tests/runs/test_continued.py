@@ -48,7 +48,7 @@ def test_begins_with_all_parameters_at_step_0_and_goes_on_from_there_alone(run, 
     saved = checkpoints.describe(checkpoints.find(tmp_path / "more"))
     assert saved.experiment.model == before.experiment.model
     assert (tmp_path / "more" / "tokenizer" / "vocab.txt").read_bytes() == saved.tokenizer["vocab.txt"]
-    assert json.loads((tmp_path / "more" / "weight_mapping.json").read_text())["from"] == str(small_run)
+    assert json.loads((tmp_path / "more" / "start.json").read_text())["from"] == str(small_run)
     metrics = (tmp_path / "more" / "metrics.jsonl").read_bytes()
     pretrain(run, tmp_path / "more", small_run)
     assert (tmp_path / "more" / "metrics.jsonl").read_bytes() == metrics  # it resumed

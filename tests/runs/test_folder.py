@@ -70,14 +70,14 @@ def test_a_run_goes_on_from_its_own_start_alone(tmp_path: Path) -> None:
     ones, zeros = {"kernel": np.ones(3)}, {"kernel": np.zeros(3)}
     assert not folder.record_start(tmp_path, "random", None)
     assert folder.record_start(tmp_path, "runs/other", ones)
-    assert json.loads((tmp_path / "weight_mapping.json").read_text())["from"] == "runs/other"
+    assert json.loads((tmp_path / "start.json").read_text())["from"] == "runs/other"
     trained(tmp_path, 4)
     assert not folder.record_start(tmp_path, "runs/moved", ones)
     others = (("random", None, "random"), ("runs/third", zeros, "runs/third"), ("runs/other", zeros, "others"))
     for name, arrays, part in others:
         with pytest.raises(UserError, match=f"the parameters of runs/other, .*, found .*{part}.*--from runs/other"):
             folder.record_start(tmp_path, name, arrays)
-    (tmp_path / "weight_mapping.json").write_text("{}")
+    (tmp_path / "start.json").write_text("{}")
     with pytest.raises(UserError, match=r"start\.json.*restore the file"):
         folder.record_start(tmp_path, "random", None)
 
@@ -87,7 +87,7 @@ def test_a_run_goes_on_from_its_own_start_alone(tmp_path: Path) -> None:
 def test_what_a_refused_first_command_wrote_is_removed_but_for_a_finished_dataset(
     first: bool, finished: bool, tmp_path: Path
 ) -> None:
-    names = ["experiment.json", "weight_mapping.json", "mixture.json", "tokenizer", f"dataset/{store.MANIFEST}"]
+    names = ["experiment.json", "start.json", "mixture.json", "tokenizer", f"dataset/{store.MANIFEST}"]
     if not first:
         (tmp_path / "experiment.json").write_text("{}")
     with pytest.raises(UserError, match="none"), folder.forgotten_after_mistakes(tmp_path):

@@ -222,9 +222,7 @@ def test_a_start_that_fits_no_dataset_or_tokenizer(small_run: Path, fails, tmp_p
     other = tmp_path / "tokenizer"
     cli.run(["tokenizer", "train", "--input", "README.md", "--output", str(other), "--vocab_size", "300"])
     assert "tokenizer of the checkpoint" in fails(*same, "--from", small_run, "--tokenizer.path", other)
-    assert (
-        not (tmp_path / "run" / "weight_mapping.json").exists() and not (tmp_path / "run" / "experiment.json").exists()
-    )
+    assert not (tmp_path / "run" / "start.json").exists() and not (tmp_path / "run" / "experiment.json").exists()
 
 
 def test_word_vectors_that_do_not_fit(fails, tmp_path: Path) -> None:

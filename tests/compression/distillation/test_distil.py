@@ -102,7 +102,7 @@ def test_students_of_a_task(method: str, options: list[str], task_run: Path, tmp
     terms = {"hidden_states_loss", "attention_scores_loss"} if "random" in options else {"soft_targets_loss"}
     assert {f"train/{term}" for term in terms} <= log(output).keys()
     found, own = (checkpoints.describe(checkpoints.find(run)).experiment for run in (output, task_run))
-    assert found.objective == own.objective and found.compression is None and found.start == WeightMapping()
+    assert found.objective == own.objective and found.compression is None and found.weight_mapping == WeightMapping()
     settings = json.loads((output / "ancestry.json").read_text())["ancestors"][-1]["settings"]
     assert "teacher" not in settings
     if method == "soft_targets":
