@@ -77,7 +77,7 @@ TERMS = (
     (xlnet_attention, "PositionalScores"),
     (xlnet_attention, "SegmentScores"),
 )
-"""What adds to the product of query and key in the models with relative positions."""
+"""Terms that relative positions add to the product of query and key."""
 
 
 class Sizes(NamedTuple):

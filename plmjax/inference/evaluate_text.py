@@ -120,7 +120,7 @@ def _metrics(
 def _split(split: str | None, format: str) -> str:
     """Return the split of a published corpus to read, "" for other text.
 
-    format: format of the raw text; "" if there is none.
+    format: format of the raw text; "" for a prepared dataset.
     """
     from plmjax.data import formats
 

@@ -57,7 +57,7 @@ class InitFrom:
         like: with "random", a checkpoint whose model and tokenizer the run takes.
 
         Raises:
-            UserError: there is none, it is damaged, or `like` is set without "random".
+            UserError: `name` is none of them, the checkpoint is damaged, or `like` is set without "random".
         """
         if str(name) == RANDOM:
             return cls(name, None if like is None else checkpoints.describe(checkpoints.find(like)))

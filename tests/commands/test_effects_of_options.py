@@ -65,7 +65,7 @@ for name in ("method", "layers", "student", "teacher", "output"):
 
 
 def said(line: str) -> str:
-    """What a command prints."""
+    """Run a command and return the lines that it prints."""
     with on_one_device(), contextlib.redirect_stdout(io.StringIO()) as found:
         cli.run(shlex.split(line))
     return found.getvalue()

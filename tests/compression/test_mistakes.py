@@ -1,4 +1,4 @@
-"""What a compression refuses, in one sentence that names it, before it writes anything."""
+"""A compression refuses a mistake in one sentence, before it writes anything."""
 
 import dataclasses
 from collections.abc import Callable

@@ -3,7 +3,7 @@
     DIRECTORY/
       cells-00000.bin ...    records of int32 row, int32 column, float32 value, little-endian, in shuffled order
       manifest.json            written last: settings, dataset, number of cells, sizes and checksums
-      begun.json             instead of the manifest while the count is unfinished, with finished runs (`runs`)
+      begun.json             stands in place of the manifest until the count is complete; has the finished runs (`runs`)
 
 The value of a cell is a sum of 1 / distance over all places where the column's word is at most `window` words from the
 row's word in the same document. Excluded words are removed first, so that windows reach across them

@@ -163,7 +163,7 @@ def test_twenty_steps_are_those_of_the_published_rule() -> None:
 
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
 def test_weights_have_the_scales_that_were_asked_for(granularity: str) -> None:
-    """Of each matrix, or of each output of it."""
+    """Each matrix has one range, or each of its outputs has one."""
     aware = QuantizationAware(granularity)
     module = aware.trained(SequenceClassification(labels=("even", "odd")), 1).module(CONFIG, Execution())
     tree = random_params(module)

@@ -129,7 +129,7 @@ def test_documents_without_text_are_no_part_of_a_sample(tmp_path):
 
 
 def test_the_size_of_a_text_is_its_lines_with_their_ends_without_blank_ones(tmp_path):
-    """Of records, that of the text under the key."""
+    """For records, the text under the key counts."""
     (tmp_path / "a.txt").write_text("Déjà vu.\n\n \nTwo  words\n天\n", encoding="utf-8")
     expected = text_size.TextSize(bytes=11 + 11 + 4, characters=9 + 11 + 2, words=5)
     assert text_size.measure([tmp_path / "a.txt"], "text") == expected
