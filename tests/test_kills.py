@@ -33,7 +33,7 @@ VERBS = {
     "embed": "embed RUN --input LINES --output OUT/vectors.npz",
     "tokenizer": "tokenizer train --input TEXT --output OUT --vocab_size 300",
     "prepare": "prepare --input TEXT --tokenizer WORDS --output OUT --processes 1 --clean c4_end_marks near_duplicates",
-    "cooccurrence": "cooccurrence DATASET --output OUT --memory 300 --least 1 --processes 1",
+    "cooccurrence": "cooccurrence DATASET --output OUT --memory 300 --min_count 1 --processes 1",
     "report": "report RUN --output OUT/page.html",
     "card": "card RUN OUT/README.md",
 }
@@ -146,9 +146,9 @@ def test_a_full_disk_is_one_sentence_and_then_the_command_goes_on(
     for name in ("whole", "full") if "OUT/" in VERBS[verb] else ():
         (tmp_path / name).mkdir()
     done = commands.run(words(VERBS[verb], places, tmp_path / "whole"), tmp_path / "whole")
+    assert not done.code, done.said
     expected, out = contents(tmp_path / "whole"), tmp_path / "full"
     largest = max(path.stat().st_size for path in (tmp_path / "whole").glob("**/*") if path.is_file())
-    assert not done.code, done.said
     for limit in (100, largest // 2, largest - 1):
         refused = commands.run(words(VERBS[verb], places, out), tmp_path, largest=limit)
         assert refused.code == 2 and "Expected " in refused.said.splitlines()[-1], (limit, refused)
