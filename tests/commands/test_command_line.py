@@ -1,7 +1,7 @@
 """The division of arguments and the ends of commands, without a command."""
 
+import contextlib
 import logging
-from collections.abc import Callable
 
 import pytest
 from jax.errors import JaxRuntimeError
@@ -37,11 +37,7 @@ def test_an_option_of_the_whole_run_is_suggested_before_one_of_a_phase(order: in
         (UserError("Expected a text."), 2, "Expected a text."),
         (Interrupted("Saved at step 3."), 75, "Saved at step 3. Run the same command again to continue."),
         (KeyboardInterrupt(), 130, "Stopped."),
-        (
-            PermissionError(13, "Permission denied", "file"),
-            2,
-            "Expected to read or write file, found: Permission",
-        ),
+        (PermissionError(13, "Permission denied", "file"), 2, "Expected to read or write file, found: Permission"),
         (Unavailable("Expected an answer."), 69, "Expected an answer."),
         (ConnectionResetError(104, "Connection reset by peer"), 69, "Expected an answer from the network, found"),
         (JaxRuntimeError("UNAVAILABLE: connection to worker 3 lost"), 69, ""),
@@ -56,38 +52,24 @@ def test_a_command_ends_with_the_code_of_its_error(error: BaseException, code: i
     assert found[0] == code and found[1].startswith(sentence) and bool(found[1]) == bool(sentence)
 
 
-def ends(error: BaseException | None) -> Callable[[], None]:
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        (UserError("Expected a text."), 2, "tpu: Expected a text.\n"), (KeyboardInterrupt(), 130, "tpu: Stopped.\n"),
+        (ZeroDivisionError("by zero\nand more"), 1, "Traceback"), (BrokenPipeError(), 0, ""), (None, None, ""),
+    ],
+)  # fmt: skip
+def test_a_command_says_why_it_ends(error: BaseException | None, code: int | None, shown: str, capsys) -> None:
+    """While it runs a warning is its text alone."""
+
     def command() -> None:
-        assert not logging.getLogger("plmjax").propagate  # a warning is its text alone
+        assert not logging.getLogger("plmjax").propagate
         if error is not None:
             raise error
 
-    return command
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "told", "shown"),
-    [
-        (UserError("Expected a text."), 2, "Expected a text.", "tpu: Expected a text.\n"),
-        (KeyboardInterrupt(), 130, "Stopped.", "tpu: Stopped.\n"),
-        (ZeroDivisionError("by zero\nand more"), 1, "ZeroDivisionError: by zero", "Traceback"),
-        (BrokenPipeError(), 0, None, ""),
-        (None, None, None, ""),
-    ],
-)
-def test_a_host_that_fails_tells_the_others_why_and_ends_at_once(
-    error: BaseException | None, code: int | None, told: str | None, shown: str, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    done: list[object] = []
-    monkeypatch.setattr(command_line, "give_way", lambda: done.append("a signal comes first"))
-    monkeypatch.setattr(command_line.peers, "failed", done.append)
-    monkeypatch.setattr(command_line.peers, "leave", done.append)
-    ended: object = None
-    try:
-        command_line.run_command(ends(error), "tpu")
-    except SystemExit as stop:
-        ended = stop.code
-    assert ended == code and done == ([] if told is None else ["a signal comes first", told, code])
+    with contextlib.nullcontext() if code is None else pytest.raises(SystemExit) as stop:
+        command_line.run_command(command, "tpu")
+    assert code is None or stop.value.code == code
     found = capsys.readouterr()
     assert found.err.startswith(shown) and bool(found.err) is bool(shown) and not found.out
     assert logging.getLogger("plmjax").propagate

@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import experiment as experiments
-from plmjax.commands.arguments import load_classes
-from plmjax.errors import UserError
-
 
 @pytest.mark.parametrize(
     ("command", "option", "meant"),
@@ -85,24 +81,6 @@ def test_options_that_exclude_each_other_are_named(fails, command: str, message:
     assert message in fails(*shlex.split(command))
 
 
-def test_the_experiment_that_is_named_is_imported_for_the_classes_of_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "classes_of_a_checkpoint.py"
-    file.write_text(
-        "import dataclasses\n\n\n@dataclasses.dataclass(frozen=True)\nclass Mine:\n    size: int = 3\n\n\n"
-        "def experiment():\n    return None\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    named = {"type": "classes_of_a_checkpoint:Mine", "size": 4}
-    load_classes(None)
-    with pytest.raises(UserError, match="Expected a class of plmjax or of a loaded experiment file"):
-        experiments.from_dict(named)
-    load_classes(str(file))
-    assert experiments.from_dict(named).size == 4
-
-
 @pytest.mark.parametrize("option", ["--architecture BertModel", "--tokenizer t"])
 def test_a_file_of_word_vectors_has_words_of_its_own(fails, option: str, tmp_path: Path) -> None:
     file = tmp_path / "vectors.txt"
@@ -112,11 +90,13 @@ def test_a_file_of_word_vectors_has_words_of_its_own(fails, option: str, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_an_evaluation_is_written_to_a_folder(fails, tmp_path: Path) -> None:
+def test_results_are_written_to_a_folder_and_a_tokenizer_to_a_new_one(fails, tmp_path: Path) -> None:
     file = tmp_path / "scores.json"
     file.write_text("{}", encoding="utf-8")
     said = fails("evaluate", "some/run", "--output", file)
     assert f"Expected a folder for --output, found the file {file}; name another." in said
+    said = fails("tokenizer", "train", "--input", file, "--output", tmp_path)
+    assert f"Expected a new folder for the tokenizer, found {tmp_path}; name another --output." in said
 
 
 @pytest.mark.parametrize(
@@ -145,9 +125,3 @@ def test_an_evaluation_is_written_to_a_folder(fails, tmp_path: Path) -> None:
 )
 def test_a_mistake_in_the_experiment_is_reported_before_that_in_a_checkpoint(arguments, message, fails) -> None:
     assert message in fails(*arguments)
-
-
-def test_a_tokenizer_is_written_to_a_new_folder_alone(tmp_path: Path, fails) -> None:
-    (tmp_path / "a.txt").write_text("A text.")
-    said = fails("tokenizer", "train", "--input", tmp_path / "a.txt", "--output", tmp_path)
-    assert f"Expected a new folder for the tokenizer, found {tmp_path}; name another --output." in said

@@ -42,6 +42,7 @@ def shown_by(test: str, verb: str, *options: str) -> None:
     EFFECTS.shown_by(f"tests/{test}", *(f"{verb} {option}" for option in options))
 
 
+QUANTIZATION = "compression/quantization"
 shown_by("test_effects_of_options.py::test_a_run_shows", "pretrain", "experiment", "workdir")
 shown_by("test_effects_of_options.py::test_a_run_on_a_task_shows", "finetune", "experiment", "workdir", "from")
 shown_by(
@@ -58,7 +59,18 @@ shown_by("data/test_beam.py::test_a_job_server_gives_the_same_dataset", "prepare
 shown_by("data/test_beam.py::test_cooccurrences_are_those_of_processes", "cooccurrence", "runner", "runner_options")
 shown_by("inference/test_published_corpora.py::test_perplexity_is_of_words_and_line_ends", "evaluate", "split")
 shown_by("objectives/test_transformer_xl_pretraining.py::test_an_evaluation_may_remember_more", "evaluate", "memory")
-shown_by("compression/test_prune.py::test_methods_that_train", "compress prune", "rewind")
+TRAINED = ("checkpoint", "output", "method", "sparsity", "rewind")
+shown_by("compression/test_prune.py::test_methods_that_train", "compress prune", *TRAINED)
+STORED = ("checkpoint", "output", "granularity")
+shown_by(f"{QUANTIZATION}/test_weights.py::test_each_weight_is_the_nearest_of_its_scale", "compress quantize", *STORED)
+ON_DATA = ("method", "batches")
+shown_by(
+    f"{QUANTIZATION}/test_products.py::test_ranges_are_the_largest_values_of_the_examples",
+    "compress quantize",
+    *ON_DATA,
+)
+for name in ("checkpoint", "output", "rank", "energy"):
+    shown_by("compression/test_factorization.py::test_each_kind_has_the_rank_of_its_energy", "compress factorize", name)
 shown_by("interop/test_sentence_transformers.py::test_options_take_the_place_of_the_recipe", "embed", "prompt")
 for name in ("method", "layers", "student", "teacher", "output"):
     shown_by("compression/distillation/test_distil.py::test_students_of_a_task", "compress distil", name)
@@ -359,45 +371,19 @@ def test_the_last_checkpoints_are_averaged(small_run: Path, tmp_path: Path) -> N
     assert f"steps 6 in {tmp_path}/one" in said(f"average {small_run} --output {tmp_path}/one --last 1")
 
 
-def zeros(run: Path) -> float:
-    """The share of the layers' weights that are 0."""
-    kernels = [value for path, value in parameters(run).items() if "/layers/" in path and path.endswith("/kernel")]
-    return sum((value == 0).sum() for value in kernels) / sum(value.size for value in kernels)
-
-
-@of("compress prune", "checkpoint", "output", "method", "sparsity", "rows", "rounds")
-def test_a_model_is_pruned_as_asked(small_run: Path, tmp_path: Path) -> None:
-    line = f"compress prune {small_run} --output {tmp_path}"
-    said(f"{line}/quarter --sparsity 0.25")
-    assert zeros(tmp_path / "quarter") == pytest.approx(0.25, abs=0.01)
-    said(f"{line}/heads --method heads --sparsity 0.5 --rows 3 --rounds 2")
+@of("compress prune", "rows", "rounds")
+def test_heads_are_pruned_on_as_many_rows_in_as_many_rounds(small_run: Path, tmp_path: Path) -> None:
+    said(f"compress prune {small_run} --output {tmp_path}/heads --method heads --sparsity 0.5 --rows 3 --rounds 2")
     assert model(tmp_path / "heads").layer_heads == (1,)
     (record,) = json.loads((tmp_path / "heads" / "ancestry.json").read_text())["ancestors"]
     assert (record["settings"]["rows"], record["settings"]["rounds"]) == (3, 2)
 
 
-@of("compress quantize", "checkpoint", "output", "method", "granularity", "batches")
-def test_a_model_is_quantized_as_asked(small_run: Path, tmp_path: Path, fails: Callable[..., str]) -> None:
-    line = f"compress quantize {small_run} --output {tmp_path}"
-    coarse, fine = said(f"{line}/tensor --granularity tensor"), said(f"{line}/channel --method weight_only")
-    coarse, fine = (int(re.search(r"became ([\d,]+)", one)[1].replace(",", "")) for one in (coarse, fine))
-    assert coarse < fine  # a scale for a matrix, and one for each of its outputs
-    assert "--batches" in fails(*shlex.split(f"{line}/none"), "--batches", "3")  # which this method does not read
-
-
-@of("compress factorize", "checkpoint", "output", "rank", "energy")
-def test_a_model_is_factorized_as_asked(small_run: Path, tmp_path: Path) -> None:
-    assert "attention/query 4 (" in said(f"compress factorize {small_run} --output {tmp_path}/rank --rank 4")
-    found = said(f"compress factorize {small_run} --output {tmp_path}/energy --energy 0.5")
-    assert re.search(r"attention/query \d+ \(5\d\.\d%\)", found)
-
-
 @of("compress share", "checkpoint", "output", "groups")
 def test_layers_are_shared_as_asked(small_run: Path, tmp_path: Path) -> None:
+    """compression/test_mistakes.py has a number of groups that the model has no layers for."""
     said(f"compress share {small_run} --output {tmp_path}/shared --groups 1")
     assert model(tmp_path / "shared").num_hidden_groups == 1
-    with pytest.raises(UserError, match="found 2"):
-        said(f"compress share {small_run} --output {tmp_path}/more --groups 2")
 
 
 @pytest.fixture(scope="module")

@@ -68,11 +68,7 @@ def test_a_batch_of_a_task_that_the_slice_does_not_divide_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [
-        ((), "finetune --like"),
-        (("--from", "nowhere"), "nowhere"),
-        (("--data.train", "nothing.tsv"), "nothing.tsv"),
-    ],
+    [((), "finetune --like"), (("--from", "nowhere"), "nowhere"), (("--data.train", "nothing.tsv"), "nothing.tsv")],
 )
 def test_a_task_without_a_model_or_a_file_is_one_sentence(
     fails, small_run: Path, options: tuple[str, ...], sentence: str

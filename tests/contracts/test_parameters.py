@@ -22,20 +22,3 @@ def test_shapes_types_and_axes_are_those_of_the_first_parameters(config) -> None
     assert nn.get_partition_spec(found) == nn.get_partition_spec(made)
     for one, array in zip(jax.tree.leaves(found), jax.tree.leaves(made), strict=True):
         assert (one.shape, one.dtype) == (array.shape, array.dtype)
-
-
-def test_inputs_of_the_same_shapes_are_traced_once() -> None:
-    traced = []
-
-    class Scaled(nn.Module):
-        """Has a parameter as wide as its input."""
-
-        @nn.compact
-        def __call__(self, inputs: jax.Array, deterministic: bool) -> jax.Array:
-            assert deterministic
-            traced.append(inputs.shape)
-            return inputs * self.param("scale", nn.initializers.ones, inputs.shape[-1:])
-
-    for inputs in (jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.ones((2, 4))):
-        assert abstract_parameters(Scaled(), {"inputs": inputs})["scale"].shape == inputs.shape[-1:]
-    assert traced == [(2, 3), (2, 4)]

@@ -42,15 +42,41 @@ def test_the_longer_text_is_cut_first():
         assert longer_first(first, second, tokens) == cut_one_by_one(first, second, tokens)
 
 
-@pytest.mark.parametrize("config", [BertConfig, AlbertConfig, ElectraConfig])
-def test_berts_rows(config):
+ROWS = [
+    (BertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
+    (AlbertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
+    (ElectraConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
+    (MobileBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
+    (DistilBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", None),
+    (RobertaConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "first", None),
+    (LongformerConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "first", None),
+    (BartConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "last", None),
+    (LedConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "last", None),
+    (XlnetConfig, [7, 8, 9, 3, 2], [7, 8, 9, 3, 5, 6, 3, 2], (0, 4), "last", [0] * 4 + [1] * 3 + [2]),
+    (T5Config, [7, 8, 9, 4], [7, 8, 9, 5, 6, 4], (0, 3), "last", None),
+    (TransformerConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], (0, 4), "last", None),
+    (CoveConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], (0, 4), "last", [0] * 4 + [1] * 3),
+    (AwdLstmConfig, [10, 7, 8, 9], [10, 7, 8, 9, 10, 5, 6], (1, 5), "last", None),
+    (ElmoConfig, [11, 7, 8, 9, 4], [11, 7, 8, 9, 4, 11, 5, 6, 4], (1, 6), "first", None),
+    (TransformerXlConfig, [7, 8, 9], [7, 8, 9, 5, 6], (0, 3), "last", None),
+]
+"""A system, and its rows of a text and of a pair: tokens, where the texts begin, the token to read, the token types."""
+
+
+@pytest.mark.parametrize(("config", "single", "pair", "starts", "summary", "types"), ROWS)
+def test_rows_of_systems(config, single: list[int], pair: list[int], starts: tuple, summary: str, types):
+    """fairseq and transformers: two </s> between texts; recurrent models: the token that they read between texts.
+
+    XLNet's [CLS] has a token type of its own, and its rows are padded on the left.
+    """
+    vocabulary = dataclasses.replace(VOCABULARY, begin=11, others={"between": 10})
     template = config.tiny().template
-    assert template == Template()
-    row = template.lay_out(SINGLE, VOCABULARY)
-    assert (row.tokens, row.token_types, row.starts, row.summary) == ([2, 7, 8, 9, 3], [0] * 5, (1,), 0)
-    row = template.lay_out(PAIR, VOCABULARY)
-    assert (row.tokens, row.token_types) == ([2, 7, 8, 9, 3, 5, 6, 3], [0] * 5 + [1] * 3)
-    assert (row.starts, row.summary) == ((1, 5), 0)
+    first, second = (template.lay_out(texts, vocabulary) for texts in (SINGLE, PAIR))
+    assert (first.tokens, second.tokens, second.starts) == (single, pair, starts) and first.starts == starts[:1]
+    assert [first.summary, second.summary] == ([0, 0] if summary == "first" else [len(single) - 1, len(pair) - 1])
+    assert second.token_types == types
+    assert first.token_types == (types and [0] * (len(single) - (types[-1] == 2)) + [2] * (types[-1] == 2))
+    assert template.padding == ("left" if config is XlnetConfig else "right") and not template.backwards
 
 
 def test_a_row_is_cut_to_its_length():
@@ -59,12 +85,8 @@ def test_a_row_is_cut_to_its_length():
     assert template.lay_out(SINGLE, VOCABULARY, 8).tokens == [2, 7, 8, 9, 3]
     row = template.lay_out(PAIR, VOCABULARY, 6)
     assert row.tokens == [2, 7, 8, 3, 5, 3] and row.starts == (1, 4) and row.token_types == [0, 0, 0, 0, 1, 1]
-
-
-def test_robertas_pairs_have_two_separators():
     template = RobertaConfig.tiny().template
-    row = template.lay_out(PAIR, VOCABULARY, 7)
-    assert row.tokens == [2, 7, 8, 3, 3, 5, 3] and row.starts == (1, 5)
+    assert template.lay_out(PAIR, VOCABULARY, 7).tokens == [2, 7, 8, 3, 3, 5, 3]
     assert (template.specials(1), template.specials(2)) == (2, 4)
 
 
@@ -77,42 +99,6 @@ def test_gpts_rows_are_read_at_their_last_token():
     assert (single.tokens, single.summary) == ([97, 7, 8, 9, 99], 4)
     assert (pair.tokens, pair.starts, pair.summary) == ([97, 7, 8, 9, 98, 5, 6, 99], (1, 5), 7)
     assert pair.token_types is None and template.position(3) == 2
-
-
-def test_xlnets_and_t5s_rows():
-    """XLNet: A <sep> B <sep> <cls>, whose [CLS] has a token type of its own. T5: A B </s>."""
-    template = XlnetConfig.tiny().template
-    xlnet = template.lay_out(PAIR, VOCABULARY)
-    assert xlnet.tokens == [7, 8, 9, 3, 5, 6, 3, 2] and xlnet.token_types == [0] * 4 + [1] * 3 + [2]
-    assert (xlnet.starts, xlnet.summary, template.padding) == ((0, 4), 7, "left")
-    assert template.lay_out(SINGLE, VOCABULARY).token_types == [0] * 4 + [2]
-    row = T5Config.tiny().template.lay_out(PAIR, VOCABULARY)
-    assert (row.tokens, row.token_types, row.summary) == ([7, 8, 9, 5, 6, 4], None, 5)
-
-
-@pytest.mark.parametrize(
-    ("config", "single", "pair", "first"),
-    [
-        (BartConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], False),
-        (LedConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], False),
-        (LongformerConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], True),
-        (DistilBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], True),
-        (MobileBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], True),
-        (TransformerConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], False),
-        (CoveConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], False),
-        (AwdLstmConfig, [10, 7, 8, 9], [10, 7, 8, 9, 10, 5, 6], False),
-        (ElmoConfig, [11, 7, 8, 9, 4], [11, 7, 8, 9, 4, 11, 5, 6, 4], True),
-        (TransformerXlConfig, [7, 8, 9], [7, 8, 9, 5, 6], False),
-    ],
-)
-def test_rows_of_other_systems(config, single: list[int], pair: list[int], first: bool):
-    """fairseq and transformers: two </s> between texts; recurrent models: the token that they read between texts."""
-    vocabulary = dataclasses.replace(VOCABULARY, begin=11, others={"between": 10})
-    template = config.tiny().template
-    rows = [template.lay_out(texts, vocabulary) for texts in (SINGLE, PAIR)]
-    assert [row.tokens for row in rows] == [single, pair]
-    assert [row.summary for row in rows] == ([0, 0] if first else [len(single) - 1, len(pair) - 1])
-    assert template.padding == "right" and not template.backwards
 
 
 def test_a_tokenizer_without_the_special_tokens_is_named():

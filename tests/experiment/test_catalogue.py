@@ -26,40 +26,59 @@ def test_a_name_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_list_names_what_can_be_loaded(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Each is loaded, written and read in test_record.py."""
     monkeypatch.chdir(tmp_path)
     cli.run(["experiments"])
     lines = capsys.readouterr().out.splitlines()
-    listed = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert {"bert_tiny", "bert_base_4x4:lamb_4096", "finetune_glue:mrpc"} <= set(listed)
-    assert {reference.partition(":")[0] for reference in listed} == set(catalogue.names())
-    for reference in listed:
-        experiment.load(reference)
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert {"bert_tiny", "bert_base_4x4:lamb_4096", "finetune_glue:mrpc"} <= listed
+    functions = {f"{name}:{one}" for name in catalogue.names() for one in catalogue.functions(catalogue.find(name)[0])}
+    assert {name if ":" in name else f"{name}:experiment" for name in listed} == functions
     (described,) = [line for line in lines if line.split()[:1] == ["bert_large_8x8"]]
     assert described.endswith("336 million parameters on 64 chips.")
     assert str(ROOT / "experiments") in lines[-1]
 
 
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ("bert_tny", "found none named 'bert_tny'; did you mean 'bert_tiny'?"),
-        (
-            "finetune_glue",
-            "found only cola, sst2, mrpc, stsb, ",
-        ),
-        ("bert_base_4x4:lamb", "found 'lamb'; did you mean 'lamb_4096'?"),
-        ("somewhere/bert_tny.py", "found no file 'somewhere/bert_tny.py'; did you mean 'bert_tiny'?"),
-        ("text.txt", "found a file of another kind at 'text.txt'"),
-        ("folder", "found a folder at 'folder'"),
-    ],
-)
-def test_what_is_none_is_answered_with_what_it_is(reference, message, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("Some text.\n")
-    (tmp_path / "folder").mkdir()
+REFERENCES = [
+    ("bert_tny", "found none named 'bert_tny'; did you mean 'bert_tiny'?"),
+    ("finetune_glue", "found only cola, sst2, mrpc, stsb, "),
+    ("bert_base_4x4:lamb", "found 'lamb'; did you mean 'lamb_4096'?"),
+    ("somewhere/bert_tny.py", "found no file 'somewhere/bert_tny.py'; did you mean 'bert_tiny'?"),
+    ("experiments/bert_tny.py", "found no file 'experiments/bert_tny.py'; did you mean 'experiments/bert_tiny.py'?"),
+    ("experiments/bert_tiny", "did you mean 'experiments/bert_tiny.py'?"),
+    ("nowhere/x.py", "give the path of a Python file"),
+    ("tests/third_party/experiments.py:recurent", "found 'recurent'; did you mean 'recurrent'?"),
+    ("tests/third_party/experiments.py", "Expected a function 'experiment'"),
+    ("README.md", "found a file of another kind at 'README.md'"),
+    ("docs", "found a folder at 'docs'"),
+]
+BROKEN = [
+    (
+        "import math\n\n\ndef experiment():\n    return maths.pi\n",
+        "found NameError in broken.py, line 5: name 'maths' is",
+    ),
+    ("def experiment():\n    return 3\n", "to return a plmjax.experiment.Experiment, found int"),
+    ("def experiment(:\n", "line 1"),
+    ("import no_such_module\n", "no_such_module"),
+    ("def experiment(size):\n    return size\n", "size"),
+]
+
+
+@pytest.mark.parametrize(("reference", "message"), REFERENCES)
+def test_a_wrong_reference_is_answered_with_what_is_there(reference: str, message: str, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
     with pytest.raises(UserError) as raised:
         experiment.load(reference)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("contents", "message"), BROKEN)
+def test_a_broken_file_is_one_sentence(contents: str, message: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text(contents)
+    with pytest.raises(UserError) as raised:
+        experiment.load("broken.py")
+    assert message in str(raised.value) and "\n" not in str(raised.value) and "broken.py" in str(raised.value)
 
 
 def test_classes_of_a_named_file_are_found_again_elsewhere(tmp_path: Path, monkeypatch) -> None:
@@ -82,13 +101,6 @@ def test_classes_of_a_named_file_are_found_again_elsewhere(tmp_path: Path, monke
     del sys.modules["plmjax.experiments.wide"]
     again = experiment.from_dict(json.loads(json.dumps(written)))
     assert again.model.width == 3 and experiment.to_dict(again) == written
-
-
-def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("import math\n\n\ndef experiment():\n    return maths.pi\n")
-    with pytest.raises(UserError, match=r"found NameError in mine\.py, line 5: name 'maths' is not defined"):
-        experiment.load("mine.py")
 
 
 def test_an_older_python_is_named_before_any_requirement() -> None:

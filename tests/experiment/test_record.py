@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,22 +11,24 @@ import pytest
 from plmjax import experiment, experiments
 from plmjax.data.cooccurrence import Counting
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Tokenizer, catalogue
+from plmjax.experiment import Checkpoint, Data, Phase, Tokenizer, catalogue
+from tests.paths import ROOT
+from tests.third_party import experiments as strangers
 
-FILES = [experiments.FOLDER / f"{name}.py" for name in catalogue.names()]
+MESH = {"type": "plmjax.experiment.settings:Mesh"}
+RUNS = [
+    f"{path}:{function}"
+    for path in (experiments.FOLDER / f"{name}.py" for name in catalogue.names())
+    for function in catalogue.functions(path)
+]
+FOREIGN = "Expected an experiment that plmjax wrote"
 WRONG: dict[str, tuple[str, Any, str]] = {
     "a group that is text": ("checkpoint", "often", "Expected Experiment.checkpoint of type Checkpoint"),
-    "a group of another class": (
-        "training",
-        {"type": "plmjax.experiment.settings:Mesh"},
-        "Experiment.training of type",
-    ),
+    "a group of another class": ("training", MESH, "Experiment.training of type"),
+    **{f"another {group}": (group, MESH, f"Expected Experiment.{group} of type {kind}") for group, kind in (
+        ("model", ""), ("data", "DataSettings"), ("optimizer", ""), ("generation", ""))},
     "a number that is text": ("training.steps", "60", "Expected Training.steps of type int .*, found '60'"),
-    "a number that is a list": (
-        "optimizer.learning_rate",
-        [1e-4],
-        r"learning_rate of type float .*, found \(0.0001,\)",
-    ),
+    "a number that is a list": ("optimizer.learning_rate", [1e-4], r"rate of type float .*, found \(0.0001,\)"),
     "a whole number with a fraction": ("training.steps", 60.5, "Training.steps of type int"),
     "a number that is true": ("training.batch_size", True, "Training.batch_size of type int"),
     "a rate that is true": ("optimizer.learning_rate", True, "learning_rate of type float"),
@@ -35,9 +38,10 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "a list of numbers": ("data.input", [1], r"input of type .*, found \(1,\)"),
     "no class": ("model", {}, "found: no 'type'; name another run"),
     "a class that is a number": ("model.type", 7, "found 7"),
+    "a class that is gone": ("model.type", "gone.models:Lost", "'gone.models:Lost'"),
     "a field that does not exist": ("training.stepps", 1, "found 'stepps'; did you mean 'steps'?"),
     "nested too deeply": ("data.input", None, "nested too deeply"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field, value, sentence", WRONG.values(), ids=WRONG)
@@ -51,18 +55,33 @@ def test_a_changed_experiment_is_one_sentence_that_names_the_file(
         place = place[group]
     place[name] = value
     text = json.dumps(record)
-    file = tmp_path / "experiment.json"
-    file.write_text(text.replace("null", "[" * 50_000 + "]" * 50_000) if value is None else text, encoding="utf-8")
-    with pytest.raises(UserError, match=rf"{sentence}") as raised:
+    refused(tmp_path, text.replace("null", "[" * 50_000 + "]" * 50_000) if value is None else text, sentence)
+
+
+def refused(folder: Path, text: str, sentence: str) -> None:
+    file = folder / "experiment.json"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=sentence) as raised:
         experiment.read(file)
     assert str(file) in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_a_file_that_is_no_experiment_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected experiment\.json in .*, found none"):
+        experiment.read(tmp_path / "experiment.json")
+    for text in (json.dumps(experiment.to_dict(experiment.load("bert_tiny")))[:-20], "[]", "\x00\xff"):
+        refused(tmp_path, text, FOREIGN)
+
+
 def test_every_experiment_is_read_as_it_was_written(tmp_path: Path) -> None:
-    for name in [f"{path}:{function}" for path in FILES for function in catalogue.functions(path)]:
+    """Classes of a user's own file too. Every prefix of a free field is one of some experiment."""
+    names: set[str] = set()
+    for name in (*RUNS, *(f"{ROOT}/tests/third_party/experiments.py:{own}" for own in ("bert", "gpt2", "recurrent"))):
         run = experiment.load(name)
         experiment.write(run, tmp_path / "experiment.json")
         assert experiment.read(tmp_path / "experiment.json") == run
+        names |= experiment.flatten(run).keys()
+    assert all(any(name.startswith(free) for name in names) for free in experiment.FREE)
 
 
 def test_infinity_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -73,6 +92,38 @@ def test_infinity_is_read_as_it_was_written(tmp_path: Path) -> None:
         run = experiment.override(experiment.load(name), options)
         experiment.write(run, tmp_path / "experiment.json")
         assert experiment.read(tmp_path / "experiment.json") == run
+
+
+def test_nothing_is_imported_because_a_file_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of a user's own file is found once that file has been loaded, and not before; nor is any other thing."""
+    file = tmp_path / "mine_alone.py"
+    file.write_text(
+        "import dataclasses\n\n\n@dataclasses.dataclass(frozen=True)\nclass Mine:\n    size: int = 3\n\n\n"
+        "def experiment():\n    return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"type": "mine_alone:Mine", "size": 4}
+    with pytest.raises(UserError, match="Expected a class of plmjax or of a loaded experiment file, found 'mine_alone"):
+        experiment.from_dict(named)
+    assert "mine_alone" not in sys.modules
+    catalogue.load_classes(str(file))
+    assert experiment.from_dict(named).size == 4
+    for other in ("subprocess:Popen", "os:system", "plmjax.files.storage:remove", "nowhere:Class"):
+        with pytest.raises(UserError, match="Expected a class of plmjax"):
+            experiment.from_dict({"type": other})
+
+
+def test_differences_leave_free_fields_out() -> None:
+    """Of a field that only one of the two has, the other one has None."""
+    before = strangers.gpt2()
+    training = dataclasses.replace(before.training, seed=4)
+    after = dataclasses.replace(before, checkpoint=Checkpoint(every=9), training=training)
+    assert experiment.differences(before, after, experiment.FREE) == {"training.seed": (0, 4)}
+    assert set(experiment.differences(before, after)) == {"training.seed", "checkpoint.every", "checkpoint.minutes"}
+    phased = dataclasses.replace(before, phases=(Phase(1.0),))
+    fewer, more = experiment.differences(phased, before), experiment.differences(before, phased)
+    assert fewer["phases.0.fraction"] == (1.0, None) and more["phases.0.fraction"] == (None, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

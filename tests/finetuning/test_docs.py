@@ -156,11 +156,7 @@ def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
 
 # tests/test_docs.py parses these commands: pytest -m nightly tests/finetuning/test_docs.py
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "number",
-    range(len(COMMANDS)),
-    ids=lambda number: "-".join(COMMANDS[number][1:3]),
-)
+@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: "-".join(COMMANDS[number][1:3]))
 def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
     program, verb, *arguments = COMMANDS[number]
     assert program == "plmjax"
