@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import logging
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -23,23 +25,109 @@ from tests.small_runs import SMALL_BERT
 TINY = "experiments/bert_tiny.py"
 
 
-def test_misspelt_names(fails, small_run: Path) -> None:
-    assert "did you mean 'pretrain'?" in fails("pretran", TINY)
-    assert "bert_tiny.py" in fails("pretrain", "experiments/bert_tny.py")
-    assert "did you mean 'experiment'?" in fails("pretrain", f"{TINY}:experimnt")
-    assert "did you mean '--training.steps'?" in fails("pretrain", TINY, "--training.stepz", "60")
-    assert "did you mean '--workdir'?" in fails("pretrain", TINY, "--workdri", "x")
-    for verb in ("pretrain", "plan", "bench"):
-        assert "did you mean '--training.batch_size'?" in fails(verb, TINY, "--batch_size", "8")
-    assert "did you mean '--optimizer.learning_rate'?" in fails("pretrain", TINY, "--learning-rate=0.1")
-    assert "did you mean '--training.batch_size'?" in fails("pretrain", "bert_small", "--batch-sise", "8")
-    assert "Expected a value of type int for --training.steps, found 'many'" in fails(
-        "pretrain", TINY, "--training.steps", "many"
-    )
-    assert "did you mean 'bert_adamw'?" in fails(
-        "pretrain", TINY, "--workdir", small_run.with_name("o"), "--data.path", small_run / "dataset",
-        "--optimizer", "bert_adam",
-    )  # fmt: skip
+BUCKETS = "at most the 512 tokens of the longest row, found 32 32, whose product is"
+ASCENDING = "Expected cutoffs that ascend, from 1 to 4095 at most, for 4096 tokens, found {}; change --model.cutoffs."
+MISTAKES = [
+    ("pretran TINY", "did you mean 'pretrain'?"),
+    ("pretrain experiments/bert_tny.py", "bert_tiny.py"),
+    ("pretrain TINY:experimnt", "did you mean 'experiment'?"),
+    ("pretrain TINY --training.stepz 60", "did you mean '--training.steps'?"),
+    ("pretrain TINY --workdri x", "did you mean '--workdir'?"),
+    ("pretrain TINY --batch_size 8", "did you mean '--training.batch_size'?"),
+    ("plan TINY --batch_size 8", "did you mean '--training.batch_size'?"),
+    ("bench TINY --batch_size 8", "did you mean '--training.batch_size'?"),
+    ("pretrain TINY --learning-rate=0.1", "did you mean '--optimizer.learning_rate'?"),
+    ("pretrain bert_small --batch-sise 8", "did you mean '--training.batch_size'?"),
+    ("pretrain TINY --training.steps many", "Expected a value of type int for --training.steps, found 'many'"),
+    ("pretrain TINY MADE --optimizer bert_adam", "did you mean 'bert_adamw'?"),
+    # options without an effect
+    ("pretrain TINY MADE --data.input PROSE", "found both"),
+    ("pretrain TINY --workdir OUT/run --data.format jsonl", "--data.input"),
+    # numbers out of range
+    ("pretrain TINY MADE --training.unroll -1", "--training.unroll"),
+    (
+        "pretrain TINY MADE --training.evaluate_every -1",
+        "--training.evaluate_every",
+    ),
+    ("pretrain TINY MADE --checkpoint.every -1", "--checkpoint.every"),
+    (
+        "pretrain TINY MADE --model.num_hidden_layers -1",
+        "--model.num_hidden_layers",
+    ),
+    ("bench TINY --measured_steps 0", "--measured_steps"),
+    # paths that cannot be written
+    ("pretrain TINY --workdir FILE", "OUT"),
+    ("tokenizer train --input README.md --vocab_size 300 --output FILE/tokenizer", "OUT"),
+    ("prepare --input README.md --tokenizer RUN/tokenizer --output FILE", "OUT"),
+    (f"embed RUN --input FILE --output OUT/{'x' * 300}.npz", "OUT"),
+    ("embed RUN --input FILE/input --output OUT/x.npz", "OUT"),
+    ("report RUN --output OUT", "OUT"),
+    ("evaluate RUN --output FILE", "OUT"),
+    ("import RUN/export RUN", "Expected no run in"),
+    # an empty path
+    *(
+        (command, "found an empty one; name a file or folder")
+        for command in (
+            "pretrain bert_tiny --workdir ''",
+            "evaluate ''",
+            "prepare --input '' --tokenizer RUN/tokenizer --output OUT/out",
+            "finetune finetune_sentences --from ''",
+            "finetune finetune_sentences --from random --like ''",
+            "report RUN --output ''",
+        )
+    ),
+    ("pretrain bert_tiny --data.input ''", "found an empty name"),
+    # word vectors, a slice, cutoffs
+    ("evaluate VECTORS", "Expected --task similarity or analogy for the word vectors in VECTORS"),
+    ("plan TINY --topology v12:4x4", "found the generation"),
+    *(
+        (f"pretrain transformer_xl_tiny --workdir OUT/run --model.cutoffs {cutoffs}", ASCENDING.format(found))
+        for cutoffs, found in (("5000", "5000"), ("4096", "4096"), ("200 100", "200, 100"), ("0 100", "0, 100"))
+    ),
+    # axial tables that are not as long as a row, and buckets that are odd or more than the tokens
+    *(
+        (f"pretrain reformer_tiny --workdir OUT/run --{option}", said)
+        for option, said in {
+            "data.sequence_length 256": "512 tokens, the product of --model.axial_pos_shape 16 32, found a sequence",
+            "model.axial_pos_shape 15 32": "480 tokens, the product of --model.axial_pos_shape 15 32, found a",
+            "model.axial_pos_embds_dim 32 32": "whose sum is the hidden size 128, found 32 32, whose sum is 64; ",
+            "model.num_buckets 15": "--model.num_buckets of even numbers from 2, found 15; change it.",
+            "model.num_buckets 32 32": BUCKETS,
+            "model.attn_layers global": "Expected a known --model.attn_layers, found 'global'",
+        }.items()
+    ),
+    # rows too short for a permutation
+    *(
+        (f"pretrain xlnet_tiny --workdir OUT/run --data.sequence_length {options}", said)
+        for options, said in {
+            "8": "Expected rows of 10 to",
+            "15": "Expected an even sequence length",
+            "16 --objective.predictions 12": "than the 6 and 6 to predict, found 8 and 5; raise --data.sequence_length",
+            "16 --objective.permutation_size 16": "of --objective.permutation_size 16 tokens, found rows of 16",
+        }.items()
+    ),
+]
+"""Command -> what its sentence has. OUT is a new folder, RUN a finished run, FILE a file of text."""
+
+
+@pytest.mark.parametrize(("command", "sentence"), MISTAKES)
+def test_a_mistake_is_named(command: str, sentence: str, fails, tmp_path: Path, small_run: Path, prose: Path) -> None:
+    (tmp_path / "file").write_text("a line\n")
+    (tmp_path / "vectors.txt").write_text("3 2\na 1 2\nb 3 4\nc 5 6\n")
+    places = {"FILE": tmp_path / "file", "VECTORS": tmp_path / "vectors.txt", "PROSE": prose, "RUN": small_run}
+    places = {"MADE": "--workdir OUT/run --data.path RUN/dataset"} | places | {"OUT": tmp_path, "TINY": TINY}
+    before = sorted(small_run.glob("*.json")), (small_run / "experiment.json").read_bytes()
+    for place, path in places.items():
+        command, sentence = (re.sub(rf"\b{place}\b", str(path), text) for text in (command, sentence))
+    assert sentence in fails(*shlex.split(command))
+    assert not (tmp_path / "run").exists()
+    assert before == (sorted(small_run.glob("*.json")), (small_run / "experiment.json").read_bytes())
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_absent_platform(fails, tmp_path: Path, small_run: Path, platform: str) -> None:
+    run = "--workdir", tmp_path / "run", "--data.path", small_run / "dataset"
+    assert f"--training.platform {platform}" in fails("pretrain", TINY, *run, "--training.platform", platform)
 
 
 @pytest.mark.parametrize("command", ["tokenizer", "prepare", "pretrain"])
@@ -106,22 +194,6 @@ def test_end_token_of_another_tokenizer(fails, tmp_path: Path, decoder_run: Path
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_options_without_effect(fails, tmp_path: Path, small_run: Path, prose: Path) -> None:
-    same = ["pretrain", TINY, "--workdir", tmp_path / "run"]
-    assert "found both" in fails(*same, "--data.path", small_run / "dataset", "--data.input", prose)
-    assert "--data.input" in fails(*same, "--data.format", "jsonl")
-    assert not (tmp_path / "run").exists()
-
-
-def test_absent_platform(fails, tmp_path: Path, small_run: Path) -> None:
-    for platform in ("tpu", "gpu"):
-        said = fails(
-            "pretrain", TINY, "--workdir", tmp_path / "run", "--training.platform", platform,
-            "--data.path", small_run / "dataset",
-        )  # fmt: skip
-        assert f"--training.platform {platform}" in said
-
-
 def test_changed_resume(fails, small_run: Path, prose: Path) -> None:
     same = ["pretrain", TINY, "--workdir", small_run, "--data.input", prose, *SMALL_BERT]
     before = sorted((small_run / "checkpoints").iterdir())
@@ -155,49 +227,6 @@ def test_damaged_and_foreign_checkpoints(fails, tmp_path: Path, small_run: Path,
     assert "Expected the model of the experiment" in fails(
         "pretrain", TINY, "--workdir", run, "--data.input", prose, *SMALL_BERT, *wider
     )
-
-
-def test_paths_that_cannot_be_written(fails, tmp_path: Path, small_run: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("a line\n")
-    for command in (
-        ["pretrain", TINY, "--workdir", file],
-        ["tokenizer", "train", "--input", "README.md", "--vocab_size", 300, "--output", file / "tokenizer"],
-        ["prepare", "--input", "README.md", "--tokenizer", small_run / "tokenizer", "--output", file],
-        ["embed", small_run, "--input", file, "--output", tmp_path / ("x" * 300 + ".npz")],
-        ["embed", small_run, "--input", file / "input", "--output", tmp_path / "x.npz"],
-        ["report", small_run, "--output", tmp_path],
-        ["evaluate", small_run, "--output", file],
-    ):
-        assert str(tmp_path) in fails(*command)
-
-
-def test_an_empty_path_is_none(fails, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for command in (
-        ["pretrain", "bert_tiny", "--workdir", ""],
-        ["evaluate", ""],
-        ["prepare", "--input", "", "--tokenizer", small_run / "tokenizer", "--output", "out"],
-        ["finetune", "finetune_sentences", "--from", ""],
-        ["finetune", "finetune_sentences", "--from", "random", "--like", ""],
-        ["report", small_run, "--output", ""],
-    ):
-        assert "found an empty one; name a file or folder" in fails(*command)
-    assert "found an empty name" in fails("pretrain", "bert_tiny", "--data.input", "")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_a_run_is_not_imported_over(fails, small_run: Path) -> None:
-    before = (small_run / "experiment.json").read_bytes()
-    assert "Expected no run in" in fails("import", small_run / "export", small_run)
-    assert (small_run / "experiment.json").read_bytes() == before
-
-
-def test_numbers_out_of_range(fails, tmp_path: Path, small_run: Path) -> None:
-    same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.path", small_run / "dataset", *SMALL_BERT]
-    for option in ("--training.unroll", "--training.evaluate_every", "--checkpoint.every", "--model.num_hidden_layers"):
-        assert option in fails(*same, option, -1)
-    assert "--measured_steps" in fails("bench", TINY, "--measured_steps", 0)
 
 
 def test_memories_longer_than_the_text(fails, tmp_path: Path) -> None:
@@ -235,42 +264,6 @@ def test_attention_of_another_device(fails, tmp_path: Path) -> None:
     assert [program.execution(run, platform).attention for platform in ("cpu", "gpu")] == ["dense", "cudnn"]
 
 
-def test_cutoffs_that_cut_no_vocabulary(fails, tmp_path: Path) -> None:
-    same = "pretrain", "transformer_xl_tiny", "--workdir", tmp_path / "run", "--model.cutoffs"
-    expected = "Expected cutoffs that ascend, from 1 to 4095 at most, for 4096 tokens, found"
-    for cutoffs in ((5000,), (4096,), (200, 100), (100, 100), (0, 100)):
-        said = fails(*same, *cutoffs)
-        assert f"{expected} {', '.join(map(str, cutoffs))}; change --model.cutoffs." in said
-
-
-def test_sizes_that_do_not_fit_a_reformer(fails, tmp_path: Path) -> None:
-    """Axial tables that are not as long as a row, and buckets that are odd or more than the tokens."""
-    same = "pretrain", "reformer_tiny", "--workdir", tmp_path / "run"
-    cases = {
-        ("--data.sequence_length", 256): "512 tokens, the product of --model.axial_pos_shape 16 32, found a sequence",
-        ("--model.axial_pos_shape", 15, 32): "480 tokens, the product of --model.axial_pos_shape 15 32, found a",
-        ("--model.axial_pos_embds_dim", 32, 32): "whose sum is the hidden size 128, found 32 32, whose sum is 64; ",
-        ("--model.num_buckets", 15): "--model.num_buckets of even numbers from 2, found 15; change it.",
-        ("--model.num_buckets", 32, 32): "at most the 512 tokens of the longest row, found 32 32, whose product is",
-        ("--model.attn_layers", "global"): "Expected a known --model.attn_layers, found 'global'",
-    }
-    for options, expected in cases.items():
-        assert expected in fails(*same, *options), options
-    assert not (tmp_path / "run").exists()
-
-
-def test_rows_too_short_for_a_permutation(fails, tmp_path: Path) -> None:
-    def pretrain(*options: object) -> str:
-        return fails("pretrain", "xlnet_tiny", "--workdir", tmp_path / "run", *options)
-
-    assert "Expected rows of 10 to" in (said := pretrain("--data.sequence_length", 8)) and "found a sequence" in said
-    assert "Expected an even sequence length" in pretrain("--data.sequence_length", 15)
-    said = pretrain("--data.sequence_length", 16, "--objective.predictions", 12)
-    assert "halves hold more tokens than the 6 and 6 to predict, found 8 and 5; raise --data.sequence_length" in said
-    said = pretrain("--data.sequence_length", 16, "--objective.permutation_size", 16)
-    assert "divide into parts of --objective.permutation_size 16 tokens, found rows of 16; change" in said
-
-
 def test_arguments_are_named_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True
@@ -292,17 +285,6 @@ def test_warnings_are_plain_words(capsys: pytest.CaptureFixture, monkeypatch: py
     assert capsys.readouterr().err == "dev.tsv is given twice.\n" and not handler.stream.getvalue()
     log.warning("without a command")
     assert handler.stream.getvalue() == "WARNING:plmjax.runs.finetuning:without a command\n"
-
-
-def test_word_vectors_are_evaluated_on_a_task(fails, tmp_path: Path) -> None:
-    (tmp_path / "vectors.txt").write_text("3 2\na 1 2\nb 3 4\nc 5 6\n")
-    said = fails("evaluate", tmp_path / "vectors.txt")
-    assert f"Expected --task similarity or analogy for the word vectors in {tmp_path / 'vectors.txt'}" in said
-
-
-def test_plan_of_what_is_not(fails) -> None:
-    assert "v5e" in fails("plan", TINY, "--topology", "v5e:3x3")
-    assert "found the generation" in fails("plan", TINY, "--topology", "v12:4x4")
 
 
 def test_tasks(fails, tmp_path: Path, small_run: Path) -> None:
