@@ -96,6 +96,20 @@ def test_a_port_that_is_taken_is_named() -> None:
             Guard(f"localhost:{port}", 2, 0, 1).join()
 
 
+def ends(guard: Guard, script: str) -> int:
+    """The exit code of a guard whose trainer is a shell script that says nothing."""
+    child, trainer = socket.socketpair()
+    trainer.close()
+    read, write = os.pipe()
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ)
+    try:
+        return guard.watch(pid, child, read)
+    finally:
+        child.close()
+        os.close(read)
+        os.close(write)
+
+
 class Watched:
     """A guard with its ends: those of its trainer, of host 0 or of the other host."""
 
@@ -268,16 +282,9 @@ def test_host_0_stays_until_every_trainer_has_ended_and_every_guard_is_gone(code
 
     thread = threading.Thread(target=end)
     thread.start()
-    child, trainer = socket.socketpair()
-    trainer.close()
-    read, write = os.pipe()
-    pid = os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {code}"], os.environ)
-    assert first.watch(pid, child, read) == code
+    assert ends(first, f"exit {code}") == code
     assert first.registry.hosts[1].ended == code and not first.members
     thread.join()
-    os.close(read)
-    os.close(write)
-    child.close()
     left(first)
 
 
@@ -306,19 +313,13 @@ def test_what_is_agreed_reaches_the_trainer_alone() -> None:
     copy.close()
 
 
-def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
     address = f"localhost:{free_port()}"
     three = [Guard(address, 3, index, 20) for index in range(3)]
     joined(*three)
     first, second, third = three
-    child, trainer = socket.socketpair()
-    trainer.close()
     threading.Timer(0.5, third.server.connection.close).start()
-    read, write = os.pipe()
-    pid = os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 30"], os.environ)
-    assert first.watch(pid, child, read) == UNAVAILABLE
+    assert ends(first, "sleep 30") == UNAVAILABLE
     assert "of 3 is gone (its connection closed)" in capfd.readouterr().err
     second.server.connection.settimeout(0.1)
     found = second.server.receive()
@@ -326,9 +327,6 @@ def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(
     (stop,) = [message for message in found if "stop" in message]
     here = socket.gethostname()
     assert stop["stop"] == UNAVAILABLE and stop["sentence"].startswith(f"Host 2 (worker 2, {here}) of 3 is gone")
-    for end in (read, write):
-        os.close(end)
-    child.close()
     left(first, second)
 
 

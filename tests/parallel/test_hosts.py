@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -17,10 +18,9 @@ import numpy as np
 import pytest
 
 from plmjax import experiment, platform
-from plmjax.errors import SAVED, UNAVAILABLE
+from plmjax.errors import SAVED, UNAVAILABLE, Unavailable
 from plmjax.files import locks, storage
-from plmjax.parallel import guard, hosts, slice_hosts
-from plmjax.parallel.slice_hosts import SliceHost
+from plmjax.parallel import guard, hosts
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.paths import ROOT
@@ -132,16 +132,23 @@ def test_two_hosts_lose_what_one_loses(one, two):
 
 
 def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(one, tmp_path):
-    """One host has it at step 4, then two hosts, of which one gets SIGTERM and both save the same step, then one."""
+    """One host has it at step 4, then two hosts, of which one gets SIGTERM and both save the same step, then one.
+
+    JAX numbers the two from the last to the first, as libtpu may: its process 0 prints and writes.
+    """
     run = tmp_path / "run"
     shutil.copytree(one, run)
     for step in (6, 8, 10, 12):
         shutil.rmtree(run / "checkpoints" / str(step))
-    ended = train(run, only={1: {"DOOMED": "7 SIGTERM"}})
+    exchanged = {"EXCHANGED": "1"}
+    ended = train(run, only={0: exchanged, 1: exchanged | {"DOOMED": "7 SIGTERM"}})
     assert [host.code for host in ended] == [SAVED] * 2, "\n".join(host.err for host in ended)
     (saved,) = {int(host.err.rpartition("saved at step ")[2].split(".")[0]) for host in ended}
     for host, end in enumerate(ended):
         assert ("Stopped by SIGTERM and saved" if host == 1 else "SIGTERM on another host") in end.err
+        assert f"plmjax: process {1 - host} of 2 is worker {host}\n" in end.err
+    assert ended[0].out == "" and "step  6/12" in ended[1].out
+    assert json.loads((run / "progress.json").read_text())["worker"] == 1
     assert checkpoints.describe(checkpoints.find(run)).step == saved >= 7
     (ended,) = train(run, count=1)
     assert ended.code == 0, ended.err
@@ -176,17 +183,6 @@ def test_a_host_that_hangs_is_named_with_every_stack(tmp_path):
     ended = train(tmp_path, "--hosts.silent_seconds", 10, only={1: {"DOOMED": "5 SIGSTOP"}})
     lost(ended, f"Host 1 (worker 1, {socket.gethostname()}) of 2 has not been heard from for 10 s")
     assert "most recent call first" in ended[0].err and "loop.py" in ended[0].err
-
-
-def test_the_process_that_jax_numbers_0_prints_and_writes(tmp_path):
-    """On TPUs libtpu numbers the processes, and its first one need not be the first worker."""
-    exchanged = {"EXCHANGED": "1"}
-    ended = train(tmp_path / "run", only={0: exchanged, 1: exchanged})
-    assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
-    assert ended[0].out == "" and "step 12/12" in ended[1].out
-    assert [host.err for host in ended] == [f"plmjax: process {1 - index} of 2 is worker {index}\n" for index in (0, 1)]
-    progress = json.loads((tmp_path / "run" / "progress.json").read_text())
-    assert (progress["worker"], progress["step"], progress["steps"]) == (1, 12, 12)
 
 
 @pytest.mark.nightly
@@ -261,8 +257,8 @@ def test_hosts_that_do_not_share_a_folder_are_told(tmp_path):
     ("limits", "pace", "seconds"),
     [
         ("stall_minutes=0.01", "hosts.STEP", 0.6),
-        ("activity_minutes=0.01", "hosts.ACTIVITY", 0.6),
-        ("stall_minutes=0.01, activity_minutes=0", "hosts.ACTIVITY", None),
+        pytest.param("activity_minutes=0.01", "hosts.ACTIVITY", 0.6, marks=pytest.mark.nightly),
+        pytest.param("stall_minutes=0.01, activity_minutes=0", "hosts.ACTIVITY", None, marks=pytest.mark.nightly),
         ("stall_minutes=0.01, activity_minutes=0.01", "hosts.UNLIMITED", None),
     ],
 )
@@ -308,69 +304,35 @@ with hosts.watched(experiment.Hosts(stall_minutes=0.05)):
     assert process.wait(20) == 0, process.stderr.read()
 
 
-def test_a_host_alone_says_who_is_missing():
-    command = ("-m", "plmjax", "pretrain", "experiments/bert_tiny.py", "--join_seconds", "1", "--hosts", 3)
-    address = ("--coordinator", f"localhost:{free_port()}")
-    (first,) = start(*command, *address, "--host", 0, count=1)
-    assert first.code == UNAVAILABLE and "Expected 3 hosts within 1 s, found none for 1, 2;" in first.err
-    (second,) = start(*command, *address, "--host", 1, count=1)
-    assert second.code == UNAVAILABLE and "Expected host 0 at localhost:" in second.err
-    (third,) = start(*command, "--host", 1, count=1)
-    assert third.code == 2 and "found no --coordinator;" in third.err
-
-
-class Asked(Exception):
-    """The settings of a guard that was asked for."""
-
-
-def asked(monkeypatch: pytest.MonkeyPatch, environment: tuple[str, ...], **options: object) -> tuple | None:
-    """The settings of the guard that a command with these options makes; None where it makes none."""
-
-    def make(*settings: object) -> None:
-        raise Asked(*settings)
-
-    monkeypatch.setattr(guard, "Guard", make)
-    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in zip(names, environment, strict=False):
-        monkeypatch.setenv(name, value)
-    try:
-        return hosts.join(hosts.JoinOptions(**options))
-    except Asked as settings:
-        return settings.args
-
-
-def test_an_option_comes_before_the_environment(monkeypatch):
+def test_a_host_alone_says_who_is_missing_and_an_option_comes_before_the_environment(fails, monkeypatch):
     """Also where it is 0."""
-    environment = ("other:1", "4", "3")
-    assert asked(monkeypatch, environment) == ("other:1", 4, 3, 300.0)
-    found = asked(monkeypatch, environment, coordinator="first:2", hosts=2, host=0, join_seconds=7.0)
-    assert found == ("first:2", 2, 0, 7.0)
+    address = f"localhost:{free_port()}"
+    command = ("pretrain", "bert_tiny", "--join_seconds", "0.2")
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
+    monkeypatch.setenv("JAX_PROCESS_ID", "3")
+    assert f"Expected host 0 at {address}" in fails(*command, code=UNAVAILABLE)
+    own = f"localhost:{free_port()}"
+    said = fails(*command, "--coordinator", own, "--hosts", 3, "--host", 0, code=UNAVAILABLE)
+    assert "Expected 3 hosts within 0.2 s, found none for 1, 2;" in said
+    assert f"Expected host 0 at {own}" in fails(*command, "--coordinator", own, code=UNAVAILABLE)
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS")
+    assert "found no --coordinator;" in fails(*command)
 
 
 def test_a_host_of_a_slice_knows_the_others_by_the_slice(monkeypatch):
-    monkeypatch.setattr(slice_hosts, "find", lambda: SliceHost("first", count=4, index=3))
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost,second")
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    options = hosts.JoinOptions(join_seconds=0.1)
+    hosts.join(options)  # without a TPU it is alone
     monkeypatch.setattr(platform, "has_tpu", lambda: True)
-    assert asked(monkeypatch, ()) == ("first:8479", 4, 3, 300.0)
-    assert asked(monkeypatch, ("other:1", "2", "1")) == ("other:1", 2, 1, 300.0)
-    monkeypatch.setattr(slice_hosts, "find", lambda: SliceHost("first", count=1, index=0))
-    assert asked(monkeypatch, ()) is None
-    monkeypatch.setattr(platform, "has_tpu", lambda: False)
-    monkeypatch.setattr(slice_hosts, "find", lambda: pytest.fail("no TPU was asked for its slice"))
-    assert asked(monkeypatch, ()) is None
-
-
-@pytest.mark.parametrize(
-    ("index", "order"), [(0, ["body", "agreed"]), (1, ["agreed", "body"]), (2, ["agreed", "body"])]
-)
-def test_host_0_writes_before_the_others_read(index, order, monkeypatch):
-    done: list[str] = []
-    monkeypatch.setattr(jax, "process_index", lambda: index)
-    monkeypatch.setattr(hosts, "agree", lambda name, value="": done.append("agreed"))
-    with hosts.in_turn("experiment.json"):
-        done.append("body")
-    assert done == order
+    with pytest.raises(Unavailable, match="Expected host 0 at localhost:8479"):
+        hosts.join(options)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
+    monkeypatch.setenv("TPU_WORKER_ID", "0")
+    hosts.join(options)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -403,48 +365,51 @@ def test_messages_are_whole_whatever_pieces_they_arrive_in():
     ours.close()
 
 
-def test_errors_of_a_trainer_are_passed_on_without_the_pages_of_an_abort(capfd):
+TIME = "1127 10:00:00.123456   4711"
+
+
+@pytest.fixture
+def pipe(tmp_path, monkeypatch) -> Iterator[tuple[guard.Relay, int]]:
+    """The errors of a trainer on their way: what passes them on, and the end to write into."""
+    monkeypatch.setenv("TPU_LOG_DIR", str(tmp_path))
     read, write = os.pipe()
-    relay, time_of_day = guard.Relay(read), "1127 10:00:00.123456   4711"
-    os.write(write, b"plmjax: Expected a")
-    assert relay.forward()
-    os.write(write, f" text.\nE{time_of_day} coordination_service_agent.cc:9] lost\n".encode())
-    os.write(write, f"W{time_of_day} client.cc:9] cancelled\nE{time_of_day} allocator.cc:9] full\n".encode())
-    os.write(write, f"F{time_of_day} client.h:9] terminated\n*** a stack\nof addresses\n".encode())
-    relay.drain()
-    assert capfd.readouterr().err == f"plmjax: Expected a text.\nE{time_of_day} allocator.cc:9] full\n"
+    yield guard.Relay(read), write
     os.close(write)
     os.close(read)
 
 
-def test_the_last_words_of_libtpu_are_passed_on_and_all_of_them_kept(capfd, tmp_path, monkeypatch):
-    monkeypatch.setenv("TPU_LOG_DIR", str(tmp_path))
-    read, write = os.pipe()
-    relay, time_of_day = guard.Relay(read), "1127 10:00:00.123456   4711"
+def test_errors_of_a_trainer_are_passed_on_without_the_pages_of_an_abort(capfd, pipe):
+    relay, write = pipe
+    os.write(write, b"plmjax: Expected a")
+    assert relay.forward()
+    os.write(write, f" text.\nE{TIME} coordination_service_agent.cc:9] lost\n".encode())
+    os.write(write, f"W{TIME} client.cc:9] cancelled\nE{TIME} allocator.cc:9] full\n".encode())
+    os.write(write, f"F{TIME} client.h:9] terminated\n*** a stack\nof addresses\n".encode())
+    relay.drain()
+    assert capfd.readouterr().err == f"plmjax: Expected a text.\nE{TIME} allocator.cc:9] full\n"
+
+
+def test_the_last_words_of_libtpu_are_passed_on_and_all_of_them_kept(capfd, pipe, tmp_path):
+    relay, write = pipe
     words = [
-        f"F{time_of_day} tpu_executor.cc:9] Core halted unexpectedly: assert failed",
+        f"F{TIME} tpu_executor.cc:9] Core halted unexpectedly: assert failed",
         "*** Check failure stack trace: ***",
-        f"E{time_of_day} coordination_service_agent.cc:9] lost",
+        f"E{TIME} coordination_service_agent.cc:9] lost",
         "    @     0x7f  tpu::Driver",
-        f"F{time_of_day} client.h:9] terminated",
+        f"F{TIME} client.h:9] terminated",
         "*** a stack of the client's own abort",
     ]
     os.write(write, "\n".join(words).encode())
     relay.drain()
     assert capfd.readouterr().err.splitlines() == [words[0], words[1], words[3]]
     assert (tmp_path / "stderr").read_text() == "\n".join(words)
-    os.close(write)
-    os.close(read)
 
 
-def test_a_last_line_without_its_end_is_passed_on_when_a_trainer_has_ended(capfd):
-    read, write = os.pipe()
-    relay = guard.Relay(read)
+def test_a_last_line_without_its_end_is_passed_on_when_a_trainer_has_ended(capfd, pipe):
+    relay, write = pipe
     os.write(write, b"first line\nKilled")
     assert relay.forward()
     assert capfd.readouterr().err == "first line\n"
     for _ in range(2):  # it is written once
         relay.drain()
     assert capfd.readouterr().err == "Killed"
-    os.close(write)
-    os.close(read)

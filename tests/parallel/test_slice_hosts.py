@@ -1,6 +1,5 @@
 """A host finds its place among those of its TPU slices, as Kubernetes or the metadata server tell it."""
 
-import http.server
 import os
 import socket
 import threading
@@ -12,6 +11,7 @@ from plmjax.errors import Unavailable, UserError
 from plmjax.files import patience
 from plmjax.parallel import slice_hosts
 from plmjax.parallel.slice_hosts import SliceHost
+from tests.tpu.metadata import MetadataServer
 
 ENDPOINTS = "unknown:unknown:10.0.0.4,unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
 SLICES = "ACCELERATOR_TYPE: 'v4-32'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
@@ -26,31 +26,20 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Attributes that a metadata server of this machine gives; a number is a status."""
-    attributes: dict[str, str] = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.rpartition("/attributes/")[2]
-            found = attributes.get(name, "404") if self.headers["Metadata-Flavor"] == "Google" else "403"
-            self.send_response(int(found) if found in ("403", "404", "503") else 200)
-            self.end_headers()
-            self.wfile.write(found.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
-        yield attributes
-        server.shutdown()
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+    with MetadataServer() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+        yield server
 
 
-def test_a_machine_of_no_slice(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def tell(metadata: MetadataServer, attributes: dict[str, str]) -> None:
+    """Give attributes of a host to the metadata server."""
+    metadata.values |= {f"attributes/{name}": value for name, value in attributes.items()}
+
+
+def test_a_machine_of_no_slice(metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slice_hosts.find() is None
-    metadata |= {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS}
+    tell(metadata, {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS})
     with monkeypatch.context() as patch:
         patch.setenv("TPU_SKIP_MDS_QUERY", "1")
         assert slice_hosts.find() is None
@@ -65,8 +54,9 @@ def test_a_machine_of_no_slice(metadata: dict[str, str], monkeypatch: pytest.Mon
 def test_a_metadata_server_that_does_not_answer_is_not_taken_for_no_slice(metadata, monkeypatch) -> None:
     """A host that went on would train alone, and so would all the others."""
     monkeypatch.setattr(patience, "FIRST_WAIT", 1e-3)
-    metadata |= {"agent-worker-number": "503", "worker-network-endpoints": ENDPOINTS}
-    threading.Timer(0.3, lambda: metadata.update({"agent-worker-number": "1"})).start()
+    tell(metadata, {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS})
+    metadata.failing = 10**9
+    threading.Timer(0.3, lambda: setattr(metadata, "failing", 0)).start()
     assert slice_hosts.find() == SliceHost("10.0.0.4", 3, 1)
     monkeypatch.setattr(slice_hosts, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
@@ -84,14 +74,14 @@ def test_a_metadata_server_that_does_not_answer_is_not_taken_for_no_slice(metada
     ],
     ids=["addresses", "names", "two slices", "a coordinator"],
 )
-def test_the_metadata_server_tells(attributes: dict, expected: SliceHost, metadata: dict[str, str]) -> None:
-    metadata |= {"agent-worker-number": "2", **attributes}
+def test_the_metadata_server_tells(attributes: dict, expected: SliceHost, metadata: MetadataServer) -> None:
+    tell(metadata, {"agent-worker-number": "2", **attributes})
     assert slice_hosts.find() == expected
 
 
-def test_the_metadata_server_may_be_named_by_its_address(metadata: dict[str, str], monkeypatch) -> None:
+def test_the_metadata_server_may_be_named_by_its_address(metadata: MetadataServer, monkeypatch) -> None:
     """The name comes before the address, as in Google's own libraries."""
-    metadata |= {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS}
+    tell(metadata, {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS})
     monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:9")
     assert slice_hosts.find() == SliceHost("10.0.0.4", 3, 1)
     monkeypatch.setenv("GCE_METADATA_IP", os.environ["GCE_METADATA_HOST"])
@@ -115,8 +105,8 @@ def test_kubernetes_tells(monkeypatch: pytest.MonkeyPatch) -> None:
         slice_hosts.find()
 
 
-def test_the_environment_goes_before_the_metadata_server(metadata: dict[str, str], monkeypatch) -> None:
-    metadata |= {"agent-worker-number": "2", "worker-network-endpoints": ENDPOINTS, "tpu-env": COORDINATED}
+def test_the_environment_goes_before_the_metadata_server(metadata: MetadataServer, monkeypatch) -> None:
+    tell(metadata, {"agent-worker-number": "2", "worker-network-endpoints": ENDPOINTS, "tpu-env": COORDINATED})
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "4")
     monkeypatch.setenv("MEGASCALE_SLICE_ID", "3")
     assert slice_hosts.find() == SliceHost("10.0.1.9", 12, 11)
@@ -130,7 +120,7 @@ def test_the_environment_goes_before_the_metadata_server(metadata: dict[str, str
         ({"agent-worker-number": "one", "worker-network-endpoints": ENDPOINTS}, "as the worker number .* found 'one'"),
     ],
 )
-def test_what_makes_no_sense_is_named(attributes: dict, message: str, metadata: dict[str, str]) -> None:
-    metadata |= attributes
+def test_what_makes_no_sense_is_named(attributes: dict, message: str, metadata: MetadataServer) -> None:
+    tell(metadata, attributes)
     with pytest.raises(UserError, match=message):
         slice_hosts.find()
