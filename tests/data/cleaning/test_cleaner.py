@@ -70,24 +70,3 @@ def test_a_later_rule_is_given_the_text_that_the_rules_before_it_left() -> None:
     assert list(cleaning.cleaner(names).texts(texts)) == ["One  two.\nThree four.", "Five."]
     screened = cleaning.cleaner(names).screen(1, [formats.Document("text", "a", " kept as it is ")])
     assert [document.text for document in screened.documents] == [" kept as it is "]
-
-
-def test_the_examples_of_a_rule_are_the_first_in_the_order_of_reading() -> None:
-    effects = [cleaning.Effect(), cleaning.Effect()]
-    for number in range(5):
-        effects[number // 2 % 2].drop(f"place {number}", "why", "a text")
-    whole = cleaning.Effect()
-    for effect in effects:
-        whole.add(effect)
-    assert [place for place, _, _ in whole.examples] == ["place 0", "place 1", "place 4"]
-    assert (whole.dropped.documents, whole.dropped.characters) == (5, 5 * len("a text"))
-    assert (whole.changed.documents, whole.changed.characters) == (0, 0)
-
-
-def test_a_stage_ends_with_a_rule_that_compares_documents() -> None:
-    """Its place among all rules is where its effects are counted."""
-    names = ["c4_lorem_ipsum", "exact_duplicates", "c4_duplicate_lines", "c4_short_lines", "c4_end_marks"]
-    stages = cleaning.cleaner(names).stages
-    assert [(stage.start, stage.end) for stage in stages] == [(0, 1), (2, 2), (3, 5)]
-    assert [stage.last and stage.last.name for stage in stages] == ["exact_duplicates", "c4_duplicate_lines", None]
-    assert [len(cleaning.cleaner(names[:count]).stages) for count in (3, 1, 0)] == [2, 1, 0]

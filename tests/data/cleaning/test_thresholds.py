@@ -15,6 +15,7 @@ def drops(rule: str, text: str) -> bool:
 @pytest.mark.parametrize(
     ("rule", "dropped", "kept"),
     [
+        ("c4_sentences", "One. Two.", "One. Two. Three."),
         ("gopher_length", "word " * 49 + ", . !", "word " * 50),
         ("gopher_length", "a " * 100_001, "a " * 100_000),
         ("gopher_word_length", "abc ab", "abc abc , . !"),

@@ -27,6 +27,8 @@ COLUMNS = {
     ),
     "dictionary of bytes": pyarrow.array(BYTES).dictionary_encode(),
     "json": pyarrow.array(TEXTS, pyarrow.json_()),
+    "missing": pyarrow.nulls(3),
+    "runs": pyarrow.RunEndEncodedArray.from_arrays([1, 2, 3], TEXTS),
 }
 SUFFIXES = [".parquet", ".arrow", ".feather"]
 
@@ -38,8 +40,16 @@ def texts(path: Path, **options: Any) -> list[str]:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_text_of_every_type_is_read(kind: str, suffix: str, tmp_path: Path) -> None:
+    if kind == "runs" and suffix == ".parquet":  # which has no such columns
+        suffix = ".arrow"
     path = write_table(tmp_path / f"a{suffix}", pyarrow.table({"id": [1, 2, 3], "text": COLUMNS[kind]}))
-    assert texts(path) == ["One.", "", "Zwei Füchse."]
+    assert texts(path) == (["", "", ""] if kind == "missing" else ["One.", "", "Zwei Füchse."])
+
+
+def test_numbers_of_every_type_are_read(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": ["."], "d": [decimal.Decimal("1.50")], "f": pyarrow.array([1.5], pyarrow.float32())})
+    path, parts = write_table(tmp_path / "a.parquet", table), records.Parts({"text": "text"}, ("d", "f"))
+    assert [formats.fields_of(one, parts) for one in formats.documents([path], parts=parts)] == [[1.5, 1.5]]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -57,23 +67,16 @@ def test_rows_are_numbered_and_counted_through_groups_of_any_size(suffix: str, t
     assert set(texts(path, format="parquet" if suffix == ".parquet" else "arrow", text_key="body")) == {"A."}
 
 
-def test_runs_of_one_text_and_missing_values_are_read(tmp_path: Path) -> None:
-    column = pyarrow.RunEndEncodedArray.from_arrays([2, 3], ["One.", "Two."])
-    assert texts(write_table(tmp_path / "a.arrow", pyarrow.table({"text": column}))) == ["One.", "One.", "Two."]
-    for suffix in (".parquet", ".arrow"):
-        assert texts(write_table(tmp_path / f"b{suffix}", pyarrow.table({"text": pyarrow.nulls(2)}))) == ["", ""]
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".jsonl"])
 def test_a_key_may_name_a_field_of_a_column(suffix: str, tmp_path: Path) -> None:
     """As in translations of the `datasets` library. A column whose name has a dot is taken first."""
     rows: list[dict[str, Any]] = [
         {"translation": {"en": "One.", "de": "Eins."}, "a.b": "Dotted.", "score": {"x": 2}},
-        {"translation": {"en": "Two.", "de": None}, "a.b": None, "score": {"x": 3}},
+        {"translation": {"en": "Two.", "de": None}, "a.b": None, "score": {"x": 3.5}},
     ]
     path = tmp_path / f"a{suffix}"
     if suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path.write_text("\ufeff" + "".join(json.dumps(row) + "\n" for row in rows))
     else:
         write_table(path, pyarrow.Table.from_pylist(rows))
 
@@ -84,20 +87,6 @@ def test_a_key_may_name_a_field_of_a_column(suffix: str, tmp_path: Path) -> None
     parts = records.Parts({"source": "translation.en", "target": "translation.de"}, ("score.x",))
     found = list(formats.documents([path], parts=parts))
     assert [formats.streams_of(document, parts)["target"] for document in found] == [["Eins."], []]
-    assert [formats.fields_of(document, parts) for document in found] == [[2.0], [3.0]]
+    assert [formats.fields_of(document, parts) for document in found] == [[2.0], [3.5]]
     for key in ("translation.fr", "translation", "translation.en.x"):
         refused(lambda key=key: of(key), f"'{key}'")
-
-
-@pytest.mark.parametrize("column", [[decimal.Decimal("1.50")], pyarrow.array([1.5], pyarrow.float32())], ids=str)
-def test_numbers_of_every_type_are_read(column: Any, tmp_path: Path) -> None:
-    path = write_table(tmp_path / "a.parquet", pyarrow.table({"text": ["One."], "n": column}))
-    parts = records.Parts({"text": "text"}, ("n",))
-    assert [formats.fields_of(one, parts) for one in formats.documents([path], parts=parts)] == [[1.5]]
-
-
-def test_the_key_of_the_text_is_an_option_and_null_is_an_empty_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('\ufeff{"body": "One.\\nTwo.", "id": 1}\n{"body": null}\n')
-    found = [formats.prose(document) for document in formats.documents([path], text_key="body")]
-    assert found == [["One.", "Two."], []] and list(formats.texts([path], text_key="body")) == ["One.\nTwo."]

@@ -12,15 +12,7 @@ from plmjax.data.formats.corpora import CORPORA, SPLITS
 from plmjax.data.layouts import Chunks
 from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.preparation import prepare
-from tests.data.formats.published import BYTES, DECLARED, LETTERS, WIKITEXT, WORDS, write
-from tests.data.mistakes import refused
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """The declarations of small corpora in place of those of the published ones."""
-    for name, corpus in DECLARED.items():
-        monkeypatch.setitem(CORPORA, name, corpus)
+from tests.data.formats.published import BYTES, LETTERS, WIKITEXT, WORDS, write
 
 
 def prepared(name, kind, tmp_path, **options):
@@ -50,7 +42,7 @@ def test_the_sizes_are_the_published_ones():
     assert set(CORPORA) < set(formats.FORMATS)
 
 
-def test_every_byte_is_kept(small, tmp_path):
+def test_every_byte_is_kept(small_corpora, tmp_path):
     """A character that a cut divides stays whole; half of one at the end is left out."""
     path = write("enwik8", tmp_path)
     documents = list(formats.documents([path], "enwik8"))
@@ -64,7 +56,7 @@ def test_every_byte_is_kept(small, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "data"), [("enwik8", BYTES), ("text8", LETTERS)])
-def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, monkeypatch):
+def test_a_file_of_bytes_is_two_streams_of_bytes(small_corpora, tmp_path, name, data, monkeypatch):
     """No token is added, whatever the units of the preparation are."""
     monkeypatch.setattr(corpora, "units", lambda text: [text[start : start + 7] for start in range(0, len(text), 7)])
     dataset, tokenizer = prepared(name, "byte", tmp_path)
@@ -86,7 +78,9 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, mo
 
 
 @pytest.mark.parametrize("character", ["a", "\u00e9", "\u20ac", "\U0001f600"])
-def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_before_it(small, tmp_path, character):
+def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_before_it(
+    small_corpora, tmp_path, character
+):
     """Characters of one to four bytes, of which `known` are before the cut or the end."""
     size = len(character.encode())
     for known in range(1, size + 1):
@@ -107,17 +101,8 @@ def test_a_line_is_cut_before_a_space_if_it_is_long():
     assert units[0].endswith("word") and units[-2:] == ["\n", "last"]
 
 
-def test_rows_of_several_documents_need_a_token_between_them(small, tmp_path):
-    path = write("wikitext-2", tmp_path / "text")
-    tokenizer = tokenizers.train("byte", 300, WIKITEXT.values(), tmp_path / "tokenizer")
-    dataset = prepare([path], "wikitext-2", tokenizer, tmp_path / "dataset", progress=False)
-    refused(
-        lambda: Chunks().rows(dataset, "train", 16, tokenizer.vocabulary, seed=0), "end or separator .. 2 documents"
-    )
-
-
 @pytest.mark.parametrize("block", [7, 1 << 20])
-def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small, tmp_path, monkeypatch, block):
+def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small_corpora, tmp_path, monkeypatch, block):
     monkeypatch.setattr(text_files, "BLOCK", block)
     dataset, tokenizer = prepared("wikitext-103", "whitespace", tmp_path)
     for split in ("train", "validation"):
@@ -132,7 +117,7 @@ def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small,
     assert (size.bytes, size.characters, size.words) == (len(text.encode()), len(text), WORDS["test"])
 
 
-def test_a_vocabulary_counts_the_splits_of_its_paper(small, tmp_path):
+def test_a_vocabulary_counts_the_splits_of_its_paper(small_corpora, tmp_path):
     """All three of text8, and the training split alone of WikiText."""
     path = write("text8", tmp_path / "text8")
     assert [len(text) for text in formats.texts([path], "text8")] == [900, 50, 50]
@@ -159,13 +144,13 @@ def test_articles_begin_at_titles_between_blank_lines(lines, first, tmp_path, mo
     assert [article.split("\n")[0] for article in articles] == first and "\n".join(articles) + "\n" == text
 
 
-def test_one_split_is_prepared_alone_as_text_without_splits(small, tmp_path):
+def test_one_split_is_prepared_alone_as_text_without_splits(small_corpora, tmp_path):
     dataset, tokenizer = prepared("wikitext-2", "whitespace", tmp_path, validation=0, split="test")
     assert len(joined(dataset.all_held_out(), "validation", tokenizer)) == WORDS["test"]
     assert dataset.split("validation").documents == 0
 
 
-def test_a_file_may_be_compressed_or_have_the_name_of_a_mirror(small, tmp_path):
+def test_a_file_may_be_compressed_or_have_the_name_of_a_mirror(small_corpora, tmp_path):
     for name in ("train", "valid"):
         text = WIKITEXT["validation" if name == "valid" else name].encode()
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text))

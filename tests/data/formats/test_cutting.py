@@ -1,7 +1,5 @@
 """Documents of a line, between blank lines, and in files that mark no borders; texts that are too long to hold."""
 
-from pathlib import Path
-
 import pytest
 
 from plmjax.data import formats, text_files
@@ -11,17 +9,15 @@ from tests.data.formats.samples import read
 
 
 def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
+    """One is a line, a book, or what stands between blank lines."""
     monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
-    for format in ("text", "books"):
-        text = " ".join(f"word{n}" for n in range(500))
+    long = " ".join(f"word{n}" for n in range(40))
+    for format, text in (("text", long), ("books", long), ("lines", f"One. And more.\n\nTwo.\n{long}\n")):
         (tmp_path / "a.txt").write_text(text)
-        parts = [d.text for d in formats.documents([tmp_path / "a.txt"], format)]
-        assert " ".join(parts) == text and max(map(len, parts)) <= 100
-
-
-def test_every_line_has_its_number_however_a_text_is_read():
-    blocks = ["one\n", " \ntw", "o\nthree"]
-    assert list(cutting.lines(Path("a"), blocks)) == [("a line 1", "one"), ("a line 3", "two"), ("a line 4", "three")]
+        found = [document.text for document in formats.documents([tmp_path / "a.txt"], format)]
+        short = 2 * (format == "lines")
+        assert found[:short] == ["One. And more.", "Two."][:short]
+        assert " ".join(found[short:]) == long and len(found) > 2 and max(map(len, found)) <= 100
 
 
 @pytest.mark.parametrize(
@@ -39,14 +35,6 @@ def test_every_line_has_its_number_however_a_text_is_read():
 def test_a_cut_is_at_the_best_end_in_the_second_half(text: str, first: str, rest: str, monkeypatch) -> None:
     monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
     assert cutting.cut(text) == (first, rest)
-
-
-def test_a_document_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
-    long = " ".join(f"word{n}" for n in range(40))
-    (tmp_path / "a.txt").write_text(f"One. And more.\n\nTwo.\n{long}\n")
-    found = [d.text for d in formats.documents([tmp_path / "a.txt"], "lines")]
-    assert found[:2] == ["One. And more.", "Two."] and " ".join(found[2:]) == long and len(found) > 4
 
 
 @pytest.mark.parametrize("ending", ["", "\n", "\n\n  \n"])

@@ -95,16 +95,13 @@ def test_a_section_that_is_left_out_ends_at_the_next_title():
         assert documentation.prose(text) == [summary, kept]
 
 
-@pytest.mark.parametrize(
-    ("text", "is_prose"),
-    [
-        ("Alpha bravo charlie delta ech.", True),
-        ("Alpha bravo charlie delta ec.", False),
-        ("Alphabravo charlie delta echoes.", False),
-    ],
-)
-def test_a_sentence_has_thirty_characters_and_five_words(text, is_prose):
-    assert bool(documentation.prose(text)) == is_prose
+def test_a_sentence_has_thirty_characters_and_five_words_and_a_document_two_hundred(corpus):
+    assert documentation.prose("Alpha bravo charlie delta ech.")
+    for text in ("Alpha bravo charlie delta ec.", "Alphabravo charlie delta echoes."):
+        assert not documentation.prose(text)
+    text = "One fox of them all digs a den. " + "It sleeps in there by day and hunts at night, too. " * 9
+    for length in (199, 200):
+        assert bool(corpus({"__init__.py": f'"""{text[: length - 1]}."""'})) == (length == 200)
 
 
 def test_sources_name_versions_and_change_with_the_files():
@@ -174,14 +171,6 @@ def test_a_module_is_parsed_into_itself_and_its_classes(corpus):
         ("foxes.dens.Outer.Inner", 1),
     ]
     assert found[0][1][2] == module and found[1][1][1].startswith("A method belongs to the class it stands in, and")
-
-
-@pytest.mark.parametrize(("length", "kept"), [(199, False), (200, True)])
-def test_a_document_has_two_hundred_characters(length, kept, corpus):
-    text = ("One fox of them all digs a den. " + "It sleeps in there by day and hunts at night, too. " * 9)[
-        : length - 1
-    ] + "."
-    assert bool(corpus({"__init__.py": f'"""{text}"""'})) == kept
 
 
 def test_many_files_are_read_in_order(corpus, monkeypatch):

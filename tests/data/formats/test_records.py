@@ -3,12 +3,13 @@
 import gzip
 import json
 
-import numpy as np
+import pyarrow
 import pytest
 
 from plmjax.data import formats, store, tokenizers
 from plmjax.data.formats import records
 from plmjax.data.preparation import prepare
+from tests.data.formats.samples import write_table
 from tests.data.mistakes import refused
 
 PAIRS = [(f"the {word} sings number {n}.", f"{word} {word} nine {n}") for n, word in enumerate(("river", "stone") * 40)]
@@ -19,12 +20,22 @@ def tokenizer(tmp_path_factory):
     return tokenizers.train("wordpiece", 120, [" ".join(pair) for pair in PAIRS], tmp_path_factory.mktemp("tokenizer"))
 
 
-def table(folder, header=("en", "de", "label")):
-    lines = ["\t".join(header)] if header else []
-    lines += [f"{source}\t{target}\t{number % 3}" for number, (source, target) in enumerate(PAIRS)]
-    path = folder / "pairs.tsv.gz"
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    return path
+ROWS = [{"en": en, "de": de, "label": number % 3} for number, (en, de) in enumerate(PAIRS)]
+
+
+def table(folder, header=True):
+    lines = ["en\tde\tlabel"] * header + ["\t".join(map(str, row.values())) for row in ROWS]
+    (folder / "pairs.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return folder / "pairs.tsv.gz"
+
+
+def json_lines(folder):
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    return folder / "pairs.jsonl"
+
+
+def parquet(folder):
+    return write_table(folder / "pairs.parquet", pyarrow.Table.from_pylist(ROWS))
 
 
 def texts_of(dataset, split, stream):
@@ -32,28 +43,11 @@ def texts_of(dataset, split, stream):
     return [text.tokens(*text.document_tokens[n : n + 2]).tolist() for n in range(text.documents)]
 
 
-def json_lines(folder):
-    rows = [{"en": en, "de": de, "label": number % 3} for number, (en, de) in enumerate(PAIRS)]
-    path = folder / "pairs.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
-
-
-def parquet(folder):
-    import pyarrow
-    from pyarrow import parquet
-
-    path = folder / "pairs.parquet"
-    columns = {"en": [en for en, _ in PAIRS], "de": [de for _, de in PAIRS], "label": np.arange(len(PAIRS)) % 3}
-    parquet.write_table(pyarrow.table(columns), path)
-    return path
-
-
 @pytest.mark.parametrize(
     ("make", "format", "keys"),
     [
         (table, "tsv", ("en", "de", "label")),
-        (lambda folder: table(folder, header=()), "tsv", ("1", "2", "3")),
+        (lambda folder: table(folder, header=False), "tsv", ("1", "2", "3")),
         (json_lines, "auto", ("en", "de", "label")),
         (parquet, "auto", ("en", "de", "label")),
     ],

@@ -51,6 +51,8 @@ def test_tfds(stored, tmp_path):
         streams = formats.streams_of(document, parts)
         assert streams["source"] == streams["target"] and streams["source"] in (["One.", "Two."], ["Three é."])
     refused(lambda: formats.documents([tmp_path], "tfds:no_such_corpus"), "no_such_corpus")
+    stored("latin", text=[b"caf\xe9", b"caf\xe9"])
+    refused(lambda: formats.documents([tmp_path], "tfds:latin"), "example 0 of latin/ .. offset 3")
 
 
 def test_numbers_stay_with_their_texts_and_ranges_have_their_own_examples(stored, tmp_path):
@@ -66,23 +68,15 @@ def test_numbers_stay_with_their_texts_and_ranges_have_their_own_examples(stored
         assert len(ranges) == count and len(in_ranges) == 3 and sorted(in_ranges) == sorted(found)
 
 
-@pytest.mark.parametrize(
-    ("names", "key", "expected"),
-    [
+def test_the_only_text_of_a_dataset_is_its_documents(stored, tmp_path):
+    """Unless another key is named, and after the usual names."""
+    for number, (names, key, expected) in enumerate((
         (("body",), "text", "body"),
         (("title", "article"), "text", "article"),
         (("content", "document", "other"), "text", "document"),
         (("title", "text"), "title", "title"),
-    ],
-)
-def test_the_only_text_of_a_dataset_is_its_documents(names, key, expected, stored, tmp_path):
-    """Unless another key is named, and after the usual names."""
-    stored("letters", **{name: [f"Of {name}."] * 2 for name in names})
-    documents = list(formats.documents([tmp_path], "tfds:letters", text_key=key))
-    assert {document.text for document in documents} == {f"Of {expected}."}
-    refused(lambda: formats.documents([tmp_path], "tfds:letters", text_key="no"), f"'no' .. {', '.join(sorted(names))}")
-
-
-def test_text_that_is_not_utf8_is_named_by_its_example(stored, tmp_path):
-    stored("letters", text=[b"caf\xe9", b"caf\xe9"])
-    refused(lambda: formats.documents([tmp_path], "tfds:letters"), "example 0 of letters/ .. offset 3")
+    )):  # fmt: skip
+        stored(f"letters{number}", **{name: [f"Of {name}."] * 2 for name in names})
+        documents = list(formats.documents([tmp_path], f"tfds:letters{number}", text_key=key))
+        assert {document.text for document in documents} == {f"Of {expected}."}
+    refused(lambda: formats.documents([tmp_path], "tfds:letters3", text_key="no"), "'no' .. text, title")

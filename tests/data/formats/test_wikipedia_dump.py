@@ -54,6 +54,10 @@ def test_links_that_show_a_picture_or_lead_elsewhere_are_left_out(prefix: str) -
 HEADINGS = [
     *("References", "External links", "See also", "Further reading", "Notes", "Bibliography", "SOURCES"),
     *("参考文献", "參考文獻", "外部链接", "外部連結", "参见", "參見", "注释", "註釋", "参考资料", "參考資料"),
+    *("Einzelnachweise", "Weblinks", "Notes et références", "Liens externes", "Véase también", "Примечания"),
+    *("См. также", "Ver também", "Collegamenti esterni", "Przypisy", "出典", "脚注", "関連項目", "각주", "المراجع"),
+    *("सन्दर्भ", "ծանոթագրություններ", "อ้างอิง", "References and notes", "Sources:", "حوالہ جات", "Vanjske poveznice"),
+    *("Спољашње везе", "Šaltiniai", "Viited", "Rujukan", "სქოლიო"),
 ]
 
 
@@ -61,6 +65,8 @@ HEADINGS = [
 def test_sections_after_the_text_are_left_out_with_their_parts(heading: str) -> None:
     markup = f"=== Life ===\nThey dig.\n== {heading} ==\nA secret.\n=== Life ===\nMore of it.\n== After ==\nThey sleep."
     assert wikipedia_dump.prose(markup) == ["They dig.", "They sleep."]
+    for other in ("サッカー", "มาทริกซ์"):
+        assert wikipedia_dump.prose(f"They dig.\n== {other} ==\n* A secret.\n") == ["They dig.", "A secret."]
 
 
 def test_addresses_and_what_they_leave_empty() -> None:
@@ -73,12 +79,6 @@ def test_addresses_and_what_they_leave_empty() -> None:
     assert wikipedia_dump.prose("狐狸挖洞（http://x.org/）http://x.org/。") == ["狐狸挖洞。"]
     assert wikipedia_dump.prose("They (; foxes) dig , and sleep .") == ["They (foxes) dig, and sleep."]
     assert wikipedia_dump.prose("狐狸（，；）挖（；一个）洞。") == ["狐狸挖（一个）洞。"]
-
-
-@pytest.mark.parametrize("number", ["{{formatnum:-10}}", "{{FormatNum: -10 |R}}", "{{formatnum:{{nowrap|x}}-10}}"])
-def test_a_formatted_number_is_no_template(number: str) -> None:
-    text = f"Den kallaste är december, med {number}&nbsp;°C."
-    assert wikipedia_dump.prose(text) == ["Den kallaste är december, med -10 °C."]
 
 
 @pytest.mark.parametrize("stop", '.!?。！？…"”’」』)）;；:：')
@@ -107,6 +107,12 @@ def test_lines_of_one_paragraph_are_joined_as_mediawiki_shows_them() -> None:
 @pytest.mark.parametrize(
     ("markup", "text"),
     [
+        *((f"Den kallaste är december, med {number}&nbsp;°C.", "Den kallaste är december, med -10 °C.")
+          for number in ("{{formatnum:-10}}", "{{FormatNum: -10 |R}}", "{{formatnum:{{nowrap|x}}-10}}")),
+        *((f"Foxes [[{name}:A fox.JPG|thumb|A caption.]]dig.", "Foxes dig.")  # earlier names of a namespace
+          for name in ("Bild", "Изображение", "画像")),
+        *((f"They saw [[{title}: X]].", f"They saw {title}: X.") for title in ("CSI", "Ben-Hur", "NCIS", "Wikt", "s")),
+        ("Foxes dig." + "".join(f"[[{code.title()}:x]]" for code in wikipedia_languages.CODES), "Foxes dig."),
         ("[[CSI: Miami]] ended.", "CSI: Miami ended."),
         ("novels such as [[Ben-Hur: A Tale of the Christ|Ben-Hur]] end.", "novels such as Ben-Hur end."),
         ("[[Up: A Novel|]] ended.", "Up: A Novel ended."),
@@ -130,7 +136,7 @@ def test_lines_of_one_paragraph_are_joined_as_mediawiki_shows_them() -> None:
         ("'''!Kung''' is spoken there.", "!Kung is spoken there."),
         ("__INHALTSVERZEICHNIS__Foxes use __init__ here.", "Foxes use __init__ here."),
     ],
-)
+)  # fmt: skip
 def test_text_beside_markup_is_kept(markup: str, text: str) -> None:
     assert " ".join(wikipedia_dump.prose(markup)) == text
 
@@ -153,43 +159,6 @@ def test_a_dump_names_its_own_namespaces(media: str, file: str, category: str, t
     path = tmp_path / "dump.xml"
     path.write_text(DUMP.format(media=media, file=file, category=category, text=f"Foxes {links}dig [[:{file}:x]]."))
     assert read([path]) == [("wikipedia-dump", [f"Foxes dig {file}:x."])]
-
-
-def test_a_link_to_a_media_file_is_a_picture_by_any_name() -> None:
-    """Earlier names of a namespace, such as Bild, are in no dump."""
-    for name in ("Bild", "Изображение", "画像"):
-        assert wikipedia_dump.prose(f"Foxes [[{name}:A fox.JPG|thumb|A caption.]]dig.") == ["Foxes dig."]
-
-
-def test_a_prefix_is_that_of_a_wikipedia_or_a_title() -> None:
-    for code in wikipedia_languages.CODES:
-        assert wikipedia_dump.prose(f"Foxes dig.[[{code.title()}:x]]") == ["Foxes dig."]
-    for title in ("CSI", "Ben-Hur", "NCIS", "Wikt", "s"):
-        assert wikipedia_dump.prose(f"They saw [[{title}: X]].") == [f"They saw {title}: X."]
-
-
-@pytest.mark.parametrize(
-    "heading",
-    [
-        *("Einzelnachweise", "Weblinks", "Notes et références", "Liens externes", "Véase también", "Примечания"),
-        *(
-            "См. также",
-            "Ver também",
-            "Collegamenti esterni",
-            "Przypisy",
-            "サッカー",
-            "出典",
-            "脚注",
-            "関連項目",
-            "각주",
-        ),
-        *("المراجع", "सन्दर्भ", "ծանոթագրություններ", "มาทริกซ์", "อ้างอิง", "References and notes", "Sources:"),
-        *("حوالہ جات", "Vanjske poveznice", "Спољашње везе", "Šaltiniai", "Viited", "Rujukan", "სქოლიო"),
-    ],
-)
-def test_sections_after_the_text_are_known_in_other_languages(heading: str) -> None:
-    kept = ["A secret."] if heading in ("サッカー", "มาทริกซ์") else []
-    assert wikipedia_dump.prose(f"They dig.\n== {heading} ==\n* A secret.\n") == ["They dig.", *kept]
 
 
 @pytest.mark.parametrize("heading", ["Literatur", "Литература", "Գրականություն"])
