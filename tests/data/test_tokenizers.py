@@ -61,18 +61,14 @@ def test_ids_equal_the_library_and_transformers(trained):
     assert len(reference) == tokenizer.vocabulary.size
 
 
-def test_saved_and_loaded_is_the_same(trained, tmp_path):
+def test_saved_and_loaded_and_trained_again_is_the_same(kind, trained, tmp_path):
     tokenizer, directory = trained
     tokenizer.save(tmp_path / "copy")
     folders = (directory, tmp_path / "copy")
-    for again in (*map(tokenizers.load, folders), pickle.loads(pickle.dumps(tokenizer))):
+    trained_again = tokenizers.train(kind, 420, PROSE + ODD * (kind == "byte"), tmp_path)
+    for again in (*map(tokenizers.load, folders), pickle.loads(pickle.dumps(tokenizer)), trained_again):
         assert (again.fingerprint, again.kind) == (tokenizer.fingerprint, tokenizer.kind)
         assert again.vocabulary.special == tokenizer.vocabulary.special
-
-
-def test_training_is_deterministic(kind, trained, tmp_path):
-    texts = PROSE + ODD * (kind == "byte")
-    assert tokenizers.train(kind, 420, texts, tmp_path).fingerprint == trained[0].fingerprint
 
 
 def test_vocabulary_names_special_tokens(kind, trained):
@@ -88,19 +84,12 @@ def test_vocabulary_names_special_tokens(kind, trained):
     if vocabulary.continuation is not None:
         assert vocabulary.continuation.shape == (vocabulary.size,)
         assert not vocabulary.continuation[list(vocabulary.special)].any()
-
-
-def test_special_tokens_are_known_before_training(kind, trained):
-    expected, found = tokenizers.special_vocabulary(kind), trained[0].vocabulary
-    for role in ("pad", "cls", "sep", "mask", "begin", "end", "document_end", *expected.others):
-        assert expected.id_of(role) == found.id_of(role), role
-    assert expected.unknown == (-1 if kind == "whitespace" else found.unknown)
-
-
-def test_the_full_stop_is_the_one_behind_a_word(trained):
-    tokenizer, _ = trained
-    expected = -1 if tokenizer.kind == "whitespace" else tokenizer.encode(" A kennel.")[-1]  # or it belongs to the word
-    assert tokenizer.vocabulary.full_stop == expected
+    before = tokenizers.special_vocabulary(kind)  # known before training
+    for role in ("pad", "cls", "sep", "mask", "begin", "end", "document_end", *before.others):
+        assert before.id_of(role) == vocabulary.id_of(role), role
+    assert before.unknown == (-1 if kind == "whitespace" else vocabulary.unknown)
+    last = -1 if kind == "whitespace" else tokenizer.encode(" A kennel.")[-1]  # or the full stop belongs to the word
+    assert vocabulary.full_stop == last
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
@@ -273,30 +262,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
     assert tokenizer.vocabulary.pad == 0 and tokenizer.vocabulary.size == 6 and tokenizer.encode("fox") == [5]
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe"])
-def test_published_byte_level_files(kind, tmp_path):
-    """vocab.json and merges.txt, as RoBERTa and openai/gpt-2 have them: there the last token ends a text."""
-    import transformers
-
-    tokenizers.train(kind, 420, PROSE, tmp_path / "trained", lowercase=False)
-    (tmp_path / "merges.txt").write_bytes((tmp_path / "trained" / "merges.txt").read_bytes())
-    table = json.loads((tmp_path / "trained" / "vocab.json").read_text(encoding="utf-8"))
-    if kind == "gpt2-bpe":
-        table = {token: index - 1 for token, index in table.items() if token != "<|endoftext|>"}
-        table["<|endoftext|>"] = len(table)
-    (tmp_path / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
-    named = transformers.RobertaTokenizer if kind == "byte-bpe" else transformers.GPT2Tokenizer
-    tokenizer, reference = tokenizers.load(tmp_path), named.from_pretrained(tmp_path)
-    texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
-    assert tokenizer.reading().encode_batch(texts) == reference(texts, add_special_tokens=False)["input_ids"]
-    vocabulary = tokenizer.vocabulary
-    if kind == "byte-bpe":
-        assert vocabulary.mask == reference.mask_token_id
-    else:
-        assert vocabulary.begin == vocabulary.end == reference.eos_token_id == len(table) - 1
-        assert vocabulary.special == (len(table) - 1,) and vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
-
-
 @pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
 @pytest.mark.parametrize(("kind", "name"), [("byte-bpe", "RobertaTokenizer"), ("gpt2-bpe", "GPT2Tokenizer")])
 def test_a_byte_level_tokenizer_is_robertas_or_gpt2s_to_transformers(kind, name, forms, tmp_path):
@@ -317,24 +282,19 @@ def test_a_byte_level_tokenizer_is_robertas_or_gpt2s_to_transformers(kind, name,
     if kind == "byte-bpe":  # <mask> stands in place of a word and its space
         expected = [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
         assert reading.encode("The <mask> house") == expected
-    else:  # one token begins and ends a text
+    else:  # one token begins and ends a text, in openai/gpt-2 the last one
         vocabulary = loaded.vocabulary
         ends = {vocabulary.begin, vocabulary.end, reference.bos_token_id, reference.eos_token_id}
-        assert len(ends) == 1 and reading.encode("<|endoftext|>") == [*ends]
-
-
-@pytest.mark.nightly
-def test_wordpiece_ids_over_all_of_the_shared_text(shared_data, tmp_path):
-    """Every line of Wikipedia and novels, English and Chinese, one tokenizer: the cache changes no id."""
-    import gzip
-
-    paths = sorted((shared_data / "pretrain").rglob("*.txt.gz"))[::12]
-    lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).decode().split("\n")]
-    tokenizer = tokenizers.train("wordpiece", 4000, lines[::20], tmp_path)
-    ids, lengths = tokenizer.encode_arrays(lines)
-    reference = tokenizer._engine.encode_batch_fast(lines, add_special_tokens=False)
-    assert lengths.tolist() == [len(encoding.ids) for encoding in reference]
-    assert np.array_equal(ids, np.concatenate([np.array(encoding.ids, np.int32) for encoding in reference]))
+        assert len(ends) == 1 and reading.encode("<|endoftext|>") == [*ends] == [*vocabulary.special]
+        assert vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
+        if forms[0] == "vocab.json":
+            table = json.loads((tmp_path / "copy" / "vocab.json").read_text(encoding="utf-8"))
+            table = {token: index - 1 for token, index in table.items() if token != "<|endoftext|>"}
+            table["<|endoftext|>"] = len(table)
+            (tmp_path / "copy" / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
+            loaded, reference = tokenizers.load(tmp_path / "copy"), AutoTokenizer.from_pretrained(tmp_path / "copy")
+            assert loaded.reading().encode_batch(texts) == reference(texts)["input_ids"]
+            assert loaded.vocabulary.begin == loaded.vocabulary.end == reference.eos_token_id == len(table) - 1
 
 
 WIKITEXT = " = A title = \n \n The <unk> of the A @-@ one , the one .\n"
@@ -351,15 +311,11 @@ def test_words_between_white_space_are_numbered_as_transformer_xl_numbers_them(t
     assert tokenizer.decode(ids).split() == WIKITEXT.split() and tokenizer.decode(ids).count("\n") == 3
     unknown, end = tokenizer.vocabulary.unknown, tokenizer.vocabulary.document_end
     assert (unknown, end) == (7, 0) and tokenizer.encode("one another") == [4, unknown]
-
-
-def test_a_vocabulary_of_words_keeps_the_unknown_word(tmp_path):
-    """Counted over all text; other kinds learn from a sample."""
+    for size, text, words in ((4, WIKITEXT, ["=", "A"]), (10, "a b a", ["a", "b"])):  # the unknown word is kept
+        few = tokenizers.train("whitespace", size, [text], tmp_path / str(size))
+        assert few.tokens(range(few.vocabulary.size)) == ["<eos>", "<unk>", *words]
+    # Counted over all text; other kinds learn from a sample.
     assert [tokenizers.sample(kind) for kind in ("byte", "whitespace", "word")] == [None, None, 2**26]
-    few = tokenizers.train("whitespace", 4, [WIKITEXT], tmp_path / "few")
-    assert few.tokens(range(4)) == ["<eos>", "<unk>", "=", "A"]
-    without = tokenizers.train("whitespace", 10, ["a b a"], tmp_path / "without")
-    assert without.tokens(range(4)) == ["<eos>", "<unk>", "a", "b"] and without.vocabulary.size == 4
 
 
 def test_bytes_are_those_that_occur(tmp_path):
@@ -411,32 +367,12 @@ def test_a_token_that_takes_the_space_beside_it_is_encoded_as_by_the_library(sid
         assert found.encode(text) == engine.encode(text, add_special_tokens=False).ids
 
 
-@pytest.mark.parametrize("prefix", [False, True])
-def test_a_space_before_the_first_word_is_an_option_of_merges(prefix, tmp_path):
-    tokenizers.train("gpt2-bpe", 300, PROSE, tmp_path / "trained")
-    for name in ("vocab.json", "merges.txt"):
-        (tmp_path / name).write_bytes((tmp_path / "trained" / name).read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": prefix}))
-    tokenizer = tokenizers.load(tmp_path)
-    assert (tokenizer.encode("the dog") == tokenizer.encode(" the dog")) == prefix
-    assert tokenizers.load(tmp_path / "merges.txt").encode("the") == tokenizer.encode("the")
-
-
 def test_added_tokens_are_numbered_by_their_ids(tmp_path):
     """Not by the text of the ids, in which 10 comes before 9."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]))
     added = {str(number): {"content": f"<{number}>", "normalized": False} for number in (10, 9, 11)}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     assert tokenizers.load(tmp_path).encode("a<10> <9>b<11>") == [5, 10, 9, 6, 11]
-
-
-@pytest.mark.parametrize("extra", [0, 12])
-def test_the_number_of_sentinels_is_an_option_of_a_spiece_model(extra, tmp_path):
-    (tmp_path / "spiece.model").write_bytes(albert_model())
-    size = tokenizers.load(tmp_path / "spiece.model").vocabulary.size
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": extra}))
-    vocabulary = tokenizers.load(tmp_path).vocabulary
-    assert vocabulary.sentinels == tuple(range(size + extra - 1, size - 1, -1)) and vocabulary.size == size + extra
 
 
 def test_the_system_of_a_spiece_model_is_that_beside_it_then_that_of_the_caller(tmp_path):
@@ -449,6 +385,12 @@ def test_the_system_of_a_spiece_model_is_that_beside_it_then_that_of_the_caller(
             assert tokenizers.load(tmp_path, system).encode("THE Fox") == expected
     (tmp_path / "config.json").write_text('{"model_type": "t5", "tokenizer_class": "AlbertTokenizer"}')
     assert tokenizers.load(tmp_path).encode("THE Fox") == albert
+    size = tokenizers.load(tmp_path / "spiece.model").vocabulary.size
+    for extra in (0, 12):  # the number of sentinels is an option
+        options = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+        vocabulary = tokenizers.load(tmp_path).vocabulary
+        assert vocabulary.sentinels == tuple(range(size + extra - 1, size - 1, -1)) and vocabulary.size == size + extra
 
 
 def test_an_id_that_the_table_lacks_counts_as_one(tmp_path):

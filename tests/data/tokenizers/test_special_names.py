@@ -1,6 +1,5 @@
 """Names of special tokens in a text: plain text in every kind of tokenizer, unless they are asked for."""
 
-import json
 import pickle
 import unicodedata
 from pathlib import Path
@@ -144,36 +143,14 @@ def test_equal_scores_are_broken_as_in_the_library(tmp_path: Path):
     assert tokenizer.encode_batch(texts) == [engine.encode(text).ids for text in texts]
 
 
-def test_prepare_reports_the_names(tmp_path: Path, capsys):
-    """Those of the text alone, and of special tokens of this tokenizer; a text without a name has no such line."""
-    tokenizers.train("sentencepiece-unigram", 200, PROSE, tmp_path / "tokenizer")
-    for name, text in (("names", "The fox </s> jumps. [MASK] <pad> </s> The dog."), ("none", "The fox jumps.")):
-        file = tmp_path / f"{name}.jsonl"
-        file.write_text("".join(json.dumps({"text": text, "other": "[SEP]"}) + "\n" for _ in range(3)))  # not read
-        paths = {"input": file, "tokenizer": tmp_path / "tokenizer", "output": tmp_path / f"{name}_dataset"}
-        cli.run(["prepare", *(f"--{option}={path}" for option, path in paths.items()), "--held-out", "0"])
-        said = capsys.readouterr().out
-        line = "special    6 names of special tokens in the text are read as plain text: "
-        assert (line in said) == (name == "names"), said
-        assert name == "none" or f"{line}[MASK] 3, <pad> 3\n" in said
-    tokenizer = tokenizers.load(tmp_path / "tokenizer")
-    split = store.open_dataset(tmp_path / "names_dataset").split("train")
-    assert not {*tokenizer.vocabulary.special} - {tokenizer.vocabulary.unknown} & {*split.tokens(0, split.token_count)}
-
-
 TEXT = "The fox.\n<|endoftext|>\nThe [MASK] dog <|endoftext|>.\n\nThe <mask> fox jumps. <|endoftext|>"
 """Two documents: with a name between their sentences, within one and at the end, and with names of other tokenizers."""
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ((), "3 names of special tokens in the text are read as plain text: <|endoftext|> 3"),
-        (("<|endoftext|>",), "3 names of special tokens in the text are read as tokens: <|endoftext|> 3"),
-    ],
-)
-def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], said: str, tmp_path: Path, capsys):
+@pytest.mark.parametrize(("names", "as_what"), [((), "plain text"), (("<|endoftext|>",), "tokens")])
+def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], as_what: str, tmp_path: Path, capsys):
     """They have the ids of transformers, at the end of a document too."""
+    said = f"3 names of special tokens in the text are read as {as_what}: <|endoftext|> 3"
     folder = tmp_path / "tokenizer"
     tokenizer = tokenizers.train("gpt2-bpe", 300, PROSE, folder)
     (tmp_path / "text.txt").write_text(TEXT)
@@ -201,6 +178,9 @@ def test_prepare_counts_names_of_both_kinds(tmp_path: Path, capsys):
     paths = {"input": "text.txt", "tokenizer": "tokenizer", "output": "dataset"}
     command = ["prepare", *(f"--{option}={tmp_path / name}" for option, name in paths.items())]
     refused(lambda: cli.run([*command, "--special_names", "[SPE]"]), "--special_names .. '[SPE]' .. mean '[SEP]'?")
-    cli.run([*command, "--special_names", "[SEP]", "[PAD]", "--processes", "2"])
+    cli.run([*command, "--special_names", "[SEP]", "[PAD]", "--processes", "1"])
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("special    3,000 names"))
     assert "tokens: [SEP] 2,000, [PAD] 1,000; 4,000 as plain text: [MASK] 2,000, [CLS] 1,000, [UNK] 1,000" in line
+    (tmp_path / "text.txt").write_text("The fox jumps.\n")
+    cli.run([*command[:-1], f"--output={tmp_path / 'other'}", "--held-out", "0"])
+    assert "special   " not in capsys.readouterr().out

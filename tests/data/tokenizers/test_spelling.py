@@ -76,27 +76,3 @@ def test_a_vocabulary_of_pieces_without_options_has_the_spelling_of_its_pieces(w
     for word in words:
         if not word.startswith(("##", "[", "<")):
             assert found.encode(word) == [table.index(word)]
-
-
-def test_names_of_special_tokens_are_no_capital_letters():
-    assert not spelling.cased(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"])
-    assert spelling.cased(["[PAD]", "the", "The"])
-    assert not spelling.cased(["A", *"b" * 99]) and spelling.cased(["A", *"b" * 98])
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_words_are_left_as_they_are(lowercase: bool):
-    """The normalizer helps words without accents, and words in one form, to match other writings of them."""
-
-    def spelt(words: list[str], text: str) -> str:
-        return spelling.of_words(words, lowercase).normalize_str(text)
-
-    decomposed = unicodedata.normalize("NFD", "été")
-    assert spelt(["ete"], "été") == spelt(["ete"], decomposed) == "ete"
-    assert spelt(["été"], "été") == spelt(["été"], decomposed) == "été"
-    assert spelt([decomposed], "été") == decomposed
-    assert spelt([decomposed, "été"], "été") == "été" and spelt([decomposed, "été"], decomposed) == decomposed
-    jamo = BERT.normalize_str("한국어")
-    assert spelt([jamo], "한국어") == jamo
-    assert spelt(["می\u200cخواهم"], "می\u200cخواهم") == "می\u200cخواهم" and spelt(["the"], "th\u200ce") == "the"
-    assert spelt(["the"], "İT") == ("it" if lowercase else "IT")
