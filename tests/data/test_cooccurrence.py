@@ -42,17 +42,6 @@ def small(monkeypatch):
     monkeypatch.setattr(cells.Writer, "SHARD_CELLS", 1000)
 
 
-def test_a_merge_holds_as_many_sums_as_the_memory_has_room_for(tmp_path):
-    """Two runs of 40 sums each, with room for 10 sums: 5 of each run at once."""
-    for first, name in enumerate(("even", "odd")):
-        sums = np.zeros(40, runs.SUM)
-        sums["number"], sums["sum"] = 2 * np.arange(40) + first, 1
-        sums.tofile(tmp_path / name)
-    parts = list(runs.merged([tmp_path / "even", tmp_path / "odd"], memory=10 * runs.BYTES_OF_A_MERGED_SUM))
-    assert np.concatenate(parts)["number"].tolist() == list(range(80))
-    assert 5 < max(map(len, parts)) <= 10
-
-
 def silent(line: str) -> None:
     """Says nothing."""
 
@@ -107,15 +96,6 @@ def test_no_bit_depends_on_processes_or_memory(dataset, small, tmp_path):
     for name, processes, memory in (("a", 1, 97), ("b", 1, 5000), ("c", 2, 700)):
         cooccurrence.count(dataset, SPECIAL, tmp_path / name, memory=memory, processes=processes, report=silent)
     assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
-
-
-def test_a_merged_run_stands_for_all_that_it_was_made_of(tmp_path):
-    """A merge that was killed may have left any of them, the last one too."""
-    whole, other = runs.Run(0, 30), runs.Run(30, 40)
-    for run in (whole, *(runs.Run(start, start + 10) for start in (0, 10, 20)), other):
-        run.path(tmp_path).touch()
-    assert runs.found(tmp_path) == [whole, other]
-    assert {*tmp_path.iterdir()} == {whole.path(tmp_path), other.path(tmp_path)}
 
 
 def test_a_bijection_numbers_the_pairs():
@@ -189,29 +169,26 @@ def test_damaged_and_changed_runs_are_counted_again(dataset, small, tmp_path, mo
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
-COMMANDS = {
-    "min_count": (["--min_count", 9999], "at least 9999 occurrences"),
-    "window": (["--window", 23], "from 1 to 22 words .. 23"),
-    "memory": (["--memory", 132], "at least 133 MiB for 1 processes"),
-    "memory of two": (
-        ["--memory", 200, "--processes", 2],
-        "at least 266 MiB for 2 processes and a window of 10 .. 200",
-    ),
-    "memory of 22 words": (["--memory", 138, "--window", 22, "--processes", 1], "at least 139 MiB .. 22"),
-    "processes": (["--processes", 0], "at least one process"),
-    "no words": ([], "whole words .. parts of words"),
-}
+COMMANDS = [
+    ("--min_count 9999", "at least 9999 occurrences"),
+    ("--window 23", "from 1 to 22 words .. 23"),
+    ("--memory 132", "at least 133 MiB for 1 processes"),
+    ("--memory 200 --processes 2", "at least 266 MiB for 2 processes and a window of 10 .. 200"),
+    ("--memory 138 --window 22 --processes 1", "at least 139 MiB .. 22"),
+    ("--processes 0", "at least one process"),
+]
 
 
-@pytest.mark.parametrize("case", COMMANDS)
-def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch, case):
-    options, parts = COMMANDS[case]
-    words = Vocabulary(SIZE, continuation=np.arange(SIZE) > (SIZE // 2 if case == "no words" else SIZE))
-    for vocabulary in (words, *([Vocabulary(SIZE)] if case == "no words" else [])):
-        made = SimpleNamespace(vocabulary=vocabulary)
-        monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path, made=made: made)
-        command = ["cooccurrence", dataset.directory, "--output", tmp_path / "a", *options]
-        refused(lambda command=command: cli.run([*map(str, command)]), parts)
+def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch):
+    def counted(options: str, vocabulary: Vocabulary) -> None:
+        monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: SimpleNamespace(vocabulary=vocabulary))
+        cli.run(["cooccurrence", str(dataset.directory), "--output", str(tmp_path / "a"), *options.split()])
+
+    for options, parts in COMMANDS:
+        words = Vocabulary(SIZE, continuation=np.zeros(SIZE, bool))
+        refused(lambda options=options, words=words: counted(options, words), parts)
+    for pieces in (Vocabulary(SIZE, continuation=np.arange(SIZE) > SIZE // 2), Vocabulary(SIZE)):
+        refused(lambda pieces=pieces: counted("", pieces), "whole words .. parts of words")
     assert not (tmp_path / "a").exists()
 
 

@@ -25,11 +25,6 @@ def test_packing_deals_every_sequence_to_one_row_that_holds_it(most):
         assert lengths.sum() / (128 * len(rows)) > 0.97
 
 
-def test_packing_of_nothing_and_of_one():
-    assert [array.tolist() for array in packing.pack(np.array([], np.int64), 128, 2)] == [[], []]
-    assert [array.tolist() for array in packing.pack(np.array([128]), 128, 2)] == [[0], [1]]
-
-
 def test_a_row_is_its_sequences_side_by_side_and_padding():
     random = np.random.default_rng(0)
     lengths = random.integers(0, 6, (20, 3))
@@ -46,16 +41,6 @@ def test_a_row_is_its_sequences_side_by_side_and_padding():
     assert {array.dtype for array in (segment_ids, positions)} == {np.dtype(np.int32)}
 
 
-def test_no_rows_at_all():
-    begins, segment_ids, positions = packing.place(np.zeros((0, 2), np.int64), 8)
-    assert (begins.shape, segment_ids.shape, positions.shape) == ((0, 2), (0, 8), (0, 8))
-
-
-def test_a_table_names_the_sequences_of_each_row():
-    table = packing.packed(np.array([3, 8, 5, 1]), 8, 2)
-    assert sorted(map(sorted, table.tolist())) == [[-1, 1], [-1, 3], [0, 2]]
-
-
 def test_padding_on_the_left_is_before_the_sequences():
     begins, segment_ids, positions = packing.place(np.array([[2, 0, 3], [1, 4, 2]]), 7, "left")
     assert begins[0, [0, 2]].tolist() == [2, 4] and begins[1].tolist() == [0, 1, 5]
@@ -64,13 +49,16 @@ def test_padding_on_the_left_is_before_the_sequences():
 
 
 def test_the_longest_that_fits_comes_next_and_equal_ones_in_order():
-    sequence, sizes = packing.pack(np.array([2, 7, 3, 5, 3, 2, 10]), 10, 3)
-    assert (sequence.tolist(), sizes.tolist()) == ([6, 1, 2, 3, 4, 0, 5], [1, 2, 3, 1])
-    with_limit, sizes = packing.pack(np.array([2, 2, 2, 2, 2]), 10, 3)
-    assert (with_limit.tolist(), sizes.tolist()) == ([0, 1, 2, 3, 4], [3, 2])
-
-
-def test_sequences_of_rows_that_are_asked_for():
+    for lengths, sequence, sizes in (
+        ([2, 7, 3, 5, 3, 2, 10], [6, 1, 2, 3, 4, 0, 5], [1, 2, 3, 1]),
+        ([2, 2, 2, 2, 2], [0, 1, 2, 3, 4], [3, 2]),
+        ([], [], []),
+        ([10], [0], [1]),
+    ):
+        found = packing.pack(np.array(lengths, np.int64), 10, 3)
+        assert [array.tolist() for array in found] == [sequence, sizes]
+    table = packing.packed(np.array([3, 8, 5, 1]), 8, 2)
+    assert sorted(map(sorted, table.tolist())) == [[-1, 1], [-1, 3], [0, 2]]
     numbers, present = packing.slots(np.array([0, 3, 4, 6]), np.array([2, 0, 1]), 3)
     assert present.tolist() == [[True, True, False], [True] * 3, [True, False, False]]
     assert numbers[present].tolist() == [4, 5, 0, 1, 2, 3]

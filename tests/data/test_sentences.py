@@ -29,12 +29,9 @@ def test_sentences(language, joint, parts):
     assert sentences.split(paragraphs, language) == [*parts, "A line goes on.", "A title"]
 
 
-def test_unknown_languages():
+def test_every_language_of_the_list_is_split_and_others_are_refused():
     refused(lambda: sentences.check("english"), "(am, ar, bg, .. , uk, zh) .. 'english' .. name the one")
     refused(lambda: sentences.check("eng"), "'eng' .. did you mean 'en'")
-
-
-def test_every_language_of_the_list_is_split():
     for language in sentences.LANGUAGES:
         sentences.check(language)
         assert sentences.split(["A one! A two!"], language) == ["A one!", "A two!"], language

@@ -42,11 +42,9 @@ def left(number: int) -> None:
     os._exit(3)
 
 
-class Refused:
-    """An object that a process cannot make."""
-
-    def __init__(self) -> None:
-        raise UserError("Expected a file, found none; write it.")
+def refused() -> None:
+    """What makes the object of a process, and cannot."""
+    raise UserError("Expected a file, found none; write it.")
 
 
 def ended_or_busy(number: int) -> None:
@@ -66,14 +64,6 @@ def test_results_come_in_order_from_tasks_that_are_taken_as_needed(processes: in
     assert len(taken) <= 7 + WAITING * processes
 
 
-def test_workers_leave_signals_to_their_parent_and_their_end_is_told() -> None:
-    with Workers(2, None, doing="reading", advice="wait") as workers:
-        (found,) = workers.results(blocked, [()])
-        assert {signal.SIGINT, signal.SIGTERM} <= found and not {signal.SIGINT, signal.SIGTERM} & blocked()
-        with pytest.raises(UserError, match=r"reading processes to continue, found one ended by the system.*; wait"):
-            list(workers.results(ended, [(0,)]))
-
-
 @pytest.mark.parametrize("tasks", [[(0,), (1,)], [(1,), (0,)]], ids=["the first", "the last"])
 def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[int]]) -> None:
     """They do not hear the signal that the library sends them, and it does not look at the process started last."""
@@ -86,18 +76,22 @@ def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[i
 @pytest.mark.parametrize(
     ("task", "sentence"),
     [
-        (ended, "one ended by the system, most likely for lack of memory; wait"),
+        (ended, "reading processes to continue, found one ended by the system, most likely for lack of memory; wait"),
         (crashed, "one ended by SIGSEGV; repeat"),
         (left, "one that ended by itself with code 3; it printed the reason above"),
     ],
 )
 def test_the_end_of_a_process_is_named(task: object, sentence: str) -> None:
-    with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
-        list(workers.results(task, [(0,)] * 4))
+    """Workers leave signals to their parent."""
+    with Workers(2, None, doing="reading", advice="wait") as workers:
+        (found,) = workers.results(blocked, [()])
+        assert {signal.SIGINT, signal.SIGTERM} <= found and not {signal.SIGINT, signal.SIGTERM} & blocked()
+        with pytest.raises(UserError, match=sentence):
+            list(workers.results(task, [(0,)] * 4))
 
 
 def test_a_mistake_at_the_start_of_a_process_is_that_of_the_command() -> None:
-    with Workers(2, Refused, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="write it"):
+    with Workers(2, refused, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="write it"):
         list(workers.results(blocked, [()]))
 
 

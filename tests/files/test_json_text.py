@@ -1,7 +1,7 @@
 """JSON that anybody may have written: each text is a value or one error, and no other module reads JSON."""
 
-import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,15 +39,19 @@ def test_a_text_that_is_no_json_is_one_error(text: str | bytes, reason: str, tmp
 
 def test_a_text_that_is_json_is_its_value(tmp_path: Path) -> None:
     found = {"a": [1, 2.5, None, True], "b": "\U0001f600\\ud800"}
-    assert (
-        json_text.parse(json.dumps(found)) == json_text.parse(json.dumps(found, ensure_ascii=False).encode()) == found
-    )
+    for text in (json.dumps(found), json.dumps(found, ensure_ascii=False).encode()):
+        assert json_text.parse(text) == found
     assert json_text.parse("\ufeff[1]") == json_text.parse(b"\xef\xbb\xbf[1]") == [1]
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(UserError, match=r"Expected a JSON object in .*list\.json, options, found a list; fetch it\."):
         json_text.read_object(tmp_path / "list.json", "options", "fetch it")
     with pytest.raises(UserError, match=r"Expected options at .*none\.json, found no file; fetch it\."):
         json_text.read_object(tmp_path / "none.json", "options", "fetch it")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    for name, reason in (("folder", "Is a directory"), ("loop", "Too many levels of symbolic links")):
+        with pytest.raises(UserError, match=rf"Expected a file that can be read at .*{name}, found: {reason}; check"):
+            storage.contents(tmp_path / name)
 
 
 SHAPE = {"name": str, "count": COUNT, "share": float, "on": bool, "any": object, "parts": [{str: (str, [COUNT])}]}
@@ -78,20 +82,9 @@ def test_a_value_of_another_shape_is_one_error(changed: dict, reason: str) -> No
             json_text.check(found, SHAPE)
 
 
-def test_a_folder_or_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "loop").symlink_to("loop")
-    for name, reason in (("folder", "Is a directory"), ("loop", "Too many levels of symbolic links")):
-        with pytest.raises(UserError, match=rf"Expected a file that can be read at .*{name}, found: {reason}; check"):
-            storage.contents(tmp_path / name)
-    with pytest.raises(FileNotFoundError):
-        storage.contents(tmp_path / "none")
-
-
 def test_every_file_of_others_is_read_here() -> None:
     found = set()
     for file in [*ROOT.glob("plmjax/**/*.py"), *ROOT.glob("tpu/**/*.py")]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.loads", "json.load", "json.JSONDecoder"):
-                found.add(file.relative_to(ROOT).as_posix())
+        if re.search(r"\bjson\.(loads?|JSONDecoder)\b", file.read_text(encoding="utf-8")):
+            found.add(file.relative_to(ROOT).as_posix())
     assert found == READERS

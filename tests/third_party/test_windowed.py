@@ -103,8 +103,3 @@ def test_the_command_line_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "v5e:2x4" in command("plan", experiment, "--topology", "v5e:2x4", "--model.vocab_size", 64)
     command("export", run, tmp_path / "words.txt", "--vectors", "text")
     assert any(line.startswith("seven ") for line in (tmp_path / "words.txt").read_text().splitlines())
-
-
-@pytest.mark.nightly
-def test_it_is_small() -> None:
-    assert len(Path(windowed.__file__).read_text().splitlines()) < 150

@@ -30,15 +30,12 @@ def test_packed_rows_of_real_text_waste_less_than_three_percent(shared_data, tmp
         assert tokens > 5000 and asked.sum() >= 0.97 * tokens and asked.mean() >= 0.97
 
 
-def test_a_text_that_just_fills_a_row_is_one_row(dataset):
-    """With the token that its last one asks for."""
+def test_a_text_that_just_fills_a_row_is_one_row_and_a_separator_may_join_documents(dataset):
+    """A row goes with the token that its last one asks for."""
     size = len(joined("train"))
     assert [rows_of(dataset, Chunks(), length).count for length in (size - 2, size - 1, size)] == [1, 1, 0]
-
-
-def test_documents_join_with_the_separator_where_there_is_no_end_token(dataset):
-    fields = all_fields(rows_of(dataset, Chunks(), vocabulary=Vocabulary(size=V, sep=4)))
-    np.testing.assert_array_equal(fields["input_ids"].ravel(), joined("train", 4)[: fields["input_ids"].size])
+    found = all_fields(rows_of(dataset, Chunks(), vocabulary=Vocabulary(size=V, sep=4)))["input_ids"].ravel()
+    np.testing.assert_array_equal(found, joined("train", 4)[: found.size])
 
 
 CUTS = [(1, 0), (7, 0), (64, 0), (1000, 0), (2, 1), (7, 3), (64, 16), (64, 63), (1000, 1), (9000, 4000)]
@@ -81,7 +78,7 @@ def test_a_stream_tells_where_documents_begin(dataset, split, overlap):
     assert starts.sum() > 0
 
 
-@pytest.mark.parametrize("layout", [ContiguousStreams(), ContiguousStreams(overlap=4)], ids=repr)
+@pytest.mark.parametrize("layout", [ContiguousStreams(), ContiguousStreams(overlap=4), Windows(overlap=4)], ids=repr)
 def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layout):
     source, size, length = DatasetSource(layout, dataset, WORDS, seed=0), 6, 16
     steps = rows_of(dataset, layout, length).count // size
@@ -100,6 +97,10 @@ def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layo
             np.concatenate([before["input_ids"], before["next_ids"][:, -1:]], axis=1)[goes_on, length - overlap :],
         )
         assert (batch["row_ids"][~goes_on] < before["row_ids"][~goes_on]).all()
+        if isinstance(layout, Windows):  # they say how much they repeat
+            assert (batch["overlap"] == overlap).all() and batch["overlap"].dtype == np.int32
+            weights = np.tile(np.arange(length) >= overlap, (goes_on.sum(), 1))
+            np.testing.assert_array_equal(batch["next_weights"][goes_on], weights)
     held_out = list(source.evaluation(phase(length, size)))
     assert held_out[0]["begins"].tolist() == (held_out[0]["row_ids"] >= 0).astype(int).tolist()
     assert len(held_out) > 1 and not any(batch["begins"].any() for batch in held_out[1:])
@@ -120,14 +121,3 @@ def test_backwards_every_text_runs_from_its_end_and_stands_behind_the_token_afte
     np.testing.assert_array_equal(fields["document_starts"].ravel()[real], after_an_end & (np.arange(real.sum()) > 0))
     if split == "validation":
         assert real.sum() == len(text) - 1 and not fields["input_ids"].ravel()[~real].any()
-
-
-def test_windows_repeat_the_end_of_the_row_before_them_and_say_how_much(dataset):
-    length, overlap = 32, 10
-    batches = DatasetSource(Windows(overlap=overlap), dataset, WORDS, seed=0).train(phase(length, 4), 0)
-    before, after = next(batches), next(batches)
-    batches.close()
-    np.testing.assert_array_equal(before["input_ids"][:, -overlap:], after["input_ids"][:, :overlap])
-    assert before["begins"].tolist() == [1] * 4 and after["begins"].tolist() == [0] * 4
-    assert (before["overlap"] == overlap).all() and before["overlap"].dtype == np.int32
-    np.testing.assert_array_equal(after["next_weights"], np.tile(np.arange(length) >= overlap, (4, 1)))

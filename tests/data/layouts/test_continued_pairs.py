@@ -66,7 +66,7 @@ def split_a_and_b(data, sentences, begin, room, probability, draws):
 
 
 def published(texts, length, layout, seed):
-    """ids and types of every row, first those that read forward."""
+    """ids, types and document starts of every row, first those that read forward."""
     rows = []
     data, sentences = joined(texts)
     for direction in range(1 + layout.both_directions):
@@ -77,7 +77,9 @@ def published(texts, length, layout, seed):
             draws, begin = CountedDraws(seed, direction, number), number * half
             a, b = split_a_and_b(data, sentences, begin + half, half - 3, layout.random_probability, draws)
             ids = [*data[begin : begin + half], *a, WORDS.sep, *b, WORDS.sep, WORDS.cls]
-            rows.append((ids, [0] * (half + len(a) + 1) + [1] * (len(b) + 1) + [2], bool(direction)))
+            types = [0] * (half + len(a) + 1) + [1] * (len(b) + 1) + [2]
+            begins = np.r_[not direction, data[:-1] == WORDS.document_end][begin : begin + half]
+            rows.append((ids, types, [*begins.tolist(), *[False] * half], bool(direction)))
             number += 1
     return rows
 
@@ -97,9 +99,10 @@ def test_is_the_published_procedure(tmp_path, count, sentences, words, length, l
     rows = rows_of(write(tmp_path, texts, [], V), layout, length, seed=9)
     fields, expected = rows.fields(np.arange(rows.count)), published(texts, length, layout, 9)
     assert rows.count == len(expected) > 5
-    for row, (ids, types, backwards) in enumerate(expected):
+    for row, (ids, types, starts, backwards) in enumerate(expected):
         assert fields["input_ids"][row].tolist() == ids, row
         assert fields["token_type_ids"][row].tolist() == types, row
+        assert fields["document_starts"][row].tolist() == starts, row
         assert fields["backwards"][row] == backwards
     promised = shapes(layout.batch(rows.count, length))
     assert shapes(fields) == {name: promised[name] for name in promised if name not in ("row_ids", "begins")}
@@ -107,11 +110,10 @@ def test_is_the_published_procedure(tmp_path, count, sentences, words, length, l
 
 
 def test_rows_continue_those_of_the_batch_before(tmp_path):
-    """In both directions, until the text ends; a document's first token is marked."""
+    """In both directions, until the text ends."""
     texts, length, half = documents(12, V, seed=3), 32, 16
     rows = rows_of(write(tmp_path, texts, [], V), ContinuedPairs(), length)
     data, _ = joined(texts)
-    begins = np.flatnonzero(np.r_[True, data[:-1] == WORDS.document_end])
     batch, key = 6, order.fold_in(0, 0)
     steps = rows.count // 2 // 3
     places, firsts = np.arange(batch), []
@@ -123,25 +125,10 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
         for place in range(3):
             first = (place * steps + step) * half
             np.testing.assert_array_equal(firsts[-1][place], data[first : first + half])
-            marked = np.flatnonzero(fields["document_starts"][place]) + first
-            np.testing.assert_array_equal(marked, begins[(begins >= first) & (begins < first + half)])
     read = np.concatenate(firsts, axis=1)  # what each place of a batch reads, as one text
     np.testing.assert_array_equal(read[3], data[::-1][: steps * half])
     assert rows.begins(steps, batch)
     np.testing.assert_array_equal(rows.train(steps, batch, places, key), rows.train(0, batch, places, key))
-
-
-def test_rows_of_both_directions_mark_the_first_tokens_of_documents_in_their_first_half(tmp_path):
-    texts, half = documents(60, V, seed=3, sentences=2, words=4), 10
-    rows = rows_of(write(tmp_path, texts, [], V), ContinuedPairs(), 2 * half)
-    found = rows.fields(np.arange(rows.count))["document_starts"]
-    data, _ = joined(texts)
-    for backwards, text in enumerate((data, data[::-1])):
-        begins = np.r_[not backwards, text[:-1] == WORDS.document_end]  # backwards the text begins with such a token
-        expected = begins[: rows.count // 2 * half].reshape(-1, half)
-        assert expected.any(axis=0).all()  # at every place of a half
-        own = found[backwards * len(expected) :][: len(expected)]
-        np.testing.assert_array_equal(own, np.pad(expected, ((0, 0), (0, half))))
 
 
 def test_held_out_rows_occur_once_and_are_the_same_for_every_seed(tmp_path):

@@ -1,8 +1,5 @@
 """Layouts know a batch's shapes without a dataset and without TensorFlow."""
 
-import subprocess
-import sys
-
 import jax.numpy as jnp
 import pytest
 
@@ -11,14 +8,13 @@ from plmjax.data.layouts import (
     Chunks,
     ContiguousStreams,
     FullSentences,
-    Layout,
     PairedStreams,
     SentenceOrder,
     SentencePairs,
     SingleSegment,
     Windows,
 )
-from tests.data.layouts.rows import rows_of, shapes
+from tests.data.layouts.rows import shapes
 
 TWO_WAY = ("input_ids", "segment_ids", "next_ids", "next_weights", "document_starts")
 ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
@@ -56,14 +52,6 @@ def test_fields_and_shapes(layout, more):
     made = layout.synthetic(4, 16, 100, seed=0)
     assert shapes(made) == shapes(batch)
     assert layout.tokens(4, 16) == (128 if isinstance(layout, PairedStreams | BidirectionalStreams) else 64)
-
-
-def test_needs_no_tensorflow():
-    """What a layout has to define it says."""
-    with pytest.raises(NotImplementedError, match="`rows`"):
-        rows_of(None, Layout())
-    program = "import sys, plmjax.data.layouts; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
 
 
 def test_a_synthetic_batch_is_full_of_tokens_that_follow_from_its_seed() -> None:

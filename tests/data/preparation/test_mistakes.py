@@ -5,13 +5,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plmjax.data import store, tokenizers
-from plmjax.data.preparation import files, output_folder, prepare, run
+from plmjax.data.preparation import files, prepare, run
 from plmjax.data.preparation.conversion import Sizes
 from plmjax.files import seals
 from tests.data.mistakes import refused
@@ -93,13 +92,6 @@ def test_a_finished_dataset_of_something_else_is_kept(prepared, tmp_path: Path) 
     assert (tmp_path / "out" / store.MANIFEST).read_bytes() == manifest
 
 
-def test_a_folder_of_others_is_left_alone(prepared, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "features.json").write_text("mine")
-    refused(prepared, "new or empty folder")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["features.json"]
-
-
 @pytest.mark.parametrize(("number", "found"), [(errno.ENOSPC, "the disk full"), (errno.EFBIG, "the size of a file")])
 def test_a_full_disk(prepared, tmp_path: Path, monkeypatch, number: int, found: str) -> None:
     def full(self, *arguments):
@@ -118,42 +110,19 @@ def test_an_error_of_a_document_reaches_the_user(prepared, tmp_path: Path, monke
     refused(lambda: prepared(inputs=["a.jsonl"], processes=2), "a.jsonl line 41 .. txet")
 
 
-@pytest.mark.parametrize(
-    "contents", ["{", "[]", '{"sources": [], "description": {}}', '{"sources": [], "description": {}, "tokenizer": 3}']
-)
-def test_a_damaged_ledger(contents: str, prepared, tmp_path: Path) -> None:
+def test_a_folder_of_others_is_left_alone_and_a_damaged_ledger_is_named(prepared, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / store.MANIFEST).write_text(contents)
-    refused(prepared, "a damaged one; remove the folder")
+    (tmp_path / "out" / "features.json").write_text("mine")
+    refused(prepared, "new or empty folder")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["features.json"]
+    (tmp_path / "out" / "features.json").unlink()
+    begun = '{"sources": [], "description": {}'
+    for contents in ("{", "[]", begun + "}", begun + ', "tokenizer": 3}'):
+        (tmp_path / "out" / store.MANIFEST).write_text(contents)
+        refused(prepared, "a damaged one; remove the folder")
 
 
 def test_a_unit_that_is_changed_while_it_is_read(tmp_path: Path) -> None:
     seals.write(tmp_path / files.WRITTEN, "text", [], {"shards": {}})
     assert files.counts(tmp_path / files.WRITTEN, "text") == {"shards": {}}
     refused(lambda: files.counts(tmp_path / files.WRITTEN, "another text"), "unit.json .. changed")
-
-
-SOURCES = [{"path": f"{number}.txt", "bytes": number, "digest": f"sha256:{number}"} for number in range(12)]
-KNOWN = {
-    "sources": SOURCES,
-    "description": {"format": "text", "clean": ["c4"]},
-    "tokenizer": SimpleNamespace(fingerprint="f00d"),
-}
-CHANGES = [
-    ({"description": KNOWN["description"] | {"split": "test"}}, "split"),
-    ({"description": {"format": "text"}}, "clean"),
-    ({"description": {"clean": ["c5"], "format": "auto"}}, "clean, another format"),
-    ({"sources": SOURCES[:11]}, "text"),
-    ({"sources": [*SOURCES, SOURCES[0]]}, "text"),
-    ({"sources": [*SOURCES[:11], SOURCES[11] | {"digest": "sha256:x"}]}, "text"),
-    ({"sources": [SOURCES[1], SOURCES[0], *SOURCES[2:]]}, "text"),
-    ({"tokenizer": SimpleNamespace(fingerprint="beef")}, "tokenizer"),
-]
-
-
-@pytest.mark.parametrize(("changes", "named"), CHANGES, ids=[f"{n} {named}" for n, (_, named) in enumerate(CHANGES)])
-def test_what_either_of_two_datasets_has_alone_is_a_difference(changes: dict[str, Any], named: str, tmp_path) -> None:
-    manifest = {"sources": SOURCES, "description": KNOWN["description"], "tokenizer": {"fingerprint": "f00d"}}
-    (tmp_path / store.MANIFEST).write_text(json.dumps(manifest))
-    refused(lambda: output_folder.is_finished(tmp_path, **KNOWN | changes), f"another {named};")
-    assert output_folder.digest(**KNOWN | changes) != output_folder.digest(**KNOWN)

@@ -28,10 +28,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[store.Dataset, store.Dataset]:
     """A dataset of about thirty pieces, and a small one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.writer, "PIECE_TOKENS", 3000)
+        patch.setattr(store.writer, "PIECE_TOKENS", 1500)
         large, small = (tmp_path_factory.mktemp(name) for name in ("large", "small"))
         return (
-            corpora.write(large, corpora.documents(300, V), corpora.documents(10, V, 1), V),
+            corpora.write(large, corpora.documents(150, V), corpora.documents(6, V, 1), V),
             corpora.write(small, corpora.documents(12, V, 2), corpora.documents(3, V, 3), V),
         )
 

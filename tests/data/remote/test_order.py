@@ -45,18 +45,27 @@ def test_a_place_depends_on_the_key_and_on_itself_alone() -> None:
     assert not np.array_equal(everything.pieces, make(key=4).places(np.arange(200)).pieces)
 
 
-def test_rows_of_a_window_have_another_order_in_every_window_and_epoch() -> None:
-    made = make(window=1, visits=np.array([20, 20]))
-    orders = made.places(np.arange(4 * 20)).numbers.reshape(4, 20) % 20  # two windows an epoch
-    assert (np.sort(orders) == np.arange(20)).all()
-    assert len({tuple(one) for one in orders.tolist()}) == 4
+def test_windows_epochs_and_lanes_have_orders_of_their_own() -> None:
+    """Pieces of a window are not read one after the other, and a place far away is found as fast as the first."""
+    one = make(window=1, visits=np.array([20, 20]))
+    orders = one.places(np.arange(4 * 20)).numbers.reshape(4, 20) % 20  # two windows an epoch
+    assert (np.sort(orders) == np.arange(20)).all() and len({tuple(numbers) for numbers in orders.tolist()}) == 4
+    wide = make(window=100)
+    first, second = wide.places(np.arange(2 * wide.rows)).pieces.reshape(2, -1)
+    assert not np.array_equal(first, second) and np.count_nonzero(np.diff(first)) > 0.7 * wide.rows
+    far = wide.places(np.array([10**15]))
+    assert far.windows[0] // wide.windows == far.numbers[0] // VISITS[far.pieces[0]] == 10**15 // wide.rows
+    lanes = LaneOrder(np.full(40, 7), 8, order.fold_in(0, 0), 32).orders
+    pieces = [np.searchsorted(one.visited, one.places(np.arange(35)).pieces).tolist() for one in lanes]
+    assert [len(one.visited) for one in lanes] == [5] * 8 and len({tuple(one) for one in pieces}) == 8
+    other = LaneOrder(np.full(40, 7), 8, order.fold_in(1, 0), 32).orders
+    assert [one.visited.tolist() for one in lanes] != [one.visited.tolist() for one in other]
 
 
-def test_a_place_far_away_is_found_as_fast_as_the_first() -> None:
-    made = make()
-    far = made.places(np.array([10**15]))
-    assert far.windows[0] // made.windows == 10**15 // made.rows
-    assert far.numbers[0] // VISITS[far.pieces[0]] == 10**15 // made.rows
+def test_pieces_without_a_row_are_in_no_lane() -> None:
+    for visits, lanes in (([5, 0, 0, 4, 0], 2), ([5, 0, 3, 4, 1], 4), ([0, 0], 1), ([], 1)):
+        made = LaneOrder(np.array(visits, np.int64), 4, order.fold_in(0, 0), 8)
+        assert (made.lanes, made.rows) == (lanes, sum(visits))
 
 
 def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
@@ -86,27 +95,3 @@ def test_lanes_divide_a_batch_and_the_pieces(window: int, batch_size: int, lanes
     for lane, one in enumerate(made.orders):
         there = one.places(np.arange(5 * batch_size // lanes))
         assert all(np.array_equal(a[found == lane], b) for a, b in zip(places, there, strict=True))
-
-
-def test_lanes_of_equal_pieces_have_as_many_of_them() -> None:
-    made = LaneOrder(np.full(40, 7), 8, order.fold_in(0, 0), 32)
-    assert [len(one.visited) for one in made.orders] == [5] * 8
-    pieces = [np.searchsorted(one.visited, one.places(np.arange(35)).pieces).tolist() for one in made.orders]
-    assert len({tuple(one) for one in pieces}) == 8  # each lane has an order of its own
-    other = LaneOrder(np.full(40, 7), 8, order.fold_in(1, 0), 32)
-    assert [one.visited.tolist() for one in made.orders] != [one.visited.tolist() for one in other.orders]
-
-
-def test_every_epoch_has_another_order_of_pieces_and_lanes_have_one_piece_each() -> None:
-    """A piece without a row is in no lane. Pieces of a window are not read one after the other."""
-    made = make(window=1)
-    epochs = [[made.pieces(epoch * 10 + window).tolist() for window in range(10)] for epoch in range(3)]
-    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    wide = make(window=100)
-    first, second = (wide.places(np.arange(wide.rows) + epoch * wide.rows).pieces for epoch in (0, 1))
-    assert not np.array_equal(first, second) and np.count_nonzero(np.diff(first)) > 0.7 * wide.rows
-    assert LaneOrder(np.array([5, 0, 0, 4, 0]), 4, order.fold_in(0, 0), 8).lanes == 2
-    assert LaneOrder(np.array([5, 0, 3, 4, 1]), 4, order.fold_in(0, 0), 8).lanes == 4
-    for visits in ([0, 0], []):  # no piece has a row, as those of an empty text
-        empty = LaneOrder(np.array(visits, np.int64), 4, order.fold_in(0, 0), 8)
-        assert (empty.lanes, empty.rows, [one.windows for one in empty.orders]) == (1, 0, [0])

@@ -58,6 +58,7 @@ def test_bytes_of_sentencepiece_names_and_ids_without_a_token(kind: str, tokens:
     assert readable(made, range(len(tokens))) == read
 
 
+@pytest.mark.nightly
 def test_masks_are_filled_with_text_that_reads(tmp_path, capsys):
     tokenizers.train("byte-bpe", 300, TEXT, tmp_path / "tokenizer")
     config = RobertaConfig(**SIZES | {"vocab_size": 300})

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 
 from plmjax.data import tokenizers
 
-PROSE = [text for file in sorted(Path("docs").glob("*.md")) for text in file.read_text().split("\n\n")]
+PROSE = [text for file in sorted(Path("docs").glob("*.md")) for text in file.read_text().split("\n\n")][:400]
 ODD = [
     "A <extra_id_0> walks <extra_id_1>in park.</s>",
     "  two  spaces ",

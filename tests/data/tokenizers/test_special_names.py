@@ -109,7 +109,7 @@ def test_names_are_read_by_request(tokenizer: Ours):
     """A name that is none of a special token, or of one that no text can give, is refused with the nearest."""
     assert not tokenizer.names_read and tokenizer.reading_names([]) is tokenizer
     special = tokenizer.vocabulary.special
-    names = dict(zip(tokenizer.tokens(special), special, strict=True))
+    names = dict(list(zip(tokenizer.tokens(special), special, strict=True))[-8:])
     for name, number in names.items():
         one = tokenizer.reading_names([name])
         assert one.names_read == {number: name} and number in one.encode(f"The {name} end")
