@@ -184,12 +184,7 @@ T5_ROW = Family(
         t5.T5Config.tiny(vocab_size=2000, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     ),
     truncated=False,
-    deviations={
-        "shared": 1.0,
-        "query": (128 * 32) ** -0.5,
-        "feed_forward/output": 512**-0.5,
-        "": 128**-0.5,
-    },
+    deviations={"shared": 1.0, "query": (128 * 32) ** -0.5, "feed_forward/output": 512**-0.5, "": 128**-0.5},
     words="shared/embedding",
     token_heads=False,
     step=experiments.t5,

@@ -47,9 +47,7 @@ BERT_ROW = Family(
         "base_cased": bert_counts(bert.BertConfig.base_cased(), 108_310_272, 108_932_934),
         "large_cased": bert_counts(bert.BertConfig.large_cased(), 333_579_264, 334_661_958),
         "base_chinese": bert_counts(
-            bert.BertConfig.base_chinese(),
-            109_482_240 - (30522 - 21128) * 768,
-            110_106_428 - (30522 - 21128) * 769,
+            bert.BertConfig.base_chinese(), 109_482_240 - (30522 - 21128) * 768, 110_106_428 - (30522 - 21128) * 769
         ),
         "tiny": bert_counts(bert.BertConfig.tiny(), 4_385_920),
         "mini": bert_counts(bert.BertConfig.mini(), 11_170_560),
@@ -112,12 +110,7 @@ ROBERTA_ROW = Family(
 
 ALBERT = albert.AlbertConfig(**SIZES, embedding_size=11, max_position_embeddings=19)
 ALBERT_TRAINED = dataclasses.replace(
-    ALBERT,
-    vocab_size=56,
-    embedding_size=10,
-    num_attention_heads=4,
-    intermediate_size=32,
-    **DROPOUT,
+    ALBERT, vocab_size=56, embedding_size=10, num_attention_heads=4, intermediate_size=32, **DROPOUT
 )
 ALBERT_GROUPED = dataclasses.replace(ALBERT, num_hidden_layers=2, num_hidden_groups=2, inner_group_num=2, **DROPOUT)
 ORDER = "sop_logits"

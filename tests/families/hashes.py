@@ -184,10 +184,7 @@ REFORMER_ROW = Family(
     counts={
         "enwik8": (ReformerConfig.enwik8(), (Count(heads.ReformerForCausalLM, 149_182_722),)),
         "enwik8_base": (ReformerConfig.enwik8_base(), (Count(heads.ReformerForCausalLM, 56_406_786),)),
-        "crime_and_punishment": (
-            ReformerConfig.crime_and_punishment(),
-            (Count(heads.ReformerForCausalLM, 2_748_224),),
-        ),
+        "crime_and_punishment": (ReformerConfig.crime_and_punishment(), (Count(heads.ReformerForCausalLM, 2_748_224),)),
     },
     initial=heads.ReformerForCausalLM(ReformerConfig.tiny(vocab_size=2000)),
     drawn=r"(kernel|embedding|axis_\d|output/table)$",

@@ -12,13 +12,7 @@ import numpy as np
 
 from plmjax.interop.adapter import Adapter
 from tests.optional import torch
-from tests.systems.comparison import (
-    Reference,
-    architecture_name,
-    attentions_in,
-    reference,
-    transformers_reference,
-)
+from tests.systems.comparison import Reference, architecture_name, attentions_in, reference, transformers_reference
 from tests.systems.modules import random_params
 
 Inputs = Mapping[str, np.ndarray]

@@ -156,8 +156,7 @@ MOBILEBERT_ROW = Family(
 # ------------------------------------------------------------------------------------------------------ IB-BERT
 
 IB_BERT = dataclasses.replace(
-    MOBILEBERT,
-    **mobilebert.TEACHER | {"hidden_dropout_prob": 0.0, "intra_bottleneck_size": 30, "num_hidden_layers": 2},
+    MOBILEBERT, **mobilebert.TEACHER | {"hidden_dropout_prob": 0.0, "intra_bottleneck_size": 30, "num_hidden_layers": 2}
 )
 IB_BERT_TRAINED = dataclasses.replace(IB_BERT, **EVEN | {"intra_bottleneck_size": 32}, intermediate_size=40, **DROPOUT)
 

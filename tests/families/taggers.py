@@ -282,9 +282,5 @@ CVT_ROW = Family(
     source=CrossViewSource,
     learning=None,  # tests/finetuning/cross_view/test_cross_view.py has it learn
     batches={"spelled": spelled_tokens},
-    views=(
-        View(earlier_in_sequence, "forward_state"),
-        View(later_in_sequence, "backward_state"),
-        View(same_sequence),
-    ),
+    views=(View(earlier_in_sequence, "forward_state"), View(later_in_sequence, "backward_state"), View(same_sequence)),
 )

@@ -10,16 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.models import glove, nnlm, word2vec
-from tests.families.family import (
-    ROWS,
-    Batch,
-    Count,
-    Family,
-    Head,
-    View,
-    earlier_in_sequence,
-    untyped_tokens,
-)
+from tests.families.family import ROWS, Batch, Count, Family, Head, View, earlier_in_sequence, untyped_tokens
 from tests.families.oracles import FormulaOracle, Inputs
 from tests.third_party import experiments
 

@@ -1,12 +1,15 @@
 """Shared by the tests of masking: rows of packed sequences, and which of their tokens an objective chose."""
 
 import dataclasses
+from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import LossInputs, Objective
 
 VOCABULARY = dataclasses.replace(Vocabulary.placeholder(1000), continuation=np.arange(1000) % 3 == 0)
 CLS, SEP, MASK = 2, 3, 4
@@ -59,3 +62,29 @@ def words_of(ids: np.ndarray) -> list[list[int]]:
             words.append([i])
         last = i
     return words
+
+
+def clean_batch(vocabulary: Vocabulary, pairs: str | None = None) -> dict[str, np.ndarray]:
+    """Texts of different lengths, the last of which only fills the batch; `pairs` names what is asked of two texts."""
+    lengths, place = np.array([18, 9, 14, 0])[:, None], np.arange(18)
+    real = place < lengths
+    ids = np.where(real, np.random.default_rng(0).integers(5, 52, real.shape), vocabulary.pad)
+    ids[:3, 0], ids[np.arange(3), lengths[:3, 0] - 1] = vocabulary.cls, vocabulary.sep
+    batch = {"input_ids": ids, "segment_ids": real, "positions": place * real, "token_type_ids": real & (place > 5)}
+    batch = {name: field.astype(np.int32) for name, field in batch.items()}
+    batch |= {"row_ids": np.array([0, 1, 2, -1], np.int32), "cls_positions": np.zeros((4, 1), np.int32)}
+    if pairs:
+        batch[f"{pairs}_labels"] = np.array([[0], [1], [1], [1]], np.int32)
+        batch[f"{pairs}_weights"] = np.array([[1], [1], [1], [0]], np.float32)
+    return batch
+
+
+def hidden_batch(objective: Objective, batch: dict, vocabulary: Vocabulary) -> dict[str, jax.Array]:
+    return jax.jit(lambda batch: objective.corrupt(batch, jax.random.key(0), vocabulary))(batch)
+
+
+def total(objective: Objective, module: nn.Module, params: Any, batch: dict) -> tuple[jax.Array, dict]:
+    """The loss of a batch and its metrics."""
+    sums = objective.sums(module, LossInputs(params), batch, jax.random.key(0), training=False)
+    weights, factors = objective.weights(batch), objective.coefficients()
+    return sum(factors.get(term, 1.0) * sums.losses[term] / weights[term] for term in weights), sums.metrics

@@ -102,25 +102,33 @@ def by_word(text: list[int]) -> list[list[int]]:
 
 ALL = Denoising(mask=0.35, insert=0.1, rotate=0.5, permute=0.8, mean_length=1.5, random_share=0.4)
 ROOM = 48
-BATCH = rows([ROOM] * 12 + [30, 7, 3, 0])
+BATCH = rows([ROOM] * 28 + [30, 7, 3, 2, 0])
 
 
-@pytest.fixture(scope="module")
-def spoilt() -> tuple[dict, list[tuple[list[int], list[int]]]]:
-    return corrupt(ALL, BATCH, seed=5)
+@pytest.mark.parametrize(
+    "replacement", ["one", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("each", "none"))]
+)
+def test_all_of_it_is_the_released_procedure(replacement):
+    """With the draws of the step: sentences, then spans, what spans of no word insert, further tokens, the turn.
 
-
-def test_all_of_it_is_the_released_procedure(spoilt):
-    """With the draws of the step: sentences, then spans, what spans of no word insert, further tokens, the turn."""
-    found = spoilt[1]
+    The decoder is asked for the clean row after the end token.
+    """
+    objective = dataclasses.replace(ALL, replacement=replacement)
+    corrupted, found = corrupt(objective, BATCH, seed=5)
     draws = jax.device_get(jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(5), len(found))))
     turned = inserts = 0
     for row, (text, source) in enumerate(found[:-1]):
-        expected, count, turn = noisy(jax.tree.map(lambda draw, row=row: draw[row], draws), text)
+        expected, count, turn = noisy(jax.tree.map(lambda draw, row=row: draw[row], draws), text, replacement)
         assert source == expected
         turned, inserts = turned + turn, inserts + count
     assert 0 < turned < len(found) and inserts > 5
     assert found[-1] == ([], [])
+    ids, real = BATCH["input_ids"], BATCH["segment_ids"] > 0
+    np.testing.assert_array_equal(corrupted["next_ids"], np.where(real, ids, PAD))
+    np.testing.assert_array_equal(corrupted["next_weights"], real)
+    shown = np.concatenate([np.full((len(ids), 1), SEP), ids[:, :-1]], axis=1)
+    np.testing.assert_array_equal(corrupted["decoder_input_ids"], np.where(real, shown, PAD))
+    np.testing.assert_array_equal(objective.targets(corrupted)[1], real & ~np.isin(ids, VOCABULARY.special))
 
 
 def drawn(key: jax.Array) -> dict[str, jax.Array]:
@@ -152,7 +160,7 @@ def drawn(key: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def noisy(draws: dict, text: list[int]) -> tuple[list[int], int, bool]:
+def noisy(draws: dict, text: list[int], replacement: str) -> tuple[list[int], int, bool]:
     """The source of a row; how many spans had no word; whether it was turned."""
     ends = np.asarray(noise.sentence_ends(np.array(text) == STOP, len(text))).sum()
     moved = math.ceil(ALL.permute * ends)
@@ -169,7 +177,7 @@ def noisy(draws: dict, text: list[int]) -> tuple[list[int], int, bool]:
     filled, empty = [length for length in lengths if length], lengths.count(0)
     indices = np.flatnonzero(starts)[np.argsort(draws["words"][: sum(starts)])][: len(filled)]
     kinds = draws["kinds"][: len(filled)]
-    source = released.hidden(source, starts, inside, indices, filled, kinds, draws["tokens"], MASK, "one")
+    source = released.hidden(source, starts, inside, indices, filled, kinds, draws["tokens"], MASK, replacement)
     source = with_noise(source, min(empty, ROOM - len(source)), *draws["empty"])
 
     source = with_noise(source, math.ceil(ALL.insert * len(source)), *draws["inserted"])
@@ -183,14 +191,13 @@ def with_noise(source: list[int], count: int, order: np.ndarray, tokens: np.ndar
     return released.inserted(source, order, tokens[:random].tolist() + [MASK] * (count - random))
 
 
-def test_the_decoder_is_asked_for_the_clean_row_after_the_end_token(spoilt):
-    corrupted, ids, real = spoilt[0], BATCH["input_ids"], BATCH["segment_ids"] > 0
-    np.testing.assert_array_equal(corrupted["next_ids"], np.where(real, ids, PAD))
-    np.testing.assert_array_equal(corrupted["next_weights"], real)
-    shown = np.concatenate([np.full((len(ids), 1), SEP), ids[:, :-1]], axis=1)
-    np.testing.assert_array_equal(corrupted["decoder_input_ids"], np.where(real, shown, PAD))
-    of_text = real & ~np.isin(ids, VOCABULARY.special)
-    np.testing.assert_array_equal(ALL.targets(corrupted)[1], of_text)
+def test_lengths_of_spans_are_those_of_a_poisson_distribution():
+    for mean in (0.5, 3.0, 3.5, 16.0):
+        shares = noise.poisson_shares(mean)
+        assert shares.sum() == pytest.approx(1) and shares @ np.arange(len(shares)) == pytest.approx(mean, rel=1e-5)
+        assert shares[0] == pytest.approx(math.exp(-mean), rel=1e-5)
+        assert shares[2] / shares[1] == pytest.approx(mean / 2)
+    assert len(noise.poisson_shares(3.5)) == 19
 
 
 def test_inserted_tokens_never_need_more_room_than_the_row_has():

@@ -12,13 +12,24 @@ from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs, Objective, apply, apply_and_collect
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.objectives.prefix_language_model import NextTokenAfterPrefix, PrefixLanguageModel
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.objectives.text_to_text.independent_noise import DroppedTokens, MaskedText, ReplacedSpans
+from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefixLanguageModel
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from plmjax.objectives.text_to_text.whole_text import Deshuffling, TextToTextLanguageModel
+from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from tests.families import STEPS
 from tests.third_party import experiments
 
@@ -88,20 +99,39 @@ def test_dropout_is_drawn_in_training_alone_and_another_key_than_that_of_samples
     assert sampled["sampling"] == drawn["sampling"] != drawn["dropout"]
 
 
-@pytest.mark.parametrize(
-    ("objective", "ids", "weights"),
-    [
-        (ElectraPretraining(), "masked_ids", "masked_weights"),
-        (MaskedLanguageModel(), "masked_ids", "masked_weights"),
-        (SequenceToSequence(), "next_ids", "next_weights"),
-        (NextToken(), "next_ids", "next_weights"),
-        (PermutationLanguageModel(), "target_ids", "target_weights"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Objective) else "",
-)
-def test_targets_are_the_tokens_that_are_asked_for(objective: Objective, ids: str, weights: str) -> None:
+ASKED = {
+    ElectraPretraining: "masked",
+    MaskedLanguageModel: "masked",
+    SequenceToSequence: "next",
+    NextToken: "next",
+    PermutationLanguageModel: "target",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), ASKED.items())
+def test_targets_are_the_tokens_that_are_asked_for(kind: type[Objective], name: str) -> None:
     """The unigram entropy is that of them."""
-    assert objective.targets({ids: "tokens", weights: "their weights"}) == ("tokens", "their weights")
+    assert kind().targets({f"{name}_ids": "tokens", f"{name}_weights": "weights"}) == ("tokens", "weights")
+
+
+OF_TOKENS = (
+    AwdLstmPretraining, BertPretraining, BidirectionalLanguageModel, HierarchicalSoftmax, NextToken,
+    TextToTextLanguageModel, TextToTextPrefixLanguageModel,
+)  # fmt: skip
+OF_NONE = (
+    Denoising, Deshuffling, DroppedTokens, MaskedText, NegativeSampling, ReplacedSpans, SpanCorruption,
+    WeightedLeastSquares,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*OF_TOKENS, *OF_NONE])
+def test_the_exponential_of_a_loss_is_a_perplexity_where_it_is_that_of_tokens(kind: type[Objective]) -> None:
+    assert kind.perplexity == (kind in OF_TOKENS)
+
+
+def test_a_language_model_names_the_objective_of_the_next_token() -> None:
+    assert NextToken().language_model_task() == NextToken()
+    assert PrefixLanguageModel().language_model_task() == NextTokenAfterPrefix()
 
 
 ROW = ("input_ids", "segment_ids", "positions")

@@ -173,7 +173,7 @@ def is_boxed(leaf: Any) -> bool:
     return hasattr(leaf, "value")
 
 
-@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("forget", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_memory_holds_the_first_halves_of_the_rows_before(forget: bool) -> None:
     """And nothing from before a document that begins in them, where the run says so."""
     objective = PermutationLanguageModel(memory_length=24, documents="apart" if forget else "joined")
@@ -239,6 +239,7 @@ def test_a_document_that_begins_sees_no_memory() -> None:
     assert all(nats[False, row] == nats[True, row] for row in range(2, 4))
 
 
+@pytest.mark.nightly
 def test_without_a_memory_nothing_is_carried() -> None:
     objective = PermutationLanguageModel(memory_length=0)
     assert objective.initial_carry(MODEL, 4, LENGTH) == ()

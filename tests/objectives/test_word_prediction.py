@@ -1,4 +1,4 @@
-"""Word prediction: batches of one against a transcription of word2vec.c, windows, and how far a row moves."""
+"""Word prediction: batches of one against a transcription of word2vec.c, windows, draws, and how far a row moves."""
 
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -31,13 +32,18 @@ SOURCES = ConstantSources(VOCABULARY, COUNTS, lambda: [], lambda path, init: Non
 LENGTH = 8
 
 
-def constants(objective: WordPrediction) -> dict[str, np.ndarray]:
-    return nn.meta.unbox(objective.constants(None, SOURCES))
+KEY = jax.random.key(0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def corrupted(objective: WordPrediction, batch, tables, key: jax.Array) -> dict[str, jax.Array]:
-    return objective.corrupt(batch, key, VOCABULARY, tables)
+def constants(objective: WordPrediction, sources: ConstantSources = SOURCES) -> dict[str, np.ndarray]:
+    return nn.meta.unbox(objective.constants(None, sources))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def corrupted(
+    objective: WordPrediction, batch, tables, key: jax.Array, vocabulary: Vocabulary = VOCABULARY
+) -> dict[str, jax.Array]:
+    return objective.corrupt(batch, key, vocabulary, tables)
 
 
 def batch_of(ids) -> dict[str, np.ndarray]:
@@ -68,6 +74,11 @@ class OneOfTree(OnePrediction, HierarchicalSoftmax):
         return [(row, int(turn > 0)) for row, turn in zip(seen["paths"][0, 0, place], turns, strict=True) if turn]
 
 
+def further(objective: WordPrediction) -> ParameterSet:
+    """Of the nightly tests: the two by day have each architecture and each way to score."""
+    return pytest.param(objective, marks=pytest.mark.nightly)
+
+
 def word2vec_c(syn0, syn1, context, asked, rate, mean) -> None:
     """One prediction of word2vec.c, in float64, from the words of a context, of which skip-gram has one.
 
@@ -87,12 +98,12 @@ def word2vec_c(syn0, syn1, context, asked, rate, mean) -> None:
     "objective",
     [
         OneSampled(window=3, shared=5),
-        OneSampled(architecture=ContinuousBagOfWords(), window=3, shared=5),
-        OneSampled(architecture=ContinuousBagOfWords(mean=False), window=3, shared=5),
-        OneOfTree(window=3, longest_path=12),
         OneOfTree(architecture=ContinuousBagOfWords(), window=3, longest_path=12),
+        further(OneSampled(architecture=ContinuousBagOfWords(), window=3, shared=5)),
+        further(OneSampled(architecture=ContinuousBagOfWords(mean=False), window=3, shared=5)),
+        further(OneOfTree(window=3, longest_path=12)),
     ],
-    ids=["sampling", "sampling-cbow", "sampling-sum", "tree", "tree-cbow"],
+    ids=["sampling", "tree-cbow", "sampling-cbow", "sampling-sum", "tree"],
 )
 def test_batches_of_one_prediction_are_the_sequential_rule(objective):
     """The rule is that of the authors' code, over 20 steps of the compiled train step with a falling rate."""
@@ -223,3 +234,52 @@ def test_words_that_occur_often_enough_to_the_number_are_learned():
     assert (NegativeSampling(window=17).stretch, NegativeSampling(window=15).stretch) == (17, 16)
     kept = NegativeSampling(threshold=0.0).kept(np.array([0.0, 9, 1]))
     assert kept.tolist() == [0, 1, 1] and kept.dtype == np.float32
+
+
+@pytest.mark.parametrize(("power", "negatives"), [(0.75, 5), (0.5, 3)])
+def test_words_are_drawn_and_left_out_by_their_counts(power, negatives):
+    counts = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000])
+    vocabulary = Vocabulary.placeholder(10)
+    objective, total = NegativeSampling(shared=200, power=power, negatives=negatives), counts[6:].sum()
+    tables = constants(objective, dataclasses.replace(SOURCES, vocabulary=vocabulary, token_counts=counts))
+    ratio = 1e-3 / (counts[6:] / total)
+    np.testing.assert_allclose(tables["kept"], [*[0] * 6, *np.minimum(1, np.sqrt(ratio) + ratio)], rtol=1e-6)
+    batch = corrupted(objective, batch_of(np.full((200, 2), 9)), tables, KEY, vocabulary)
+    drawn = np.bincount(np.asarray(batch["noise_ids"]).ravel(), minlength=10) / 40_000
+    noise = counts[6:] ** power / np.sum(counts[6:] ** power)
+    np.testing.assert_allclose(drawn, [*[0] * 6, *noise], atol=0.01)
+    # The score that loses least of a word whose neighbours are not known: the slope of its expected loss is 0.
+    seen = counts[6:] * tables["kept"][6:] / np.sum(counts[6:] * tables["kept"][6:])
+    scores = np.float64(tables["unigram_scores"][6:])
+    np.testing.assert_allclose(seen / (1 + np.exp(scores)), negatives * noise / (1 + np.exp(-scores)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["sg", "cbow"])
+def test_shared_draws_count_as_the_negatives_of_every_prediction(architecture):
+    """And one that is the predicted word is passed over for this prediction alone."""
+    objective = NegativeSampling(architecture=architecture, window=2, shared=50)
+    ids = np.random.default_rng(0).integers(5, 25, (3, LENGTH))
+    counts = np.where(np.arange(VOCABULARY.size) < 25, COUNTS, 0)
+    tables = constants(objective, dataclasses.replace(SOURCES, token_counts=counts))
+    batch = jax.device_get(corrupted(objective, batch_of(ids), tables, KEY))
+    predictions = np.asarray(architecture.predictions(batch["pairs"]))
+    assert float(objective.weights(batch)["negative_sampling"]) == predictions.sum() > 0
+    passed_over = 0
+    for b in range(3):
+        for h, of_h in enumerate(predictions[b, 0]):
+            predicted = np.flatnonzero(of_h) if predictions.ndim == 4 else [h] * int(of_h)
+            for k, noise in enumerate(np.asarray(batch["noise_ids"])[b, 0]):
+                told_from = sum(batch["input_ids"][b, 0, s] != noise for s in predicted)
+                passed_over += len(predicted) - told_from
+                assert float(batch["noise_weights"][b, 0, h, k]) == pytest.approx(told_from * 5 / 50)
+    assert passed_over > 0
+
+
+@pytest.mark.parametrize(("architecture", "mean"), [(SkipGram(), 6), (ContinuousBagOfWords(), 1)], ids=["sg", "cbow"])
+def test_train_flops_are_those_of_the_predictions_inside_a_text_and_of_their_negatives(architecture, mean):
+    """A window of 1 to 5 words to either side holds 6 on the mean; each is a product with the word and 5 negatives."""
+    objective, ids = NegativeSampling(architecture=architecture, threshold=0.0), np.full((3, 4000), 7)
+    assert objective.train_flops(Word2VecConfig(vector_size=7), batch_of(ids)) == 6 * ids.size * mean * (1 + 5) * 7
+    batch = corrupted(objective, batch_of(ids), constants(objective), KEY)
+    predictions = float(objective.weights(batch)["negative_sampling"]) / ids.size
+    assert predictions == pytest.approx(mean, rel=0.02)  # four standard errors of windows of 2 to 10 words

@@ -186,9 +186,7 @@ def transformers_reference(
         )
         pairs = zip(named.items(), found, strict=True)
         return converted(
-            adapter,
-            [(name, torch.zeros_like(one) if of_it is None else of_it) for (name, one), of_it in pairs],
-            module,
+            adapter, [(name, torch.zeros_like(one) if of_it is None else of_it) for (name, one), of_it in pairs], module
         )
 
     return Reference(converted(adapter, model.named_parameters(), module), batch, outputs, weights, gradient)

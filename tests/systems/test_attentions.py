@@ -48,9 +48,7 @@ CASES = {
     for name, family in FAMILIES.items()
     for module in (family.checkpoints if family.adapter else [*(head.module for head in family.heads), *family.bodies])
     if not type(module).__module__.startswith("tests.")
-} | {
-    "bart-BartForTranslation": (TRANSLATION, functools.partial(local_batch, FAMILIES["bart"])),
-}
+} | {"bart-BartForTranslation": (TRANSLATION, functools.partial(local_batch, FAMILIES["bart"]))}
 """Name -> (module, inputs of it): every class of every system, and what has no row."""
 BODIES = {name: f"{name}-{type(family.bodies[0]).__name__}" for name, family in FAMILIES.items()}
 DAY = {*BODIES.values(), "cove-CoveForTranslation", "bert-TokenClassification", "bart-QuestionAnswering"}
