@@ -38,9 +38,8 @@ def test_every_name_in_transformers_is_known_or_refused_without_another_name() -
 
     for name in ACT2CLS:
         if name not in ACTIVATIONS:
-            with pytest.raises(
-                UserError, match=f"Expected an activation of gelu_new, .*found '{name}'; take one"
-            ) as error:
+            said = f"Expected an activation of gelu_new, .*found '{name}'; take one"
+            with pytest.raises(UserError, match=said) as error:
                 BertConfig(hidden_act=name)
             assert "did you mean" not in str(error.value)
     known = dict.fromkeys(ACTIVATIONS)

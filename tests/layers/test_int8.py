@@ -99,7 +99,10 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("system", SMALL)
+# The three have the same layers: pytest -m nightly tests/layers/test_int8.py
+@pytest.mark.parametrize(
+    "system", ["albert", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2"))]
+)
 def test_models_have_scales_for_the_kernels_of_their_layers(system: str) -> None:
     config, layers = SMALL[system]
     ids = jnp.asarray(DRAWS.integers(0, 60, size=(2, 12)))

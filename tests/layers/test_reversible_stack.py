@@ -76,7 +76,7 @@ def gradients(model: Model, rngs: Any = None) -> Any:
     return jax.jit(jax.grad(score, argnums=(0, 1), has_aux=True))(params, X)
 
 
-@pytest.mark.parametrize("rngs", [None, RNGS], ids=["certain", "random"])
+@pytest.mark.parametrize("rngs", [pytest.param(None, marks=pytest.mark.nightly), RNGS], ids=["certain", "random"])
 def test_gradients_are_those_of_plain_autodiff(rngs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout and draws, which are the same again in the backward pass; each block has its own."""
     model = Model(0.0 if rngs is None else 0.3)
@@ -112,7 +112,7 @@ def test_what_a_function_keeps_is_given_back() -> None:
     "execution",
     [
         pytest.param(Execution(unroll=3), id="unrolled", marks=pytest.mark.nightly),
-        pytest.param(Execution(remat="full"), id="full remat"),
+        pytest.param(Execution(remat="full"), id="full remat", marks=pytest.mark.nightly),
         pytest.param(Execution(remat="dots", unroll=2), id="remat of dots and unrolled", marks=pytest.mark.nightly),
     ],
 )

@@ -1,17 +1,14 @@
 """Rows of tokens: their shapes and lengths, positions, what they see, and a cache with the tokens before."""
 
-from types import SimpleNamespace
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.mask_terms import Window
 from plmjax.errors import UserError
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.rows import read_rows, read_source
-from plmjax.layers.tokens import check_token_inputs, first_of_each, last_tokens
+from plmjax.layers.tokens import first_of_each, last_tokens
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.encoder_decoder import LedConfig
 
@@ -89,28 +86,6 @@ def test_the_mask_and_the_segments_of_a_call_are_returned_as_they_were_given() -
     assert source.positions.tolist() == [[0, 1, 2]] * 2
     with pytest.raises(ValueError, match="rows of one sequence with a cache, found segment_ids"):
         read_rows(CONFIG, IDS, None, None, segments, None, after_three())
-
-
-def test_a_config_with_windows_has_them_with_a_cache_as_without_one() -> None:
-    config = SimpleNamespace(windows=(Window(1, 0),), longest=8, longest_target=8, field_names={}, option=str)
-    assert visible(read_rows(config, IDS, None, None, None, None, None), 3, 3)[0] == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
-    behind = read_rows(config, IDS[:, :2], None, None, None, None, after_three())
-    assert visible(behind, 2, 5)[0] == [[0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
-
-
-def test_a_row_has_at_most_the_positions_of_the_model() -> None:
-    row = jnp.zeros((2, 5), jnp.int32)
-    check_token_inputs(5, "--model.n_positions", row, None, row)
-    check_token_inputs(None, "", row)
-    with pytest.raises(UserError, match=r"at most 4 tokens, .* found 5; shorten the rows or set --model\.n_positions"):
-        check_token_inputs(4, "--model.n_positions", row)
-
-
-def test_all_inputs_have_one_shape() -> None:
-    row = jnp.zeros((2, 5), jnp.int32)
-    for others in ((row, row[:, :4]), (row[0], row[0])):
-        with pytest.raises(ValueError, match=r"all have the shape \[B T\]"):
-            check_token_inputs(5, "", *others)
 
 
 def test_the_last_token_of_a_row_is_real_on_whichever_side_the_padding_is() -> None:

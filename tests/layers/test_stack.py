@@ -67,6 +67,10 @@ def caches(length: int = LENGTH) -> KeyValues:
 X = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, FEATURES)), jnp.float32)
 KINDS = ("own", "shared", "pieces")
 """Parameters of its own for each layer, one layer shared by all, and parameters that are gathered one layer ahead."""
+every_kind = pytest.mark.parametrize("kind", KINDS)
+one_by_day = pytest.mark.parametrize(
+    "kind", ["shared", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("own", "pieces"))]
+)
 
 
 def turned(piece: jax.Array) -> jax.Array:
@@ -100,7 +104,7 @@ def by_hand(kind: str, params: Any) -> tuple[jax.Array, list[Any]]:
     return x, jax.tree.map(lambda *lanes: jnp.stack(lanes), *outputs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_lanes_are_those_of_a_loop_over_single_layers(kind: str) -> None:
     params = params_of(kind)
     found, expected = jax.jit(lambda: (Model(kind).apply(params, X, caches(), 0), by_hand(kind, params)))()
@@ -108,7 +112,7 @@ def test_lanes_are_those_of_a_loop_over_single_layers(kind: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_execution_changes_nothing(kind: str) -> None:
     """Outputs, lanes and gradients, with dropout."""
 
@@ -124,7 +128,7 @@ def test_execution_changes_nothing(kind: str) -> None:
         chex.assert_trees_all_close(run(params, execution), looped, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_every_layer_draws_dropout_of_its_own(kind: str) -> None:
     """A dropped element is not added."""
     rngs = {"dropout": jax.random.key(0)}
@@ -172,7 +176,11 @@ def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("execution", [Execution(), Execution(remat="full", unroll=2)], ids=["looped", "remat"])
+@pytest.mark.parametrize(
+    "execution",
+    [pytest.param(Execution(), marks=pytest.mark.nightly), Execution(remat="full", unroll=2)],
+    ids=["looped", "remat"],
+)
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_every_layer_draws_from_any_random_collection(kind: str, execution: Execution) -> None:
     def draws(seed: int) -> np.ndarray:
@@ -185,7 +193,7 @@ def test_every_layer_draws_from_any_random_collection(kind: str, execution: Exec
     assert not np.array_equal(found, draws(1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@one_by_day
 def test_a_stack_decodes_with_the_caches_of_its_layers(kind: str) -> None:
     params = params_of(kind)
     expected, outputs = Model(kind).apply(params, X, caches(), 0)

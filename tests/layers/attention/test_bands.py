@@ -48,9 +48,13 @@ def value_and_gradients(backend: Any, mask_terms: MaskTerms) -> Any:
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(inputs, content_parameters(HEADS, SIZE), values)
 
 
-@pytest.mark.parametrize(
-    ("kind", "attention"), [*((kind, "dense") for kind in VISIBLE), ("packed behind a prefix", "blockwise")]
-)
+CASES = [
+    *(pytest.param(kind, "dense", marks=() if "packed" in kind else pytest.mark.nightly) for kind in VISIBLE),
+    pytest.param("both sides, behind what a memory has dropped", "blockwise"),
+]
+
+
+@pytest.mark.parametrize(("kind", "attention"), CASES)
 def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, monkeypatch) -> None:
     """With a memory, padding, segments, a prefix, and terms of queries and keys; gradients of all of them."""
     expected = value_and_gradients(dense, VISIBLE[kind])
@@ -60,19 +64,12 @@ def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, 
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "mask_terms",
-    [
-        MaskTerms((Causal(),)),
-        MaskTerms((Window(np.int32(3), np.int32(0)),)),
-        MaskTerms((Window(3, 0),), jnp.int32(2)),
-        MaskTerms((Window(20, 0),)),
-    ],
-    ids=["no window", "a window of arrays", "a cache of unknown length", "a window as long as the row"],
-)
-def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(mask_terms: MaskTerms, monkeypatch) -> None:
+def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(monkeypatch) -> None:
+    """No window, or one of arrays, a cache of unknown length, and a window as long as the row."""
     monkeypatch.setattr(bands, "LEAST", 4)
-    assert bands.Bands.of(mask_terms, 16, 16) is None
+    whole = [MaskTerms((one,)) for one in (Causal(), Window(np.int32(3), np.int32(0)), Window(20, 0))]
+    for mask_terms in (*whole, MaskTerms((Window(3, 0),), jnp.int32(2))):
+        assert bands.Bands.of(mask_terms, 16, 16) is None
     assert bands.Bands.of(MaskTerms((Window(3, 0),), 2), 16, 16).width == 8
 
 

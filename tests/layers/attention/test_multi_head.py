@@ -103,23 +103,28 @@ def plain(
     query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, terms: Any, rate: float, draw: Any
 ) -> jax.Array:
     """softmax(Q K^T + terms) V as its formula says, left to automatic differentiation."""
-    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key)
-    hidden = mask_terms.bias(QUERIES, KEYS)
+    scores, queries, keys = jnp.einsum("BTNH,BSNH->BNTS", query, key), query.shape[1], key.shape[1]
+    hidden = mask_terms.bias(queries, keys)
     scores = scores if hidden is None else scores + hidden
     for term in terms:
-        scores = scores + term.scores(query, key, mask_terms.query_positions(QUERIES), jnp.arange(KEYS))
+        scores = scores + term.scores(query, key, mask_terms.query_positions(queries), jnp.arange(keys))
     # A chip's generator draws the mask with the queries last, unless there are terms or many keys for each query.
-    few = KEYS < backends.MANY_KEYS * QUERIES
+    few = keys < backends.MANY_KEYS * queries
     transposed = few and not terms and draw is not None and jax.random.key_impl(draw) == "rbg"
     weights = dropped(jax.nn.softmax(scores), rate, draw, axes=SCORES, transposed=transposed)
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 
 
-@pytest.mark.parametrize(
-    ("rate", "generator", "many"),
-    [(0.0, "threefry2x32", 4), (0.3, "threefry2x32", 4), (0.3, "rbg", 4), (0.3, "rbg", 1)],
-)
-@pytest.mark.parametrize("kind", VISIBLE)
+WITHOUT_DROPOUT, *WITH_DROPOUT = (0.0, "threefry2x32", 4), (0.3, "threefry2x32", 4), (0.3, "rbg", 4), (0.3, "rbg", 1)
+# Dropout does not depend on what is seen: pytest -m nightly tests/layers/attention
+BACKWARD = [pytest.param(kind, *WITHOUT_DROPOUT) for kind in VISIBLE] + [
+    pytest.param(kind, *way, marks=() if kind == "causal window in padded memory" else pytest.mark.nightly)
+    for way in WITH_DROPOUT
+    for kind in VISIBLE
+]
+
+
+@pytest.mark.parametrize(("kind", "rate", "generator", "many"), BACKWARD)
 def test_the_backward_pass_is_that_of_the_formula(
     kind: str, rate: float, generator: str, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,8 +139,10 @@ def test_the_backward_pass_is_that_of_the_formula(
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
-@pytest.mark.parametrize("kind", ["array", "array for each key"])
+@pytest.mark.parametrize(
+    ("kind", "generator"),
+    [("array", "rbg"), pytest.param("array", "threefry2x32", marks=pytest.mark.nightly), ("array for each key", "rbg")],
+)
 def test_an_array_learns_as_in_the_formula(kind: str, generator: str) -> None:
     inputs = arrays()
 
@@ -182,15 +189,12 @@ def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monk
     np.testing.assert_allclose(jnp.vdot(gradient, same), loss, rtol=1e-5)
 
 
+V5E = "TPU v5 lite"
+
+
 @pytest.mark.parametrize(
     ("kind", "size", "groups"),
-    [
-        ("TPU v5 lite", 2**26, 1),
-        ("TPU v5 lite", 2**26 - 2, 4),
-        ("TPU v5 lite", 2**25, 4),
-        ("TPU v3", 2**25, 1),
-        ("TPU v2", 2**25, 1),
-    ],
+    [(V5E, 2**26, 1), (V5E, 2**26 - 2, 4), (V5E, 2**25, 4), ("TPU v3", 2**25, 1), ("TPU v2", 2**25, 1)],
 )
 def test_scores_stay_where_the_vector_memory_is_large_enough(
     kind: str, size: int, groups: int, monkeypatch: pytest.MonkeyPatch
@@ -247,17 +251,7 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
 
         return max(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(closed)))
 
-    assert kept(dense) <= rows.size < 2 * length**2 <= kept(plain_of(length))
-
-
-def plain_of(length: int) -> Any:
-    """`plain` for rows of another length."""
-
-    def backend(query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, *_: Any) -> jax.Array:
-        scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + mask_terms.bias(length, length)
-        return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores), value)
-
-    return backend
+    assert kept(dense) <= rows.size < 2 * length**2 <= kept(plain)
 
 
 def test_several_problems_at_once() -> None:
@@ -271,7 +265,12 @@ def test_several_problems_at_once() -> None:
     np.testing.assert_allclose(both[1], one, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", VISIBLE)
+OF_ALL = ("causal window in padded memory", "segments", "prefix", "causal, an offset for each row")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in OF_ALL else pytest.mark.nightly) for kind in VISIBLE]
+)
 def test_blockwise_equals_dense(kind: str) -> None:
     """Values and gradients, blocks that divide neither length, rows without a visible key included."""
     mask_terms, _ = VISIBLE[kind]
@@ -371,12 +370,8 @@ def test_head_size_scale_and_biases_are_free_and_keys_may_come_from_elsewhere() 
     source = jnp.asarray(np.random.default_rng(2).normal(size=(ROWS, KEYS, 9)), jnp.float32)
     params = nn.meta.unbox(module.init(jax.random.key(0), x, source, deterministic=True))
     kernels = {name: part["kernel"] for name, part in params["params"].items()}
-    assert {name: kernel.shape for name, kernel in kernels.items()} == {
-        "query": (6, 2, 5),
-        "key": (9, 2, 5),
-        "value": (9, 2, 5),
-        "output": (2, 5, 6),
-    }
+    shapes = {"query": (6, 2, 5), "key": (9, 2, 5), "value": (9, 2, 5), "output": (2, 5, 6)}
+    assert {name: kernel.shape for name, kernel in kernels.items()} == shapes
     assert all(set(part) == {"kernel"} for part in params["params"].values())
     query, key, value = (
         jnp.einsum("BTD,DNH->BTNH", tokens, kernels[name])

@@ -1,14 +1,13 @@
 """The shift against its formula, in which each vector of a distance is looked up, in float64."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
+from _pytest.mark import ParameterSet
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.bias_terms import BiasTerm
@@ -22,6 +21,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
 from plmjax.plan.collectives import collectives
 from plmjax.plan.hlo import Program
+from tests.products import equations
 
 ROWS, QUERIES, MEMORY, HEADS, SIZE = 4, 7, 5, 4, 3
 KEYS = MEMORY + QUERIES
@@ -54,6 +54,11 @@ CASES = {
     "one query": Case(queries=1, keys=MEMORY + 1),
     "a cache with room": Case(queries=3, keys=KEYS, memory=MEMORY),
 }
+
+
+def by_day(*names: str) -> list[ParameterSet]:
+    """All cases; the others are of the nightly tests."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.nightly) for name in CASES]
 
 
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
@@ -114,14 +119,22 @@ def test_the_shift_is_a_lookup_of_distances(name: str) -> None:
     agrees(name, dense)
 
 
-@pytest.mark.parametrize("name", CASES)
+# Blocks have the distances of whole rows: pytest -m nightly tests/layers/attention
+@pytest.mark.parametrize("name", by_day("causal, a memory that is empty in part", "both sides, a table for each row"))
 def test_blocks_have_their_own_distances(name: str) -> None:
     """Blocks that divide neither the queries nor the keys."""
     agrees(name, functools.partial(blockwise, block=3))
 
 
-@pytest.mark.parametrize("attention", ["dense", "blockwise"])
-@pytest.mark.parametrize("name", ["a window", "a window on both sides"])
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        ("a window", "blockwise"),
+        ("a window on both sides", "dense"),
+        pytest.param("a window", "dense", marks=pytest.mark.nightly),
+        pytest.param("a window on both sides", "blockwise", marks=pytest.mark.nightly),
+    ],
+)
 def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bands, "LEAST", 2)
     case = CASES[name]
@@ -135,14 +148,6 @@ def test_a_few_heads_at_a_time_get_their_vectors(name: str, monkeypatch: pytest.
     agrees(name, dense)
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Those of a program and of the programs inside."""
-    for each in jaxpr.eqns:
-        yield each
-        for inner in jaxprs_in_params(each.params):
-            yield from equations(inner)
-
-
 def term_of(later: bool) -> BiasTerm:
     table = jnp.ones((1, len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
     return PositionalScores(jnp.ones((HEADS, SIZE)), table, QUERIES)
@@ -153,7 +158,8 @@ def test_nothing_is_looked_up_and_one_product_makes_all_scores(later: bool) -> N
     """And without later keys it has a number for each query and key, besides the additional column."""
     query, key = jnp.ones((ROWS, QUERIES, HEADS, SIZE)), jnp.ones((ROWS, KEYS, HEADS, SIZE))
     places = np.arange(QUERIES), np.arange(KEYS)
-    found = list(equations(jax.make_jaxpr(lambda term: term.scores(query, key, *places))(term_of(later)).jaxpr))
+    traced = jax.make_jaxpr(lambda term: term.scores(query, key, *places))(term_of(later))
+    found = [equation for _, equation in equations(traced.jaxpr)]
     assert not {"gather", "dynamic_slice", "scatter"} & {each.primitive.name for each in found}
     products = [each.outvars[0].aval.shape for each in found if each.primitive.name == "dot_general"]
     columns = KEYS + 1 + (QUERIES - 1 if later else 0)
@@ -196,11 +202,6 @@ def test_a_compiled_step_looks_nothing_up_and_holds_one_array_of_scores_more() -
     taken = [one.memory_analysis().temp_size_in_bytes for one in (plain, relative)]
     scores = 4 * rows * heads * length * (length + 1)
     assert 0 < taken[1] - taken[0] < 1.5 * scores  # the product before its change of shape, and vectors
-
-
-def test_distances_begin_with_the_farthest() -> None:
-    assert distances(2, 5, 3, later=False).tolist() == [4, 3, 2, 1, 0]
-    assert distances(2, 5, 3, later=True).tolist() == [4, 3, 2, 1, 0, -1]
 
 
 def test_sinusoids_are_sines_then_cosines() -> None:

@@ -1,18 +1,25 @@
-"""What both kinds of recurrent layers share: their dtypes, the tokens that they read, and where a text begins."""
+"""What both kinds of recurrent layers share: dtypes, states from part to part and from device to device."""
 
 import collections
+from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
+from plmjax.layers.recurrent import gru, lstm
 from plmjax.layers.recurrent.gru import Gru
-from plmjax.layers.recurrent.lstm import Lstm
-from plmjax.layers.recurrent.masks import recurrent_masks
+from plmjax.layers.recurrent.lstm import Lstm, LstmState
+from plmjax.parallel import sharding
 from tests.products import equations
 
+BATCH, LENGTH, HIDDEN = 4, 5, 6
+X = np.random.default_rng(0).normal(size=(BATCH, LENGTH, 3)).astype(np.float32)
+WEIGHTS = np.random.default_rng(1).normal(size=(BATCH, LENGTH, HIDDEN)).astype(np.float32)
 INIT = nn.initializers.normal(0.5)
 BIASED = {"bias_init": INIT, "recurrent_bias": True, "projected": 3, "cell_clip": 3.0, "projection_clip": 3.0}
 COMPUTED = ("add", "sub", "mul", "div", "neg", "tanh", "logistic", "exp", "integer_pow", "reduce_sum")
@@ -39,25 +46,76 @@ def test_cells_and_their_gradients_are_computed_in_float32(name: str) -> None:
     assert narrow == {"add": biases, "reduce_sum": 2 * biases}
 
 
-SEGMENTS = np.array([[1, 1, 2, 2, 0], [0, 1, 1, 1, 2]])
+every_kind = pytest.mark.parametrize("kind", [Gru, Lstm])
 
 
-def test_without_masks_a_row_is_one_text_without_padding():
-    assert recurrent_masks(None, None) == {"visible": None, "starts": None}
+@every_kind
+def test_two_halves_with_the_state_between_them_are_the_whole(kind: type[nn.Module]) -> None:
+    """And states stay float32 where products are bfloat16."""
+    layer = kind(HIDDEN, INIT)
+    params = nn.meta.unbox(layer.init(jax.random.key(0), X))
+
+    @jax.jit
+    def read(params: Any) -> Any:
+        first, state = layer.apply(params, X[:, :2])
+        second, state = layer.apply(params, X[:, 2:], state)
+        halves = jnp.concatenate([first, second], axis=1), state
+        return layer.apply(params, X), halves, kind(HIDDEN, INIT, dtype=jnp.bfloat16).apply(params, X)
+
+    whole, halves, (narrow, state) = read(params)
+    chex.assert_trees_all_close(halves, whole, atol=1e-6)
+    assert narrow.dtype == jnp.bfloat16 and {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype("float32")}
+    np.testing.assert_allclose(narrow.astype(np.float32), whole[0], atol=0.03)
 
 
-def test_padding_is_what_either_mask_says():
-    attention_mask = np.array([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
-    found = recurrent_masks(attention_mask, SEGMENTS)["visible"]
-    np.testing.assert_array_equal(found, [[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]])
-    alone = recurrent_masks(attention_mask, None)
-    np.testing.assert_array_equal(alone["visible"], attention_mask > 0)
-    assert alone["starts"] is None
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.nightly), True])
+@every_kind
+def test_no_state_and_no_gradient_passes_from_document_to_document(kind: type[nn.Module], reverse: bool) -> None:
+    layer, starts = kind(HIDDEN, INIT, reverse=reverse), np.zeros((BATCH, LENGTH), bool)
+    starts[:, [0, 3]] = True
+    params = nn.meta.unbox(layer.init(jax.random.key(0), X))
+
+    def together(params: Any, x: jax.Array) -> Any:
+        y, last = layer.apply(params, x, starts=starts)
+        return jnp.sum(WEIGHTS * y), (y, last)
+
+    def apart(params: Any, x: jax.Array) -> Any:
+        (a, begun), (b, last) = (layer.apply(params, part) for part in (x[:, :3], x[:, 3:]))
+        y = jnp.concatenate([a, b], axis=1)
+        return jnp.sum(WEIGHTS * y), (y, begun if reverse else last)
+
+    found, expected = (jax.jit(jax.grad(it, argnums=(0, 1), has_aux=True))(params, X) for it in (together, apart))
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_text_begins_where_its_segment_or_its_type_changes():
-    found = recurrent_masks(None, SEGMENTS)["starts"]
-    np.testing.assert_array_equal(found, [[1, 0, 1, 0, 1], [1, 1, 0, 0, 1]])
-    types = np.array([[0, 1, 1, 1, 1], [0, 0, 0, 1, 1]])
-    found = recurrent_masks(None, SEGMENTS, types)["starts"]
-    np.testing.assert_array_equal(found, [[1, 1, 1, 0, 1], [1, 1, 0, 1, 1]])
+def gru_loss(kernel: jax.Array) -> jax.Array:
+    return jnp.sum(gru.recurrence(jnp.zeros((2, 3, 3, 7)), kernel, jnp.zeros(7), jnp.zeros((2, 7)))[0])
+
+
+def lstm_loss(kernel: jax.Array) -> jax.Array:
+    return jnp.sum(lstm.recurrence(jnp.zeros((2, 3, 4, 7)), kernel, LstmState.zeros(2, 7))[0])
+
+
+@pytest.mark.parametrize(("loss", "gates"), [(gru_loss, 3), (lstm_loss, 4)])
+def test_the_backward_pass_makes_no_product_of_the_kernels_size_at_every_token(loss: Any, gates: int) -> None:
+    kernel = jnp.zeros((7, gates, 7))
+    traced = jax.make_jaxpr(jax.grad(loss))(kernel)
+    scans = [equation for equation in traced.jaxpr.eqns if equation.primitive.name == "scan"]
+    made = [[v.aval.shape for e in scan.params["jaxpr"].eqns for v in e.outvars] for scan in scans]
+    assert len(made) == 2 and all((7, 2) in shapes for shapes in made)
+    assert max(np.prod(shape) for shapes in made for shape in shapes) < kernel.size
+
+
+@pytest.mark.parametrize("layer", [Gru(HIDDEN, INIT), Lstm(HIDDEN, INIT, projected=4)], ids=["gru", "lstm"])
+def test_eight_devices_give_what_one_gives(layer: nn.Module) -> None:
+    boxed = layer.init(jax.random.key(0), X)
+    params = nn.meta.unbox(boxed)
+
+    def gradients(params: Any, x: jax.Array) -> Any:
+        return jax.value_and_grad(lambda params: jnp.sum(jnp.square(layer.apply(params, x)[0])))(params)
+
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    places = sharding.boxed(boxed, mesh), sharding.batch(X, mesh)
+    assert tuple(places[0]["params"]["recurrent_kernel"].spec) == ("fsdp", None, "tensor")
+    found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
+    chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)

@@ -9,12 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from jax.sharding import Mesh
 
-from plmjax.layers.recurrent.gru import BidirectionalGru, Gru, recurrence
+from plmjax.layers.recurrent.gru import Gru, recurrence
 from plmjax.layers.recurrent.scan_over_time import ends
-from plmjax.parallel import sharding
 from tests.optional import torch
 
 BATCH, LENGTH, INPUTS, HIDDEN = 4, 5, 3, 6
@@ -68,66 +65,6 @@ def test_equals_torch_in_both_directions_on_padded_rows() -> None:
     chex.assert_trees_all_close(found, (y.detach().numpy(), last.detach().numpy()), rtol=1e-5, atol=1e-5)
     wanted = read(layer, lambda tensor: tensor.grad), x.grad.numpy(), first.grad.numpy()
     chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def params() -> Any:
-    return nn.meta.unbox(BidirectionalGru(HIDDEN, INIT, INIT).init(jax.random.key(0), X))
-
-
-@pytest.mark.nightly
-def test_no_state_and_no_gradient_passes_from_document_to_document(params: Any) -> None:
-    """And two halves with the state between them are the whole."""
-    layer, starts = BidirectionalGru(HIDDEN, INIT, INIT), np.zeros((BATCH, LENGTH), bool)
-    starts[:, [0, 3]] = True
-    weights = drawn(BATCH, LENGTH, 2 * HIDDEN)
-
-    def together(params: Any, x: jax.Array) -> Any:
-        y, (last, begun) = layer.apply(params, x, starts=starts)
-        return jnp.sum(weights * y), (y, last, begun)
-
-    def apart(params: Any, x: jax.Array) -> Any:
-        (a, (_, begun)), (b, (last, _)) = (layer.apply(params, part) for part in (x[:, :3], x[:, 3:]))
-        y = jnp.concatenate([a, b], axis=1)
-        return jnp.sum(weights * y), (y, last, begun)
-
-    found, expected = (jax.jit(jax.grad(it, argnums=(0, 1), has_aux=True))(params, X) for it in (together, apart))
-    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
-    one, own = Gru(HIDDEN, INIT, INIT), {"params": params["params"]["forward"]}
-    whole, last = one.apply(own, X)
-    first, state = one.apply(own, X[:, :2])
-    second, state = one.apply(own, X[:, 2:], state)
-    chex.assert_trees_all_close((jnp.concatenate([first, second], axis=1), state), (whole, last), atol=1e-6)
-
-
-def test_states_stay_float32_where_products_are_bfloat16(params: Any) -> None:
-    own = {"params": params["params"]["forward"]}
-    found, state = Gru(HIDDEN, INIT, INIT, dtype=jnp.bfloat16).apply(own, X)
-    assert (found.dtype, state.dtype) == (jnp.bfloat16, jnp.float32)
-    np.testing.assert_allclose(found.astype(np.float32), Gru(HIDDEN, INIT, INIT).apply(own, X)[0], atol=0.03)
-
-
-def test_the_backward_pass_makes_no_product_of_the_kernels_size_at_every_token() -> None:
-    kernel, gates, zeros = jnp.zeros((7, 3, 7)), jnp.zeros((2, 3, 3, 7)), jnp.zeros((2, 7))
-    gradient = jax.grad(lambda kernel: jnp.sum(recurrence(gates, kernel, zeros[0], zeros)[0]))
-    scans = [equation for equation in jax.make_jaxpr(gradient)(kernel).jaxpr.eqns if equation.primitive.name == "scan"]
-    made = [[v.aval.shape for e in scan.params["jaxpr"].eqns for v in e.outvars] for scan in scans]
-    assert len(made) == 2 and all((7, 2) in shapes for shapes in made)
-    assert max(np.prod(shape) for shapes in made for shape in shapes) < kernel.size
-
-
-def test_eight_devices_give_what_one_gives() -> None:
-    layer = Gru(HIDDEN, INIT)
-    boxed = layer.init(jax.random.key(0), X)
-    params = nn.meta.unbox(boxed)
-
-    def gradients(params: Any, x: jax.Array) -> Any:
-        return jax.value_and_grad(lambda params: jnp.sum(jnp.square(layer.apply(params, x)[0])))(params)
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    places = sharding.boxed(boxed, mesh), sharding.batch(X, mesh)
-    found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
-    chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)
 
 
 def test_a_direction_starts_anew_at_its_own_end_of_a_document() -> None:

@@ -9,10 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from plmjax.layers.recurrent.lstm import BidirectionalLstm, Lstm, LstmState, recurrence
-from plmjax.parallel import sharding
 from tests.optional import torch
 
 BATCH, LENGTH, INPUTS, HIDDEN = 4, 5, 3, 6
@@ -166,57 +164,3 @@ def test_clips_starts_and_forget_bias_are_those_of_the_formula_and_so_are_their_
     clipped = [np.mean(np.abs(part) == largest) for part, largest in ((found[1].cell, 0.3), (found[0], 0.2))]
     assert starts[VISIBLE].any() and starts[~VISIBLE].any() and all(0.05 < share < 0.95 for share in clipped)
     chex.assert_trees_all_close((gradients, found), results(formula), rtol=1e-5, atol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def params() -> Any:
-    return nn.meta.unbox(Lstm(HIDDEN, INIT).init(jax.random.key(0), X))
-
-
-def test_two_halves_with_the_state_between_them_are_the_whole(params: Any) -> None:
-    layer = Lstm(HIDDEN, INIT)
-    whole, last = layer.apply(params, X)
-    first, state = layer.apply(params, X[:, :2])
-    second, state = layer.apply(params, X[:, 2:], state)
-    chex.assert_trees_all_close((jnp.concatenate([first, second], axis=1), state), (whole, last), atol=1e-6)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_no_state_passes_from_document_to_document(params: Any, reverse: bool) -> None:
-    layer, starts = Lstm(HIDDEN, INIT, reverse=reverse), np.zeros((BATCH, LENGTH), bool)
-    starts[:, [0, 3]] = True
-    together, last = layer.apply(params, X, starts=starts)
-    parts = [layer.apply(params, part) for part in (X[:, :3], X[:, 3:])]
-    np.testing.assert_allclose(together, jnp.concatenate([part[0] for part in parts], axis=1), atol=1e-6)
-    chex.assert_trees_all_close(last, parts[0 if reverse else 1][1], atol=1e-6)
-
-
-def test_cells_and_states_stay_float32_where_products_are_bfloat16(params: Any) -> None:
-    found, state = Lstm(HIDDEN, INIT, dtype=jnp.bfloat16).apply(params, X)
-    assert (found.dtype, state.cell.dtype, state.output.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
-    np.testing.assert_allclose(found.astype(np.float32), Lstm(HIDDEN, INIT).apply(params, X)[0], atol=0.03)
-
-
-def test_the_backward_pass_makes_no_product_of_the_kernels_size_at_every_token() -> None:
-    kernel, gates = jnp.zeros((7, 4, 7)), jnp.zeros((2, 3, 4, 7))
-    gradient = jax.grad(lambda kernel: jnp.sum(recurrence(gates, kernel, LstmState.zeros(2, 7))[0]))
-    scans = [equation for equation in jax.make_jaxpr(gradient)(kernel).jaxpr.eqns if equation.primitive.name == "scan"]
-    made = [[v.aval.shape for e in scan.params["jaxpr"].eqns for v in e.outvars] for scan in scans]
-    assert len(made) == 2 and all((7, 2) in shapes for shapes in made)
-    assert max(np.prod(shape) for shapes in made for shape in shapes) < kernel.size
-
-
-def test_eight_devices_give_what_one_gives() -> None:
-    layer = Lstm(HIDDEN, INIT, projected=4)
-    boxed = layer.init(jax.random.key(0), X)
-    params = nn.meta.unbox(boxed)
-
-    def gradients(params: Any, x: jax.Array) -> Any:
-        return jax.value_and_grad(lambda params: jnp.sum(jnp.square(layer.apply(params, x)[0])))(params)
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    places = sharding.boxed(boxed, mesh), sharding.batch(X, mesh)
-    kernel = places[0]["params"]["recurrent_kernel"]
-    assert tuple(kernel.spec) == ("fsdp", None, "tensor")
-    found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
-    chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)

@@ -42,7 +42,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("system", CONFIGS)
+@pytest.mark.parametrize(
+    "system", [pytest.param(name, marks=() if name == "roberta" else pytest.mark.nightly) for name in CONFIGS]
+)
 def test_an_id_without_a_row_is_named(system):
     module = CONFIGS[system].module(Purpose.ENCODING, Execution())
     params = jax.tree.map(
