@@ -14,7 +14,6 @@ from plmjax.layers.attention.backends import BACKENDS
 from plmjax.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanForCausalLM, SoftSpan, WithinSpan
 from tests.families.memories import SPAN
 from tests.optional import torch
-from tests.products import step_flops
 from tests.systems.modules import random_params, recorded_draws
 
 IDS = np.random.default_rng(0).integers(0, SPAN.vocab_size, (2, 12))
@@ -62,14 +61,6 @@ def test_no_gradient_passes_into_the_memory() -> None:
 
     assert not np.any(jax.jit(jax.grad(score))(hidden))
     assert float(score(hidden)) != float(score(memory.hidden))
-
-
-@pytest.mark.parametrize("changes", [{}, {"computed_span": 7}, {"persistent_size": 5}], ids=str)
-def test_flops_are_those_of_the_products(changes: dict) -> None:
-    config = dataclasses.replace(SPAN, **changes)
-    tokens = {"input_ids": jnp.zeros((2, 11), jnp.int32)}
-    found = step_flops(AdaptiveSpanForCausalLM(config), lambda outputs: outputs.logits, **tokens)
-    assert found == config.train_flops(2, 11, 11)
 
 
 def test_the_span_begins_behind_the_persistent_keys() -> None:

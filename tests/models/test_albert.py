@@ -127,11 +127,3 @@ def test_lamb_gives_the_shared_parameters_one_trust_ratio() -> None:
     ratio = jnp.linalg.norm(kernel) / jnp.linalg.norm(plain)
     assert abs(ratio - 1) > 0.1
     np.testing.assert_allclose(update(Lamb), ratio * plain, rtol=1e-5)
-
-
-def test_train_flops() -> None:
-    """6 (E D + L (4 D^2 + 2 D F + 2 T D)) a token, 6 (D E + E V) a prediction: as much as BERT but for both ends."""
-    assert AlbertConfig.base().train_flops(1, 512, 20) == pytest.approx(290.7e9, rel=1e-3)
-    assert AlbertConfig.xxlarge().train_flops(2, 512, 20) == pytest.approx(2 * 7578.5e9, rel=1e-3)
-    thrice = AlbertConfig.base(num_hidden_groups=2, inner_group_num=3)
-    assert thrice.layers_flops(2, 128) == 3 * AlbertConfig.base().layers_flops(2, 128)

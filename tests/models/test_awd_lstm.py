@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.layers.dropout import Dropout, drawn_rate
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
@@ -22,7 +20,6 @@ from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
 from tests.optional import torch
-from tests.products import step_flops
 from tests.systems.modules import random_params
 
 BATCH, LENGTH = 3, 7
@@ -225,10 +222,3 @@ def test_padding_passes_the_states_on_and_documents_begin_anew() -> None:
     chex.assert_trees_all_close(padded.states, whole.states, atol=1e-6)
     starts = np.tile(np.arange(LENGTH) == 4, (BATCH, 1))
     np.testing.assert_allclose(apply(ids, starts=starts).logits[:, 4:], apply(ids[:, 4:]).logits, atol=1e-5)
-
-
-def test_train_flops_are_those_of_the_products() -> None:
-    inputs = {"input_ids": np.zeros((3, 13), np.int32)}
-    module = CONFIG.module(Purpose.PRETRAINING, Execution())
-    assert TASK.train_flops(CONFIG, inputs) == step_flops(module, lambda outputs: outputs.scores.logits(), **inputs)
-    assert CONFIG.train_flops(3, 13, 0) == step_flops(CONFIG.module(Purpose.ENCODING, Execution()), **inputs)

@@ -10,8 +10,6 @@ from plmjax.errors import UserError
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
-from plmjax.models.cove.biattentive_classification import BiattentiveConfig
-from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -23,8 +21,6 @@ from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
-from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
 
 LONGFORMER = {"max_position_embeddings": 66, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
@@ -136,23 +132,3 @@ def test_the_last_of_the_clusters_has_a_feature() -> None:
     assert TransformerXlConfig.tiny(**sizes, d_embed=16)
     with pytest.raises(UserError, match="Expected an embedding size of 16 at least"):
         TransformerXlConfig.tiny(**sizes, d_embed=15)
-
-
-LANGUAGE_MODEL = ElmoConfig.tiny(projection_dim=6, max_characters_per_token=24)
-WIDTHS = {
-    "a CVT": (CvtConfig(word_dim=7, first_size=5, second_size=3), 7, 16),
-    "a tagger": (TaggerConfig(word_dim=7, hidden_size=5), None, 10),
-    "an ELMo tagger": (
-        ElmoTaggerConfig(hidden_size=5, max_characters_per_token=24, language_model=LANGUAGE_MODEL),
-        None,
-        22,
-    ),
-    "a biattentive network": (BiattentiveConfig(CoveConfig(vocab_size=9, vector_size=6), hidden_size=5), 6, 10),
-}
-
-
-@pytest.mark.parametrize("name", WIDTHS)
-def test_widths_of_embeddings_and_heads(name: str) -> None:
-    """Both directions of a layer count, and those of a language model beside it."""
-    config, token_width, width = WIDTHS[name]
-    assert config.width == width and token_width in (None, config.token_width)

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,14 +10,9 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig, BertForMaskedLM
-from plmjax.models.distilbert import (
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    DistilBertForQuestionAnswering,
-)
+from plmjax.models.distilbert import DistilBertForMaskedLM, DistilBertForQuestionAnswering
 from tests.families.family import padded_untyped_tokens
 from tests.families.students import DISTILBERT
-from tests.products import step_flops
 from tests.systems.modules import dropped, outputs, random_params
 
 INPUTS = padded_untyped_tokens(DISTILBERT)
@@ -55,10 +49,3 @@ def test_the_head_for_answers_has_dropout_before_it() -> None:
     assert np.abs(plain.start_logits - random.start_logits).max() > 0.01
     without = DistilBertForQuestionAnswering(DISTILBERT)
     np.testing.assert_allclose(dropped(without, params, INPUTS).start_logits, plain.start_logits, rtol=1e-5, atol=1e-5)
-
-
-def test_train_flops_are_those_of_the_products() -> None:
-    module, positions = DistilBertForMaskedLM(DISTILBERT), jnp.zeros((2, 5), jnp.int32)
-    found = step_flops(module, input_ids=jnp.zeros((2, 13), jnp.int32), masked_positions=positions)
-    assert DISTILBERT.train_flops(2, 13, 5) == found
-    assert DistilBertConfig.base().layers_flops(1, 128) == BertConfig.base().layers_flops(1, 128) / 2

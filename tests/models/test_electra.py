@@ -64,14 +64,3 @@ def test_the_head_of_the_generator_alone_has_always_the_exact_gelu() -> None:
     module = ElectraForPreTraining(dataclasses.replace(ELECTRA, hidden_act="relu")).bind({})
     heads = module.masked_language_model.config, module.replaced_token_detection.config, module.generator.config
     assert [config.hidden_act for config in heads] == ["gelu", "relu", "relu"]
-
-
-def test_train_flops() -> None:
-    """FLOPs of the products, one by one: a token's through 12 layers, a prediction's through the generator's head."""
-    base, rows, length, predictions = ElectraConfig.base(), 2, 128, 19
-    discriminator = 12 * (4 * 768**2 + 2 * 768 * 3072 + 2 * 128 * 768)
-    assert base.train_flops(rows, length, 0) == 6 * rows * length * discriminator
-    generator = 12 * (4 * 256**2 + 2 * 256 * 1024 + 2 * 128 * 256) + 768 * 256
-    head = 256 * 768 + 768 * 30522
-    expected = 6 * rows * (length * generator + predictions * head)
-    assert base.train_flops(rows, length, predictions) == expected == base.generator.train_flops(rows, length, 19)

@@ -10,14 +10,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel, LanguageModel
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS
-from tests.products import step_flops
 from tests.systems.modules import random_params
 
 PLAIN = dataclasses.replace(ELMO, **WITHOUT_HIGHWAYS)
@@ -100,10 +98,3 @@ def test_products_in_bfloat16_keep_parameters_and_states_in_float32() -> None:
     assert {leaf.dtype for leaf in jax.tree.leaves(found.states)} == {jnp.dtype(jnp.float32)}
     difference = np.abs(found.last_hidden_state.astype(jnp.float32) - expected.last_hidden_state)
     assert 0 < difference.mean() < 0.02 * np.abs(expected.last_hidden_state).mean() + 0.002
-
-
-@pytest.mark.parametrize("config", [ELMO, PLAIN], ids=["small", "plain"])
-def test_the_flops_of_the_layers_are_those_of_their_products(config: ElmoConfig) -> None:
-    """tests/objectives/test_bidirectional_language_model.py has those of pretraining."""
-    found = step_flops(config.module(Purpose.ENCODING, Execution()), characters=np.zeros((2, 7, 9), np.int32))
-    assert config.train_flops(2, 7, 0) == found

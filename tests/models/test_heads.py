@@ -155,7 +155,12 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
+BY_DAY = ("bert", "gpt", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.nightly) for name in MODULES]
+)
 def test_rows_are_the_choices_of_one_question(name: str) -> None:
     module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name])
     params = random_params(module)

@@ -10,15 +10,13 @@ import pytest
 from plmjax.interop.mobilebert import ADAPTER
 from plmjax.models.mobilebert import (
     MobileBertConfig,
-    MobileBertForMaskedLM,
     MobileBertForPreTraining,
     MobileBertModel,
     NoNorm,
     with_neighbors,
 )
 from tests.families.family import padded_tokens
-from tests.families.students import IB_BERT, MOBILEBERT, TINY
-from tests.products import step_flops
+from tests.families.students import MOBILEBERT
 from tests.systems.comparison import assert_equals_transformers, reference, transformers_reference
 from tests.systems.modules import boxed_shapes, outputs, random_params
 
@@ -78,13 +76,6 @@ def test_a_model_without_activation_has_no_pooler() -> None:
     module = MobileBertModel(dataclasses.replace(MOBILEBERT, classifier_activation=False))
     found = outputs(module, random_params(module), WHOLE)
     np.testing.assert_array_equal(found.pooler_output, found.last_hidden_state[:, 0])
-
-
-@pytest.mark.parametrize("config", [MOBILEBERT, dataclasses.replace(MOBILEBERT, **TINY), IB_BERT])
-def test_train_flops_are_those_of_the_products(config: MobileBertConfig) -> None:
-    module, positions = MobileBertForMaskedLM(config), jnp.zeros((2, 5), jnp.int32)
-    found = step_flops(module, input_ids=jnp.zeros((2, 13), jnp.int32), masked_positions=positions)
-    assert config.train_flops(2, 13, 5) == found
 
 
 def test_a_mask_within_packed_sequences_parts_their_words() -> None:

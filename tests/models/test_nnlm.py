@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import io
 from pathlib import Path
-from typing import Any
 
 import flax.traverse_util
 import jax
@@ -14,12 +13,10 @@ import pytest
 from plmjax import experiment
 from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.interop.word_vectors import read
-from plmjax.models.nnlm import Nnlm, NnlmCache, NnlmConfig
+from plmjax.models.nnlm import Nnlm, NnlmCache
 from plmjax.training import loop, metrics
-from tests.families.word_vectors import BOTH_LAYERS, NNLM, NNLM_ROW
-from tests.products import step_flops
+from tests.families.word_vectors import BOTH_LAYERS, NNLM
 from tests.systems.modules import boxed_shapes, outputs, random_params
 
 WITH_BOTH = dataclasses.replace(NNLM, **BOTH_LAYERS)
@@ -112,14 +109,6 @@ def test_perplexity_neighbours_and_vectors_by_the_commands(run: Path, tmp_path: 
     np.testing.assert_array_equal(read(tmp_path / "vectors.txt").vectors, read(run).vectors)
 
 
-@pytest.mark.parametrize("changes", [{}, *NNLM_ROW.switches], ids=str)
-def test_train_flops_are_those_of_the_products(changes: dict[str, Any]) -> None:
-    config = dataclasses.replace(NNLM, **changes)
-    module, ids = config.module(Purpose.PRETRAINING, Execution()), np.zeros((3, 13), np.int32)
-    found = step_flops(module, lambda outputs: outputs.scores.logits(), input_ids=ids)
-    assert config.train_flops(3, 13, 13) == found
-
-
 def test_a_cache_holds_the_last_words_and_what_is_no_word() -> None:
     cache = NNLM.empty_cache(1, 5, Execution())
     assert cache.words.shape == cache.mask.shape == (1, NNLM.order - 1) and not cache.mask.any()
@@ -128,11 +117,3 @@ def test_a_cache_holds_the_last_words_and_what_is_no_word() -> None:
     longer = cache.append(np.array([[4, 5]]), np.array([[1, 0]]))
     assert longer.words.tolist() == [[7, 8, 9, 4, 5]] and longer.mask.tolist() == [[0, 1, 1, 1, 0]]
     assert longer.last(3).words.tolist() == [[9, 4, 5]] and longer.last(3).mask.tolist() == [[1, 1, 0]]
-
-
-def test_the_smallest_models_read_one_word_or_have_no_hidden_layer() -> None:
-    bigram = NnlmConfig(order=2, vector_size=7, hidden_size=11)
-    assert (bigram.context, bigram.features) == (7, 11)
-    direct = NnlmConfig(order=4, vector_size=7, hidden_size=0, direct_connections=True)
-    assert (direct.context, direct.features) == (21, 21)
-    assert dataclasses.replace(direct, hidden_size=11).features == 32

@@ -47,35 +47,6 @@ def close(found: jax.Array, expected: jax.Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.nightly
-def test_a_cache_changes_nothing(params: dict) -> None:
-    """One source for all tokens, and one token at a time, of rows padded on the left by different numbers."""
-    sides = lambda side: (BATCH[f"{side}input_ids"], BATCH[f"{side}attention_mask"])  # noqa: E731
-    ids, mask = sides("decoder_")[0], sides("decoder_")[1][:, ::-1]
-    targets = {"decoder_input_ids": ids, "decoder_attention_mask": mask}
-    expected = outputs(
-        MODULE, params, {"input_ids": BATCH["input_ids"], "attention_mask": BATCH["attention_mask"]} | targets
-    ).logits
-    source = jax.jit(lambda: MODULE.apply({"params": params}, *sides(""), method="encode"))()
-    assert source.key_values.keys.shape == (2, 2, 24, 3, 5)
-
-    @jax.jit
-    def read(params: dict, ids: jax.Array, mask: jax.Array, cache: object) -> tuple:
-        found = MODULE.apply({"params": params}, ids, source, mask, cache, method="decode")
-        return found.logits, found.cache
-
-    cache = CONFIG.empty_cache(2, 12, Execution())
-    assert len(cache.keys) == CONFIG.num_decoder_layers
-    found, cache = read(params, ids[:, :4], mask[:, :4], cache)
-    parts = [found]
-    for place in range(4, 9):
-        found, cache = read(params, ids[:, place : place + 1], mask[:, place : place + 1], cache)
-        parts.append(found)
-    assert int(cache.length) == 9
-    real = mask[..., None]
-    close(np.concatenate(parts, 1) * real, expected * real)
-
-
 def test_blocks_of_scores_have_the_same_distances(params: dict) -> None:
     blocks = MODULE.clone(execution=Execution(attention="blockwise"))
     close(outputs(blocks, params, BATCH).logits, outputs(MODULE, params, BATCH).logits)

@@ -4,16 +4,11 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.encoder_decoder import by_source
-from plmjax.models.families.encoder_decoder import both_sides as both_fields
 from plmjax.models.transformer import DecoderLayer, EncoderLayer, TransformerConfig, TransformerForConditionalGeneration
-from tests.families.encoder_decoders import MARIAN, TRANSFORMER
+from tests.families.encoder_decoders import TRANSFORMER
 from tests.families.family import both_sides
 from tests.systems.modules import outputs, random_params
 
@@ -90,36 +85,6 @@ def real_lengths(row: int) -> dict[str, int]:
     return {side: int(BATCH[f"{side}attention_mask"][row].sum()) for side in ("", "decoder_")}
 
 
-@pytest.mark.nightly
-def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> None:
-    """Also of prompts of unequal length, filled up on the left, and of rows in another order."""
-    module, config = TransformerForConditionalGeneration(MARIAN), MARIAN
-    params = random_params(module)
-    read = jax.jit(lambda *inputs: module.apply({"params": params}, *inputs, method="encode"))
-    write = jax.jit(lambda *inputs: module.apply({"params": params}, *inputs, method="decode"))
-    expected = outputs(module, params, BATCH).logits
-    source = read(BATCH["input_ids"], BATCH["attention_mask"])
-    whole = write(BATCH["decoder_input_ids"], source, BATCH["decoder_attention_mask"]).logits
-    real = BATCH["decoder_attention_mask"][..., None] == 1
-    np.testing.assert_allclose(np.where(real, whole, 0), np.where(real, expected, 0), rtol=1e-5, atol=1e-5)
-
-    # Row 0 has a prompt of four tokens, row 1 of two.
-    ids = np.array([BATCH["decoder_input_ids"][0, :4], [9, 9, *BATCH["decoder_input_ids"][1, :2]]])
-    mask = np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
-    source, cache = read(BATCH["input_ids"][:2], BATCH["attention_mask"][:2]), config.empty_cache(2, 7, Execution())
-    found = write(ids, source, mask, cache)
-    np.testing.assert_allclose(found.logits[:, -1], expected[np.arange(2), [3, 1]], rtol=1e-5, atol=1e-5)
-    swapped = jnp.array([1, 0])
-    source = read(BATCH["input_ids"][swapped], BATCH["attention_mask"][swapped])
-    cache = found.cache.take_rows(swapped)
-    for step in range(3):
-        next_ids = np.array([[BATCH["decoder_input_ids"][1, 2 + step]], [BATCH["decoder_input_ids"][0, 4 + step]]])
-        found = write(next_ids, source, np.ones((2, 1), np.int32), cache)
-        cache = found.cache
-        wanted = expected[[1, 0], [2 + step, 4 + step]]
-        np.testing.assert_allclose(found.logits[:, 0], wanted, rtol=1e-5, atol=1e-5)
-
-
 UNLIKE = TransformerConfig(
     vocab_size=31,
     d_model=24,
@@ -163,12 +128,3 @@ def test_what_changes_both_sides_changes_both() -> None:
     deeper, dry = UNLIKE.with_depth(6), UNLIKE.with_dropout(0.0)
     assert (deeper.encoder_layers, deeper.decoder_layers, deeper.depth) == (6, 6, 6) and UNLIKE.depth == 2
     assert (dry.dropout, dry.attention_dropout, dry.activation_dropout) == (0, 0, 0.5)
-    assert both_fields(layers=5, heads=3) == {
-        "encoder_layers": 5, "decoder_layers": 5, "encoder_attention_heads": 3, "decoder_attention_heads": 3,
-    }  # fmt: skip
-
-
-def test_texts_of_one_source_are_queries_of_one_row() -> None:
-    rows = jnp.arange(6.0 * 2).reshape(6, 2, 1)
-    source = KeyValues(jnp.zeros((2, 5, 1, 1)), jnp.zeros((2, 5, 1, 1)))
-    assert by_source(rows, source)[..., 0].tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]

@@ -114,7 +114,12 @@ FILES = {
 
 
 @pytest.mark.parametrize(
-    ("task", "frozen"), [("experiment", True), ("snli", False), ("choices", False), ("parts_of_speech", True)]
+    ("task", "frozen"),
+    [
+        ("snli", False),
+        *(pytest.param(*one, marks=pytest.mark.nightly) for one in (("experiment", True), ("choices", False))),
+        ("parts_of_speech", True),
+    ],
 )
 def test_every_kind_of_task_is_learned_frozen_or_trained(task, frozen, origin, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])

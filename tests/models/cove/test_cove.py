@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.layers.recurrent.lstm import LstmState
 from plmjax.models.cove.cove import CoveForTranslation, DecoderState, DecoderStep, EncodedSource, MtLstm
 from tests.families.recurrent import COVE
-from tests.products import step_flops
 from tests.systems.modules import dropped, outputs, random_params
 
 SIZE, LENGTHS, TARGET_LENGTHS = COVE.width, [7, 4, 1], [5, 6, 2]
@@ -39,7 +37,6 @@ def params() -> Any:
     return jax.tree.map(lambda leaf: 3 * leaf, random_params(CoveForTranslation(COVE)))
 
 
-@pytest.mark.nightly
 def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
     """Padding between two words, and behind them, changes neither the cells nor the vector that is fed back."""
     module = CoveForTranslation(COVE)
@@ -117,21 +114,6 @@ def test_dropout_falls_on_both_sides(params: Any) -> None:
     assert 0.2 < gone.mean() < 0.8 and 0.2 < spoken.mean() < 0.8 and (spoken[0] != spoken[1]).any()
 
 
-def test_a_word_that_is_not_read_changes_nothing_of_the_decoders_state(params: Any) -> None:
-    """Neither the cells nor what is fed to the next step."""
-    random = np.random.default_rng(0)
-    word, fed, *states = (random.normal(size=(2, size)).astype(np.float32) for size in (6, *[SIZE] * 5))
-    cells = tuple(LstmState(*states[i : i + 2]) for i in (0, 2))
-    source = EncodedSource(random.normal(size=(2, 3, SIZE)).astype(np.float32), np.ones((2, 3), bool), ())
-    before, visible = DecoderState(cells, fed), np.array([True, False])
-    step = DecoderStep(COVE, Execution())
-    read = jax.jit(lambda params: step.apply({"params": params}, before, word, visible, source, True)[0])
-    after = read(params["decoder"]["step"])
-    for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
-        np.testing.assert_array_equal(one[1], other[1])
-        assert np.abs(one[0] - other[0]).max() > 1e-3
-
-
 def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
     """A number of the word, or of what was spoken before, is kept by two draws: no gradient comes to the others."""
     config, rows = dataclasses.replace(COVE.with_dropout(0.5), num_layers=1), 200
@@ -151,19 +133,6 @@ def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
     for found in gradients:
         assert np.mean(found == 0) == pytest.approx(0.75, abs=0.06)
     assert np.mean(spoken == 0) == pytest.approx(0.5, abs=0.06)
-
-
-@pytest.mark.parametrize("attention", ["general", "dot"])
-def test_train_flops_are_those_of_the_products(attention: str) -> None:
-    config = dataclasses.replace(COVE, attention=attention, num_layers=2)
-    sides = {"input_ids": np.zeros((3, 17), np.int32), "decoder_input_ids": np.zeros((3, 13), np.int32)}
-    found = step_flops(
-        config.module(Purpose.PRETRAINING, Execution()), lambda outputs: outputs.scores.logits(), **sides
-    )
-    assert config.train_flops(3, 17, 13) == found
-    assert config.train_flops(3, 17, 0) == step_flops(
-        config.module(Purpose.ENCODING, Execution()), input_ids=sides["input_ids"]
-    )
 
 
 def test_a_target_goes_on_from_its_state_beside_others_of_the_same_source(params: Any) -> None:

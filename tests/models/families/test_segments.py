@@ -1,6 +1,5 @@
 """The memory of text that is read in segments: the last tokens, of which document each is, and rows of a beam."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,23 +8,6 @@ from plmjax.models.families.segments import KeyValueMemory, Memory, segment_docu
 
 DOCUMENTS = jnp.array([[0, 1, 1], [2, 2, 3]])
 HIDDEN = jnp.arange(12.0).reshape(2, 2, 3, 1)  # layers, rows, tokens, features
-
-
-def test_a_memory_keeps_the_last_tokens_of_each_row_and_layer() -> None:
-    memory = Memory(HIDDEN, DOCUMENTS)
-    new = jnp.arange(100.0, 108.0).reshape(2, 2, 2, 1)
-    after = memory.after(new, jnp.array([[1, 2], [3, 0]]))
-    assert after.hidden[..., 0].tolist() == [[[2, 100, 101], [5, 102, 103]], [[8, 104, 105], [11, 106, 107]]]
-    assert after.documents.tolist() == [[1, 1, 2], [3, 3, 0]]
-    empty = Memory(HIDDEN[:, :, :0], DOCUMENTS[:, :0]).after(new, jnp.array([[1, 2], [3, 0]]))
-    assert empty.hidden.shape == (2, 2, 0, 1) and empty.documents.shape == (2, 0)
-    assert not jax.grad(lambda new: jnp.sum(memory.after(new, DOCUMENTS[:, :2]).hidden))(new).any()
-
-
-def test_keys_and_values_are_remembered_with_the_documents_of_the_last_tokens() -> None:
-    given = KeyValues(jnp.ones((2, 2, 1, 1, 3)), jnp.zeros((2, 2, 1, 1, 3)))
-    after = KeyValueMemory(given, DOCUMENTS).after(given, jnp.array([[1], [4]]))
-    assert after.key_values is given and after.documents.tolist() == [[1, 1, 1], [2, 3, 4]]
 
 
 def test_other_rows_have_their_states_and_their_documents() -> None:

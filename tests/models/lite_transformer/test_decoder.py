@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig, LiteTransformerForCausalLM
+from plmjax.models.lite_transformer.decoder import LiteTransformerForCausalLM
 from tests.families.encoder_decoders import LITE_DECODER
-from tests.products import step_flops
 from tests.systems.modules import dropped, outputs, random_params
 
 MODULE = LiteTransformerForCausalLM(LITE_DECODER)
@@ -53,6 +52,8 @@ def test_a_row_reads_as_far_as_it_is_long() -> None:
     assert np.abs(changed.last_hidden_state - first)[:, -1].max() > 1e-4
 
 
+# Each has its rate (tests/systems/test_traces.py): pytest -m nightly tests/models/lite_transformer
+@pytest.mark.nightly
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout", "convolution_dropout"])
 def test_each_dropout_changes_the_output(rate: str) -> None:
     sizes = {"decoder_layers": 1, "decoder_kernel_sizes": (4,)}
@@ -60,21 +61,3 @@ def test_each_dropout_changes_the_output(rate: str) -> None:
     params, batch = random_params(module), {"input_ids": IDS}
     kept, lost = outputs(module, params, batch), dropped(module, params, batch)
     assert np.abs(kept.last_hidden_state - lost.last_hidden_state).max() > 1e-3
-
-
-@pytest.mark.parametrize("convolution", ["dynamic", "lightweight"])
-def test_flops_are_those_of_the_products(convolution: str) -> None:
-    config = dataclasses.replace(LITE_DECODER, convolution=convolution)
-    ids = jnp.zeros((2, 11), jnp.int32)
-    found = step_flops(LiteTransformerForCausalLM(config), lambda outputs: outputs.logits, input_ids=ids)
-    assert found == config.train_flops(2, 11, 11)
-
-
-def test_the_released_settings() -> None:
-    """They are those of configs/wikitext-103/attention/multibranch_v2/embed896.yml of the released code."""
-    config = LiteTransformerDecoderConfig.wikitext103()
-    assert (config.d_model, config.decoder_ffn_dim, config.decoder_layers) == (896, 896, 12)
-    assert config.decoder_kernel_sizes == (15, 15, 31, 31, 31, 31, 63, 63, 63, 63, 63, 63)
-    assert (config.decoder_attention_heads, config.convolution_heads, config.convolution) == (4, 4, "dynamic")
-    rates = config.dropout, config.attention_dropout, config.activation_dropout, config.convolution_dropout
-    assert rates == (0.21, 0.14, 0.1, 0.14) and config.longest == 3072

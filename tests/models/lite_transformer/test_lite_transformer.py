@@ -12,14 +12,11 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
-from plmjax.models.lite_transformer.branches import LongShortCache, equal_kernels, with_past_inputs
 from plmjax.models.lite_transformer.lite_transformer import (
-    LiteTransformerConfig,
     LiteTransformerForConditionalGeneration,
 )
 from tests.families.encoder_decoders import LITE
 from tests.families.family import both_sides
-from tests.products import step_flops
 from tests.systems.modules import dropped, outputs, random_params
 
 MODULE = LiteTransformerForConditionalGeneration(LITE)
@@ -77,7 +74,13 @@ def test_a_convolution_reads_zeros_at_padding() -> None:
     assert np.abs(ours[:, 2] - theirs[:, 2]).max() > 1e-2  # the last real token
 
 
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "convolution_dropout"])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        "convolution_dropout",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("dropout", "attention_dropout")),
+    ],
+)
 def test_each_dropout_changes_both_sides(rate: str) -> None:
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_kernel_sizes": (4,)}
     found = LiteTransformerForConditionalGeneration(dataclasses.replace(LITE, **sizes, **{rate: 0.3}))
@@ -85,59 +88,6 @@ def test_each_dropout_changes_both_sides(rate: str) -> None:
     kept, lost = outputs(found, params, BATCH), dropped(found, params, BATCH)
     for name in ("last_hidden_state", "encoder_last_hidden_state"):
         assert np.abs(getattr(kept, name) - getattr(lost, name)).max() > 1e-3, name
-
-
-@pytest.mark.parametrize("convolution", ["dynamic", "lightweight"])
-def test_flops_are_those_of_the_products(convolution: str) -> None:
-    config = dataclasses.replace(LITE, convolution=convolution)
-    tokens = {"input_ids": jnp.zeros((2, 11), jnp.int32), "decoder_input_ids": jnp.zeros((2, 7), jnp.int32)}
-    found = step_flops(LiteTransformerForConditionalGeneration(config), lambda outputs: outputs.logits, **tokens)
-    assert found == config.train_flops(2, 11, 7)
-
-
-def test_the_released_settings() -> None:
-    """The released commands; the convolution's inputs are gated for WMT, not for IWSLT."""
-    for config, size in (
-        (LiteTransformerConfig.wmt_200(), 200),
-        (LiteTransformerConfig.wmt_408(), 408),
-        (LiteTransformerConfig.wmt_496(), 496),
-        (LiteTransformerConfig.iwslt(), 160),
-    ):
-        assert {config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim} == {size}
-        assert config.encoder_kernel_sizes == config.decoder_kernel_sizes == (3, 7, 15, 31, 31, 31)
-        assert config.convolution_heads == config.encoder_attention_heads == config.decoder_attention_heads == 4
-        assert config.convolution == ("lightweight" if size == 160 else "dynamic")
-    assert LiteTransformerConfig.wmt_496().attention_dropout == 0.08
-
-
-@pytest.mark.parametrize(("size", "new"), [(3, 1), (5, 2), (3, 6), (1, 2)])
-def test_a_convolution_reads_the_inputs_before_its_tokens_and_the_largest_kernel_is_kept(size: int, new: int) -> None:
-    """The cache of the second of two layers keeps four inputs, whatever the size of its own kernel."""
-    cache = LongShortCache(None, None, None, None, jnp.arange(16.0).reshape(2, 1, 4, 2))
-    fresh = 100 + jnp.arange(2.0 * new).reshape(1, new, 2)
-    both = np.concatenate([cache.inputs[1], fresh], axis=1)
-    window, after = with_past_inputs(fresh, cache, 1, size)
-    np.testing.assert_array_equal(window, both[:, 4 - (size - 1) :])
-    np.testing.assert_array_equal(after.inputs[1], both[:, -4:])
-    np.testing.assert_array_equal(after.inputs[0], cache.inputs[0])
-    alone, none = with_past_inputs(fresh, None, 1, size)
-    np.testing.assert_array_equal(alone, np.pad(fresh, ((0, 0), (size - 1, 0), (0, 0))))
-    assert none is None
-
-
-def test_layers_of_equal_kernels_that_follow_each_other_are_one_run() -> None:
-    assert list(equal_kernels((3, 7, 7, 7, 3, 15))) == [(3, 0, 1), (7, 1, 3), (3, 4, 1), (15, 5, 1)]
-
-
-def test_an_empty_cache_has_the_sizes_of_the_decoder() -> None:
-    config = dataclasses.replace(LITE, decoder_layers=2, decoder_kernel_sizes=(7, 3))
-    cache = config.empty_cache(5, 9, Execution(dtype=jnp.bfloat16))
-    half = config.d_model // 2
-    heads = config.decoder_attention_heads
-    assert cache.inputs.shape == (2, 5, 6, half) and cache.inputs.dtype == jnp.bfloat16 and not cache.inputs.any()
-    assert cache.keys.shape == (2, 5, heads, half // heads, 9) and heads != config.encoder_attention_heads
-    rows = dataclasses.replace(cache, inputs=jnp.arange(5.0)[None, :, None, None] + cache.inputs)
-    assert rows.take_rows(jnp.array([4, 4, 1])).inputs[1, :, 0, 0].tolist() == [4, 4, 1]
 
 
 def test_every_layer_reads_the_keys_that_it_made_of_the_source_itself() -> None:

@@ -63,12 +63,10 @@ def formula(
 @pytest.mark.parametrize(
     ("backend", "side", "widest"),
     [
-        pytest.param("dense", 3, 3, marks=pytest.mark.nightly),
         ("dense", 2, 6),
-        ("dense", 20, 20),
         ("blockwise", 3, 3),
-        ("blockwise", 2, 6),
-        ("blockwise", 20, 20),
+        *(pytest.param("dense", side, side, marks=pytest.mark.nightly) for side in (3, 20)),
+        *(pytest.param("blockwise", *sides, marks=pytest.mark.nightly) for sides in ((2, 6), (20, 20))),
     ],
 )
 def test_bands_and_global_tokens_are_whole_rows_with_masks(
@@ -109,7 +107,7 @@ def same(params: Any, module: nn.Module, rows: Reading, side: int, expected: Any
 
 @pytest.mark.parametrize(
     "dilation",
-    [pytest.param((1, 3), marks=pytest.mark.nightly), pytest.param((3, 2), marks=pytest.mark.nightly), (4, 4), (1, 50)],
+    [(1, 50), *(pytest.param(steps, marks=pytest.mark.nightly) for steps in ((1, 3), (3, 2), (4, 4)))],
     ids=str,
 )
 def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

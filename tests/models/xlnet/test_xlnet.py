@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.mask_terms import SameSegment
 from plmjax.interop.xlnet import ADAPTER
-from plmjax.models.xlnet.attention import OrItself
 from plmjax.models.xlnet.xlnet import XlnetForPreTraining, XlnetMemory, XlnetModel
 from tests.families.permutations import XLNET
 from tests.optional import torch
@@ -267,12 +265,3 @@ def test_far_tokens_count_as_the_farthest_on_both_sides() -> None:
         for sign, own in zip((1, -1), table, strict=True):
             angles = sign * np.array(expected)[:, None] / 10000 ** (np.arange(0, XLNET.d_model, 2) / XLNET.d_model)
             np.testing.assert_allclose(own, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
-
-
-def test_a_block_of_a_condition_or_the_token_itself_is_the_block_of_the_condition() -> None:
-    condition = SameSegment(jnp.array([[1, 1, 2, 2]]), jnp.array([[1, 2, 2, 0]]))
-    whole, places = OrItself(condition), jnp.arange(4)
-    block = whole.block(2, 2, 1, 3)
-    np.testing.assert_array_equal(block.condition.query_segments, [[2, 2]])
-    np.testing.assert_array_equal(block.condition.key_segments, [[2, 2, 0]])
-    np.testing.assert_array_equal(block.visible(places[2:], places[1:]), whole.visible(places, places)[:, 2:, 1:])
