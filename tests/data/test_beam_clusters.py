@@ -164,32 +164,14 @@ def manifest(folder: Path) -> dict:
 ONE = ["--processes", "1"]
 
 
-@pytest.mark.parametrize("clean", [(), CLEAN])
-def test_the_dataset_is_that_of_one_process(cluster, tokenizer, tmp_path, clean):
+def test_the_dataset_is_that_of_one_process(cluster, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(document(seed % 50) for seed in range(90)))
-    words = [
-        "prepare",
-        "--input",
-        tmp_path / "a.txt",
-        "--tokenizer",
-        tokenizer,
-        *(["--clean", *clean] if clean else []),
-    ]
+    words = ["prepare", "--input", tmp_path / "a.txt", "--tokenizer", tokenizer, "--clean", *CLEAN]
     printed(cluster.command(*words, "--output", tmp_path / "out"))
     printed(cluster.command(*words, "--output", tmp_path / "one", options=ONE))
     assert manifest(tmp_path / "out") == manifest(tmp_path / "one")
     assert len(manifest(tmp_path / "out")["splits"]["train"]["shards"]) > 4
     assert not (tmp_path / "out" / files.FOLDER).exists()
-
-
-def test_cooccurrences_are_those_of_one_process(cluster, tokenizer, tmp_path):
-    (tmp_path / "a.txt").write_text("\n\n".join(document(seed) for seed in range(90)))
-    words = ["prepare", "--input", tmp_path / "a.txt", "--tokenizer", tokenizer]
-    printed(cluster.command(*words, "--output", tmp_path / "set", options=ONE))
-    printed(cluster.command("cooccurrence", tmp_path / "set", "--output", tmp_path / "out"))
-    printed(cluster.command("cooccurrence", tmp_path / "set", "--output", tmp_path / "one", options=ONE))
-    out, one = ({path.name: path.read_bytes() for path in (tmp_path / name).glob("*.*")} for name in ("out", "one"))
-    assert out == one and len(out) > 1
 
 
 def test_an_error_of_a_task_is_its_sentence(cluster, tokenizer, tmp_path):

@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data import mixture, store
-from plmjax.data.layouts import (
-    BidirectionalStreams,
-    Chunks,
-    ContiguousStreams,
-    ContinuedPairs,
-    SentencePairs,
-    SingleSegment,
-    Windows,
-)
+from plmjax.data import layouts, mixture, store
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import History, MixtureSource, Stage
 from plmjax.data.pipeline import DatasetSource
@@ -27,7 +18,7 @@ from tests.data.mistakes import refused
 
 V = 300
 SIZES = {"wiki": 12, "books": 5, "news": 3}
-LAYOUTS = [Chunks(), SentencePairs(duplicates=2, pack=3), SingleSegment(pack=2)]
+LAYOUTS = [layouts.Chunks(), layouts.SentencePairs(duplicates=2, pack=3), layouts.SingleSegment(pack=2)]
 RUN = SimpleNamespace(index=0, first_step=0, last_step=10_000, sequence_length=32, batch_size=8)
 
 
@@ -46,7 +37,7 @@ def history(*stages: tuple[int, dict[str, int]]) -> History:
 
 
 def source(
-    datasets: dict[str, store.Dataset], *stages: tuple[int, dict[str, int]], layout=Chunks(), seed: int = 3
+    datasets: dict[str, store.Dataset], *stages: tuple[int, dict[str, int]], layout=layouts.Chunks(), seed: int = 3
 ) -> MixtureSource:
     own = {name: datasets[name] for name in stages[-1][1]}
     return MixtureSource(layout, own, history(*stages), Vocabulary.placeholder(V), seed, 4)
@@ -88,7 +79,7 @@ def test_a_row_has_the_text_of_its_source(datasets) -> None:
         for place, name in enumerate(("books", "wiki", "news")):
             own = batch["row_ids"] - rows.firsts[place]
             mine = (own >= 0) & (own < rows.counts[place])
-            alone = DatasetSource(Chunks(), datasets[name], Vocabulary.placeholder(V), 3).rows("train", 32)
+            alone = DatasetSource(layouts.Chunks(), datasets[name], Vocabulary.placeholder(V), 3).rows("train", 32)
             expected = alone.fields(own[mine].astype(np.int64))
             assert mine.any()
             for field, values in expected.items():
@@ -226,14 +217,19 @@ def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.Monk
     assert grown.fingerprint == history((0, {"wiki": 9})).fingerprint != history((0, {"books": 9})).fingerprint
     long = SimpleNamespace(**{**vars(RUN), "sequence_length": 3000})
     refused(lambda: source(datasets, (0, {"wiki": 1, "news": 1})).train(long, 0), "3000 tokens in the source news")
-    for layout in (ContiguousStreams(), BidirectionalStreams(), Windows(), ContinuedPairs()):
+    for layout in (
+        layouts.ContiguousStreams(),
+        layouts.BidirectionalStreams(),
+        layouts.Windows(),
+        layouts.ContinuedPairs(),
+    ):
         stages = ((0, {"wiki": 1, "news": 1}),)
         refused(lambda layout=layout, stages=stages: source(datasets, *stages, layout=layout), type(layout).__name__)
     mix = Mixture((f"wiki={datasets['wiki'].directory}",))
     refused(lambda: mixture.open_sources(mix, 10**9, V), "a bucket .. --data.cache_limit")
     refused(lambda: mixture.open_sources(mix, None, V - 1), f"at most {V - 1} .. {V}")
     opened = mixture.open_sources(mix, None, V)
-    read = mixture.source_of(Chunks(), mix, opened, Vocabulary.placeholder(V), 3, 4)  # which is what can be
+    read = mixture.source_of(layouts.Chunks(), mix, opened, Vocabulary.placeholder(V), 3, 4)  # which is what can be
     for found, expected in zip(take(read.train(RUN, 4), 3), take(begin.train(RUN, 4), 3), strict=True):
         assert_same(found, expected)
     none = Mixture((f"wiki={tmp_path / 'none'}",))

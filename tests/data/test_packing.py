@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plmjax.data import order, packing
+from plmjax.data import packing
 
 
 def test_rows_are_padded_to_the_next_power_of_two_or_three_quarters_of_it():
@@ -62,18 +62,3 @@ def test_the_longest_that_fits_comes_next_and_equal_ones_in_order():
     numbers, present = packing.slots(np.array([0, 3, 4, 6]), np.array([2, 0, 1]), 3)
     assert present.tolist() == [[True, True, False], [True] * 3, [True, False, False]]
     assert numbers[present].tolist() == [4, 5, 0, 1, 2, 3]
-
-
-def test_an_index_of_rows_over_several_windows(tmp_path, monkeypatch):
-    """Each record is in one row, and no row has sequences of two windows of the order."""
-    monkeypatch.setattr(packing, "_WINDOW", 10)
-    records, lengths = np.arange(100, 137), np.arange(37) % 7 + 1
-    packing.write_rows(records, lambda chosen: lengths[chosen - 100], 16, 4, order.fold_in(5, 0), tmp_path)
-    sequences = np.fromfile(tmp_path / "sequences.bin", np.int64)
-    rows = np.fromfile(tmp_path / "rows.bin", np.int64)
-    assert sorted(sequences.tolist()) == records.tolist()
-    assert rows[0] == 0 and rows[-1] == 37 and {10, 20, 30} < set(rows.tolist())
-    assert np.diff(rows).min() >= 1 and np.diff(rows).max() <= 4
-    assert np.add.reduceat(lengths[sequences - 100], rows[:-1]).max() <= 16
-    shuffled = records[order.permute(np.arange(37), 37, order.fold_in(5, 0))]
-    assert [set(sequences[i : i + 10]) for i in (0, 10, 20, 30)] == [set(shuffled[i : i + 10]) for i in (0, 10, 20, 30)]

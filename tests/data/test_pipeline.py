@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data import tensorflow_runtime
-from plmjax.data.layouts import Chunks, ContiguousStreams, FullSentences, SentencePairs, SingleSegment
+from plmjax.data import layouts, tensorflow_runtime
 from plmjax.data.pipeline import DatasetSource
 from tests.data.corpora import assert_same, documents, phase, take, write
 from tests.data.layouts.rows import shapes
@@ -18,12 +17,12 @@ from tests.data.mistakes import refused
 
 V = 300
 LAYOUTS = [
-    SentencePairs(duplicates=2),
-    SentencePairs(duplicates=2, pack=3),
-    SingleSegment(pack=2),
-    Chunks(),
-    ContiguousStreams(),
-    FullSentences(),
+    layouts.SentencePairs(duplicates=2),
+    layouts.SentencePairs(duplicates=2, pack=3),
+    layouts.SingleSegment(pack=2),
+    layouts.Chunks(),
+    layouts.ContiguousStreams(),
+    layouts.FullSentences(),
 ]
 
 
@@ -43,7 +42,7 @@ def assert_shares(parts, every, whole) -> None:
             assert_same(share, expected, places)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+@pytest.mark.parametrize("layout", [*LAYOUTS, layouts.Windows(overlap=5), layouts.BidirectionalStreams()], ids=repr)
 def test_batches_have_the_promised_fields_and_hosts_share_them(dataset, layout):
     """A host may have no row of the last held-out batch."""
     one, promised = phase(32, 10), layout.batch(10, 32)
@@ -83,7 +82,7 @@ def test_an_epoch_holds_every_row_once_by_its_number_and_the_next_follows_withou
     for batch in batches:
         for row, ids in zip(batch["row_ids"].tolist(), batch["input_ids"], strict=True):
             np.testing.assert_array_equal(seen.setdefault(row, ids), ids)
-    if not isinstance(layout, ContiguousStreams):
+    if not isinstance(layout, layouts.ContiguousStreams):
         first, second = np.concatenate([batch["row_ids"] for batch in batches])[: 2 * count].reshape(2, -1)
         np.testing.assert_array_equal(np.sort([first, second]), [np.arange(count)] * 2)
         assert not np.array_equal(first, second)
@@ -91,7 +90,9 @@ def test_an_epoch_holds_every_row_once_by_its_number_and_the_next_follows_withou
 
 def test_phases_and_seeds_have_orders_of_their_own(dataset):
     def ids(seed, index):
-        return take(source(dataset, Chunks(), seed=seed).train(phase(32, 64, index), 0), 1)[0]["row_ids"].tolist()
+        return take(source(dataset, layouts.Chunks(), seed=seed).train(phase(32, 64, index), 0), 1)[0][
+            "row_ids"
+        ].tolist()
 
     assert len({tuple(ids(seed, index)) for seed in (0, 1) for index in (0, 1)}) == 4
     assert ids(0, 0) == ids(0, 0)
@@ -104,7 +105,7 @@ def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset,
     count = source(dataset, layout).rows("validation", 32).count
     assert count % 10 and len(ids) == -(-count // 10) * 10
     np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(count))
-    if not isinstance(layout, ContiguousStreams):
+    if not isinstance(layout, layouts.ContiguousStreams):
         np.testing.assert_array_equal(ids[:count], np.arange(count))
     other_seed = list(source(dataset, layout, seed=99).evaluation(phase(32, 10)))
     for batch, expected in zip(other_seed, batches, strict=True):
@@ -119,20 +120,19 @@ def test_evaluation_without_held_out_text_is_empty(tmp_path):
 
 @pytest.mark.nightly
 def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
-    batches = source(dataset, Chunks()).train(phase(32, 8), 0)
+    batches = source(dataset, layouts.Chunks()).train(phase(32, 8), 0)
     next(batches)
     batches.close()
     assert next(batches, None) is None
     program = f"""
 import sys
-from plmjax.data.layouts import SentencePairs
 from plmjax.data.pipeline import DatasetSource
 from plmjax.data.store import open_dataset
 from plmjax.experiment import Data
 from plmjax.contracts.vocabulary import Vocabulary
 from tests.data.corpora import phase
 dataset = open_dataset({str(dataset.directory)!r})
-source = DatasetSource(SentencePairs(duplicates=2), dataset, Vocabulary.placeholder({V}), seed=0)
+source = DatasetSource(layouts.SentencePairs(duplicates=2), dataset, Vocabulary.placeholder({V}), seed=0)
 batches = source.train(phase(64, 512), 0)
 next(batches)
 assert not {{"keras", "sklearn"}} & set(sys.modules), "TensorFlow's import brings seconds of what no pipeline needs"
@@ -149,12 +149,12 @@ def test_a_text_of_just_one_batch_is_a_batch(dataset, layout):
     refused(
         lambda: source(dataset, layout).train(more, 0), f"a batch of {count + 1} rows .. fills {count}; prepare more"
     )
-    if isinstance(layout, Chunks) and not isinstance(layout, ContiguousStreams):
+    if isinstance(layout, layouts.Chunks) and not isinstance(layout, layouts.ContiguousStreams):
         refused(lambda: source(dataset, layout).train(phase(100_000, 1), 0), "fills 0;")
 
 
 @pytest.mark.parametrize(
-    ("layout", "pad"), [*((layout, 0) for layout in LAYOUTS), (Chunks(), 7), (Chunks(), -1)], ids=repr
+    ("layout", "pad"), [*((layout, 0) for layout in LAYOUTS), (layouts.Chunks(), 7), (layouts.Chunks(), -1)], ids=repr
 )
 def test_rows_that_fill_a_batch_are_padding(dataset, layout, pad):
     """Tokens are the padding token, which need not be 0, or 0 where there is none; all else is 0."""

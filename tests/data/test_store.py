@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from plmjax.data import checksums, store
+from plmjax.data import store
 from plmjax.data.store.manifest import sum_ledger
 from tests.data.corpora import Words, documents, write
 from tests.data.mistakes import refused
@@ -131,16 +130,6 @@ def test_empty_sentences_documents_and_files_are_left_out(tmp_path):
     assert dataset.split("train", "source").documents == 1
 
 
-def test_files_left_by_an_interrupted_preparation_are_removed(tmp_path):
-    writer = store.ShardWriter(tmp_path, "train", 17, 300)
-    writer.add({"text": [[5, 6, 7]]})
-    writer.close()
-    write(tmp_path, documents(4, 300), [], 300)
-    assert not (tmp_path / "corpus-train.tfrecord-00017").exists()
-    store.ShardWriter(tmp_path, "train", 0, 300).add({"text": [[5]]})
-    refused(lambda: store.open_dataset(tmp_path), "never finished")
-
-
 def flip(path):
     """Changes one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
@@ -238,19 +227,6 @@ def test_what_cannot_be_written(tmp_path):
     write(tmp_path, documents(6, 300), [], 300)
     assert store.open_dataset(tmp_path, vocab_size=300).vocab_size == 300
     refused(lambda: store.open_dataset(tmp_path, vocab_size=299), "at most 299 .. 300")
-
-
-def test_a_file_is_read_for_its_checksum_once_and_by_every_host(tmp_path, monkeypatch):
-    write(tmp_path, documents(6, 300), documents(2, 300), 300)
-    read, said, sum_file = [], [], checksums.sum_file
-    monkeypatch.setattr(checksums, "sum_file", lambda path: read.append(path.name) or sum_file(path))
-    store.open_dataset(tmp_path, report=said.append)
-    assert read == [] == said  # since `write` opened it
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="another-host"))
-    monkeypatch.setattr(checksums, "REPORTED_BYTES", 1000)
-    store.open_dataset(tmp_path, report=said.append)
-    assert {"unigram.text.npy", "corpus-train.tfrecord-00000", "vocab.txt"} <= set(read)
-    assert len(said) == 1 and said[0].startswith("dataset    0.0 GB read and found sound in ")
 
 
 def test_arrays_that_contradict_the_ledger_are_named(tmp_path):

@@ -19,20 +19,6 @@ from tests.data.formats.samples import read
 from tests.data.mistakes import refused
 
 
-@pytest.mark.parametrize("text", [b"one\ntwo\n\n\nthree\n \nfour", b"\n\none\n", b"one two", b"\n"])
-def test_a_boundary_is_the_first_record_that_begins_at_a_byte_or_later(text: bytes, tmp_path, monkeypatch) -> None:
-    """Blocks have four bytes, and a run of line ends may continue in the next block."""
-    monkeypatch.setattr(text_files, "BLOCK", 4)
-    monkeypatch.setattr(text_files, "_LOOK_BACK", 3)
-    path, lines = tmp_path / "a.txt", re.compile(rb"\n[ \n]*")
-    path.write_bytes(text)
-    begins = [0, *(match.end() for match in lines.finditer(text)), len(text)]
-    for at in range(-1, len(text) + 2):
-        if not 0 < at < len(text) or text[at - 1] != ord(" "):  # within a run of them it has its last ones alone
-            expected = min((begin for begin in begins if begin >= at), default=len(text))
-            assert text_files.boundary(path, at, [lines]) == expected
-
-
 def test_the_next_kind_of_boundary_is_taken_where_a_window_has_none_of_the_first(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(text_files, "BLOCK", 4)
     monkeypatch.setattr(text_files, "WINDOW", 8)
@@ -49,17 +35,6 @@ def test_the_next_kind_of_boundary_is_taken_where_a_window_has_none_of_the_first
     assert found(b"abcdefghijk lm" + 16 * b"x", *kinds) == 12  # the window of the last kind is longer
     assert found(40 * b"a" + b" b", *kinds) == 42
     assert found(b"a b.cd", *kinds) == 6  # the last record goes on to the end
-
-
-def test_a_range_of_a_file_ends_within_a_block_and_tells_what_was_read(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(text_files, "BLOCK", 4)
-    path, read = tmp_path / "a.txt", []
-    path.write_bytes(b"0123456789")
-    assert list(text_files.range_blocks(path, 1, 7, read.append)) == [b"1234", b"56"] and read == [4, 2]
-    assert list(text_files.range_blocks(path, 8, 20, read.append)) == [b"89"]
-    read.clear()
-    assert list(text_files.blocks(path, read.append)) == [b"0123", b"4567", b"89"] and sum(read) == 10
-    assert read[:3] == [4, 4, 2]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ from tests.data import corpora
 from tests.third_party import experiments
 from tests.third_party.student import EveryOtherLayer
 
-STRANGERS = ["recurrent", "student"]
-
 
 class Preempted(Exception):
     """Ends a run from within."""
@@ -160,8 +158,3 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
 def losses(workdir: Path) -> list[tuple[int, float]]:
     lines = metrics.read(workdir / "metrics.jsonl")
     return [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]
-
-
-@pytest.mark.parametrize("name", STRANGERS)
-def test_is_small(name):
-    assert len(Path(__file__).with_name(f"{name}.py").read_text().splitlines()) < 120

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.data.cleaning import cleaner, duplicates, language
-from plmjax.data.cleaning.repeated import Seen
+from plmjax.data.cleaning.repeated import Seen, part_of, repeated
 from plmjax.data.cleaning.rule import Settings
 from tests.data.mistakes import refused
 
@@ -82,3 +82,11 @@ def test_a_library_that_is_absent_is_one_sentence(module: str, found, rules: str
     found.cache_clear()
     refused(lambda: cleaner([rules]), f"{module.split('.')[0]} .. not installed .. pip install 'plmjax[clean]'")
     found.cache_clear()
+
+
+def test_keys_in_parts_repeat_as_in_a_stream_of_documents() -> None:
+    keys = np.random.default_rng(0).integers(2**64 - 40, 2**64 - 1, (500, 2), np.uint64, endpoint=True)
+    parts, found, seen = part_of(keys, 7), np.empty(len(keys), bool), Seen()
+    for part in range(7):
+        found[parts == part] = repeated(keys[parts == part])
+    assert found.tolist() == [again for document in np.split(keys, 50) for again in seen.repeated(document)]

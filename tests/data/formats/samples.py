@@ -16,8 +16,6 @@ WIKI = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" xml:lang=
   <page><title>Wolf</title><ns>0</ns><revision><text>Wolves howl &amp;amp; hunt.</text></revision></page>
 </mediawiki>
 """
-
-
 MARKUP = """{{Infobox animal | name = Fox {{nested|{{deeply}}}} | [[image]] }}
 [[File:fox.jpg|thumb|A [[red fox]] in snow.]]
 '''Foxes''' ({{IPA|x}}) are [[Canidae|canids]] of ''many'' kinds.<ref name="a">A book.</ref><ref name="b" />
@@ -45,8 +43,6 @@ A book about foxes.
 They dig.
 [[Category:Foxes]] [[de:Fuchs]]
 """
-
-
 PARAGRAPHS = [
     "Foxes are canids of many kinds.",
     "They live nearly everywhere.",
@@ -54,8 +50,6 @@ PARAGRAPHS = [
     "They sleep by day.",
     "They dig.",
 ]
-
-
 GUTENBERG = """The Project Gutenberg EBook of Nothing, by Nobody
 
 This eBook is for the use of anyone anywhere.
@@ -83,16 +77,12 @@ story of it.
 
 Updated editions will replace the previous one.
 """
-
-
 BOOK = [
     "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals, when it was checked "
     "by a violent gust of well-known wind.",
     '"Who is there?" he asked.',
     "The end came soon, and nobody who was there that night has ever told the story of it.",
 ]
-
-
 EXTRACTED = '<doc id="1" url="u" title="Fox &amp; Co">\nFox &amp; Co\n\nFoxes dig.\nThey sleep.\n</doc>\n'
 
 

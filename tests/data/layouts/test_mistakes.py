@@ -5,47 +5,34 @@ from pathlib import Path
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data import cooccurrence, store
-from plmjax.data.layouts import (
-    BidirectionalStreams,
-    Chunks,
-    ContiguousStreams,
-    ContinuedPairs,
-    Cooccurrences,
-    FullSentences,
-    Layout,
-    PairedStreams,
-    SentenceOrder,
-    SentencePairs,
-    SingleSegment,
-    Windows,
-)
+from plmjax.data import cooccurrence, layouts, store
 from tests.data.corpora import Words, documents, write
 from tests.data.layouts.rows import WORDS, V, rows_of
 from tests.data.mistakes import refused
 
 END, SEP = Vocabulary(size=V, end=2), Vocabulary(size=V, sep=3)
 
+BLOCKS = (layouts.Chunks, layouts.ContiguousStreams)
 ROWS = [
-    (SentencePairs(), 4, WORDS, "5 to 65538 .. 4;"),
-    (SentencePairs(), 70_000, WORDS, "5 to 65538 .. 70000;"),
-    (SentencePairs(), 64, END, "[CLS] and [SEP]"),
-    (SentenceOrder(), 4, WORDS, "5 to 65538 .. 4;"),
-    (SingleSegment(), 4, WORDS, "5 to 65538 .. SingleSegment .. 4;"),
-    (SingleSegment(), 64, END, "[CLS] and [SEP] .. SingleSegment"),
-    (ContinuedPairs(), 8, WORDS, "10 to .. 8"),
-    (ContinuedPairs(), 33, WORDS, "even sequence length .. 33"),
-    *((ContinuedPairs(), 32, Vocabulary(V, **tokens), "[CLS] and [SEP]")
+    (layouts.SentencePairs(), 4, WORDS, "5 to 65538 .. 4;"),
+    (layouts.SentencePairs(), 70_000, WORDS, "5 to 65538 .. 70000;"),
+    (layouts.SentencePairs(), 64, END, "[CLS] and [SEP]"),
+    (layouts.SentenceOrder(), 4, WORDS, "5 to 65538 .. 4;"),
+    (layouts.SingleSegment(), 4, WORDS, "5 to 65538 .. SingleSegment .. 4;"),
+    (layouts.SingleSegment(), 64, END, "[CLS] and [SEP] .. SingleSegment"),
+    (layouts.ContinuedPairs(), 8, WORDS, "10 to .. 8"),
+    (layouts.ContinuedPairs(), 33, WORDS, "even sequence length .. 33"),
+    *((layouts.ContinuedPairs(), 32, Vocabulary(V, **tokens), "[CLS] and [SEP]")
       for tokens in ({"end": 3}, {"cls": 2, "end": 3}, {"sep": 2, "end": 3})),
-    (FullSentences(), 2, WORDS, "3 to .. 2;"),
-    (FullSentences(), 64, END, "<s> and </s>"),
-    *((layout(), 64, Vocabulary(size=V), "or separator token .. neither") for layout in (Chunks, ContiguousStreams)),
-    *((layout(overlap=16), 16, WORDS, "overlap below .. 16 tokens of 16") for layout in (Chunks, ContiguousStreams)),
-    (BidirectionalStreams(), 8, SEP, "a begin and an end token"),
-    (Windows(overlap=16), 32, WORDS, "below half the sequence length .. 16 tokens of 32"),
-    (PairedStreams(), 48, WORDS, "'source' .. found text .. --streams"),
-    *((PairedStreams("text", "text"), 48, Vocabulary(size=V, **tokens), "an end token and a begin .. PairedStreams")
-      for tokens in ({"end": 3}, {"begin": 2})),
+    (layouts.FullSentences(), 2, WORDS, "3 to .. 2;"),
+    (layouts.FullSentences(), 64, END, "<s> and </s>"),
+    *((layout(), 64, Vocabulary(size=V), "or separator token .. neither") for layout in BLOCKS),
+    *((layout(overlap=16), 16, WORDS, "overlap below .. 16 tokens of 16") for layout in BLOCKS),
+    (layouts.BidirectionalStreams(), 8, SEP, "a begin and an end token"),
+    (layouts.Windows(overlap=16), 32, WORDS, "below half the sequence length .. 16 tokens of 32"),
+    (layouts.PairedStreams(), 48, WORDS, "'source' .. found text .. --streams"),
+    *((layouts.PairedStreams("text", "text"), 48, Vocabulary(size=V, **token), "an end token and a begin .. PairedStr")
+      for token in ({"end": 3}, {"begin": 2})),
 ]  # fmt: skip
 
 
@@ -54,25 +41,25 @@ ROWS = [
     ROWS,
     ids=[f"{n} {type(row[0]).__name__}" for n, row in enumerate(ROWS)],
 )
-def test_rows(layout: Layout, length: int, vocabulary: Vocabulary, parts: str, dataset) -> None:
-    if isinstance(layout, Windows):
+def test_rows(layout: layouts.Layout, length: int, vocabulary: Vocabulary, parts: str, dataset) -> None:
+    if isinstance(layout, layouts.Windows):
         refused(lambda: layout.check(length), parts)
-        Windows(overlap=15).check(length)
+        layouts.Windows(overlap=15).check(length)
     else:
         refused(lambda: rows_of(dataset, layout, length, vocabulary=vocabulary), parts)
 
 
 SETTINGS = [
-    (lambda: SentencePairs(pack=0), "--data.layout.pack and --data.layout.duplicates of at least 1"),
-    (lambda: SentencePairs(duplicates=0), "--data.layout.duplicates of at least 1"),
-    (lambda: SingleSegment(pack=0), "--data.layout.pack of at least 1 .. 0"),
-    (lambda: PairedStreams(pack=0), "--data.layout.pack of at least 1 .. 0"),
-    (lambda: PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
-    (lambda: Chunks(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
-    (lambda: ContiguousStreams(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
-    (lambda: Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout Streams"),
-    (lambda: Cooccurrences(held_out=1.5), "--data.layout.held_out from 0 to"),
-    (lambda: Cooccurrences(window=0), "a window from 1 to 22"),
+    (lambda: layouts.SentencePairs(pack=0), "--data.layout.pack and --data.layout.duplicates of at least 1"),
+    (lambda: layouts.SentencePairs(duplicates=0), "--data.layout.duplicates of at least 1"),
+    (lambda: layouts.SingleSegment(pack=0), "--data.layout.pack of at least 1 .. 0"),
+    (lambda: layouts.PairedStreams(pack=0), "--data.layout.pack of at least 1 .. 0"),
+    (lambda: layouts.PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
+    (lambda: layouts.Chunks(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
+    (lambda: layouts.ContiguousStreams(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
+    (lambda: layouts.Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout Streams"),
+    (lambda: layouts.Cooccurrences(held_out=1.5), "--data.layout.held_out from 0 to"),
+    (lambda: layouts.Cooccurrences(window=0), "a window from 1 to 22"),
 ]
 
 
@@ -84,7 +71,7 @@ def test_settings() -> None:
 def test_text_whose_labels_are_all_the_same(tmp_path: Path) -> None:
     """An empty line after every sentence makes it a document: B is always from elsewhere."""
     alone = write(tmp_path, [[[5, 6, 7]]] * 4, [[[5, 6], [7, 8]]] * 2, V)
-    for layout in (SentencePairs(), SentenceOrder()):
+    for layout in (layouts.SentencePairs(), layouts.SentenceOrder()):
         said = "documents of several sentences .. 4 of one sentence each"
         refused(lambda layout=layout: layout.prepare(alone, None), said)
 
@@ -94,7 +81,7 @@ def test_another_stream_than_the_text(tmp_path: Path) -> None:
     writer.add({"english": [[7]], "german": [[8]]})
     store.finish(tmp_path, {"train": [writer.close()]}, Words(V), [], {})
     dataset = store.open_dataset(tmp_path)
-    for layout, name in ((PairedStreams(), "'source'"), (FullSentences(), "'text'")):
+    for layout, name in ((layouts.PairedStreams(), "'source'"), (layouts.FullSentences(), "'text'")):
         refused(lambda layout=layout: rows_of(dataset, layout, 48), f"{name} .. english, german")
 
 
@@ -103,8 +90,8 @@ def test_counts_of_something_else(dataset, tmp_path: Path) -> None:
     folder = tmp_path / "other" / "cooccurrence"
     cooccurrence.count(other, WORDS.special, folder, cooccurrence.Counting(3, True, 2), processes=1)
     for text, made, parts in (
-        (dataset, Cooccurrences(path=str(folder), window=3, min_count=2), "counts another"),
-        (other, Cooccurrences(path=str(folder)), "--data.layout.window 3, --data.layout.min_count 2"),
-        (other, Cooccurrences(path=str(tmp_path)), "a folder without one"),
+        (dataset, layouts.Cooccurrences(path=str(folder), window=3, min_count=2), "counts another"),
+        (other, layouts.Cooccurrences(path=str(folder)), "--data.layout.window 3, --data.layout.min_count 2"),
+        (other, layouts.Cooccurrences(path=str(tmp_path)), "a folder without one"),
     ):
         refused(lambda text=text, made=made: rows_of(text, made, 16), parts)

@@ -96,7 +96,7 @@ def test_a_file_is_closed_as_soon_as_it_is_full(corpus, tokenizer, tmp_path, mon
     assert len(full) > 1 and all(1500 <= tokens < 2500 for tokens in full) and last < 2500
 
 
-@pytest.mark.parametrize("clean", [(), ("gopher", *CLEAN), CLEAN[:4]])
+@pytest.mark.parametrize("clean", [(), ("gopher", *CLEAN), pytest.param(CLEAN[:4], marks=pytest.mark.nightly)])
 def test_units_are_the_same_on_any_number_of_processes(units, tokenizer, tmp_path, clean, monkeypatch):
     """Also where keys are compared in parts. The checksums of all files stand in the ledger."""
     (units / "2.txt").write_text("\n\n".join(map(document, range(15, 45))))  # copies
@@ -206,7 +206,7 @@ def files_of_units(folder: Path) -> list[str]:
     return sorted(kinds.values())
 
 
-@pytest.mark.parametrize("state", ["compared", "finished"])
+@pytest.mark.parametrize("state", [pytest.param("compared", marks=pytest.mark.nightly), "finished"])
 def test_damaged_files_of_units_are_made_again(stopped, state, tokenizer, tmp_path, monkeypatch):
     """Each kind of file, with one of another kind: the dataset is that of a run that nothing stopped."""
     monkeypatch.setattr(run, "UNIT_BYTES", 3000)
@@ -248,7 +248,7 @@ def test_units_of_another_text_are_not_used_in_a_folder_that_names_this_one(stop
     ("clean", "finished"),
     [
         ((), files.WRITTEN),
-        (CLEAN, files.screened(0)),
+        pytest.param(CLEAN, files.screened(0), marks=pytest.mark.nightly),
         pytest.param(CLEAN, "stage-1.repeated.json", marks=pytest.mark.slow),
         pytest.param(CLEAN, files.WRITTEN, marks=pytest.mark.slow),
     ],

@@ -14,20 +14,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data import order, remote, store
-from plmjax.data.layouts import (
-    BidirectionalStreams,
-    Chunks,
-    ContiguousStreams,
-    ContinuedPairs,
-    Cooccurrences,
-    FullSentences,
-    Layout,
-    PairedStreams,
-    SentencePairs,
-    SingleSegment,
-    Windows,
-)
+from plmjax.data import layouts, order, remote, store
 from plmjax.data.remote import RemoteSource, ranges
 from plmjax.data.store import manifest as ledgers
 from plmjax.errors import Unavailable
@@ -37,7 +24,7 @@ from tests.data.mistakes import refused
 from tests.object_store import ObjectStore
 
 V = 64
-PAIRS = SentencePairs(duplicates=2)
+PAIRS = layouts.SentencePairs(duplicates=2)
 SHARD = "set/corpus-train.tfrecord-00000"
 
 
@@ -85,7 +72,7 @@ def limit_of(written: store.Dataset, share: float = 0.4) -> int:
 
 
 def opened(
-    address: str, written: store.Dataset, layout: Layout = PAIRS, window: int = 4, seed: int = 0, limit: int = 0
+    address: str, written: store.Dataset, layout: layouts.Layout = PAIRS, window: int = 4, seed: int = 0, limit: int = 0
 ) -> RemoteSource:
     dataset = remote.open_dataset(address, limit or limit_of(written))
     assert isinstance(dataset, remote.RemoteDataset)
@@ -103,10 +90,10 @@ def equal(first: list[dict], second: list[dict]) -> bool:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "layout",
-    [PAIRS, SentencePairs(pack=3), SingleSegment(), FullSentences(), Chunks()],
+    [PAIRS, layouts.SentencePairs(pack=3), layouts.SingleSegment(), layouts.FullSentences(), layouts.Chunks()],
     ids=["pairs", "packed pairs", "segments", "full sentences", "blocks"],
 )
-def test_a_row_is_that_of_its_piece_as_a_dataset(layout: Layout, served, written, tmp_path) -> None:
+def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served, written, tmp_path) -> None:
     """Every row of one piece in the first epoch, from rows of a dataset that holds the documents of that piece."""
     source, phase = opened(served, written, layout), corpora.phase(32, 8)
     plan, chosen = source.order(phase), 17
@@ -156,7 +143,7 @@ def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, 
     both = [[piece[f"{name}/tokens"][1] for name in ("source", "target")] for piece in entries]
     assert [piece.tokens for piece in dataset.pieces] == list(map(max, both)) != [source for source, _ in both]
     words = Vocabulary(size=V, pad=0, begin=2, end=3)
-    source, phase = remote.source(PairedStreams(pack=pack), dataset, words, 0, 4), corpora.phase(24, 4)
+    source, phase = remote.source(layouts.PairedStreams(pack=pack), dataset, words, 0, 4), corpora.phase(24, 4)
     assert source.unigram_counts[words.document_end] == 580
     assert source.unigram_counts.sum() == sum(map(len, flat[1][20:])) + 580
     seen = set()
@@ -375,7 +362,13 @@ def test_limits_and_windows_that_are_too_small_are_refused_with_what_suffices(se
     refused(lambda: source.train(corpora.phase(32, 500), 0), "500 rows of 32 tokens .. --data.shuffle_window")
     refused(lambda: source.train(corpora.phase(10**6, 1), 0), "1 rows .. 0 in 4 pieces")
     refused(lambda: remote.open_dataset(written.directory, 10**6), "a bucket .. --data.cache_limit")
-    for layout in (ContiguousStreams(), Windows(), BidirectionalStreams(), ContinuedPairs(), Cooccurrences()):
+    for layout in (
+        layouts.ContiguousStreams(),
+        layouts.Windows(),
+        layouts.BidirectionalStreams(),
+        layouts.ContinuedPairs(),
+        layouts.Cooccurrences(),
+    ):
         name = type(layout).__name__
         refused(lambda layout=layout: opened(served, written, layout), f"{name} .. the whole text")
 

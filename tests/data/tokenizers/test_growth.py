@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import growth
@@ -82,6 +83,17 @@ def test_usual_steps_are_kept(tmp_path: Path) -> None:
     for place, steps in KEPT.values():
         (tmp_path / "tokenizer.json").write_text(json.dumps({place: steps}))
         growth.check(tmp_path / "tokenizer.json")
+
+
+def test_the_bound_holds_for_what_the_library_makes(whole: dict[str, Any]) -> None:
+    """Of one turn of the steps, for every character that they name."""
+    for name in ("BERT", "taken apart", "composed", "lower case", "in turn", "pattern", "before a text"):
+        steps = MULTIPLIED[name][1]["normalizers"][:3]
+        normalizer = Tokenizer.from_str(json.dumps(whole | {"normalizer": sequence(*steps)})).normalizer
+        bound = growth._bound(steps)
+        assert bound < 1e5
+        for text in ("a", "é", "e\u0301", "A", "\ufdfa", "\u0627", "中", "aé\u0627" * 5):
+            assert len(normalizer.normalize_str(text)) <= bound * len(text), (name, text)
 
 
 @pytest.mark.nightly

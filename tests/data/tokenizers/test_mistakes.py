@@ -1,7 +1,6 @@
 """Vocabularies, settings and texts that no tokenizer can be made of."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,61 +16,45 @@ PROSE = ["The quick brown fox, which had been asleep all day, jumps over the laz
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es"]
 
 
-def put(folder: Path, name: str, content: str | bytes) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-LOADED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "absent": (lambda path: None, "nothing"),
-    "empty": (lambda path: path.mkdir(), "none of them"),
-    "no merges": (lambda path: put(path, "vocab.json", "{}"), "vocab.json"),
-    "no unknown word": (lambda path: put(path, "vocab.txt", "a\nb\n"), "[UNK] or <unk>"),
-    "no JSON": (lambda path: put(path, "tokenizer.json", "{"), "JSON in"),
-    "no model": (lambda path: put(path, "spiece.model", b"\x99junk"), "do not read"),
-    "another unknown word": (
-        lambda path: (
-            put(path, "vocab.txt", "\n".join(WORDS).replace("[UNK]", "<unk>")),
-            put(path, "tokenizer_config.json", '{"unk_token": "[UNK]"}'),
-        ),
+CONFIG = "tokenizer_config.json"
+VOCABULARIES: list[tuple[dict[str, Any], str]] = [
+    ({}, "none of them"),
+    ({"vocab.json": {}}, "vocab.json"),
+    ({"vocab.txt": ["a", "b"]}, "[UNK] or <unk>"),
+    ({"tokenizer.json": "{"}, "JSON in"),
+    ({"spiece.model": b"\x99junk"}, "do not read"),
+    (
+        {"vocab.txt": ["[PAD]", "<unk>", *WORDS[2:]], CONFIG: {"unk_token": "[UNK]"}},
         "unknown words .. vocab.txt, '[UNK]'",
     ),
-    "a token twice": (
-        lambda path: (
-            put(path, "vocab.txt", "\n".join([*WORDS, "fox", "the"])),
-            put(path, "tokenizer_config.json", '{"additional_special_tokens": ["<ent>"]}'),
-        ),
+    (
+        {"vocab.txt": [*WORDS, "fox", "the"], CONFIG: {"additional_special_tokens": ["<e>"]}},
         "no gap below its added tokens",
     ),
-}
-
-
-@pytest.mark.parametrize("case", LOADED)
-def test_vocabularies(case: str, tmp_path: Path) -> None:
-    make, parts = LOADED[case]
-    make(tmp_path / "bad")
-    refused(lambda: tokenizers.load(tmp_path / "bad"), parts)
-
-
-BESIDE = [
-    ({"added_tokens": {"<ent>": 400}}, "'<ent>' .. 400 .. the files of"),
-    ({"added_tokens": {"<ent>": "4"}}, "<ent> of added_tokens.json is no number"),
-    ({"special_tokens_map": {"cls_token": 3}}, "cls_token in special_tokens_map.json"),
-    ({"special_tokens_map": {"cls_token": ""}}, "cls_token in special_tokens_map.json is empty"),
-    ({"special_tokens_map": {"cls_token": {"content": "a", "lstrip": "no"}}}, "special_tokens_map.json"),
-    ({"tokenizer_config": {"do_lower_case": "no"}}, "do_lower_case in tokenizer_config.json .. 'no'"),
-    ({"tokenizer_config": {"additional_special_tokens": 3}}, "additional_special_tokens in tokenizer_config.json"),
-    ({"tokenizer_config": {"added_tokens_decoder": {"x": {"content": "a"}}}}, "of tokenizer_config.json has 'x'"),
-    ({"tokenizer_config": {"tokenizer_class": 3}}, "tokenizer_class is 3"),
 ]
+BESIDE: list[tuple[str, dict[str, Any], str]] = [
+    ("added_tokens.json", {"<ent>": 400}, "'<ent>' .. 400 .. the files of"),
+    ("added_tokens.json", {"<ent>": "4"}, "<ent> of added_tokens.json is no number"),
+    ("special_tokens_map.json", {"cls_token": 3}, "cls_token in special_tokens_map.json"),
+    ("special_tokens_map.json", {"cls_token": ""}, "cls_token in special_tokens_map.json is empty"),
+    ("special_tokens_map.json", {"cls_token": {"content": "a", "lstrip": "no"}}, "special_tokens_map.json"),
+    (CONFIG, {"do_lower_case": "no"}, "do_lower_case in tokenizer_config.json .. 'no'"),
+    (CONFIG, {"additional_special_tokens": 3}, "additional_special_tokens in tokenizer_config.json"),
+    (CONFIG, {"added_tokens_decoder": {"x": {"content": "a"}}}, "of tokenizer_config.json has 'x'"),
+    (CONFIG, {"tokenizer_class": 3}, "tokenizer_class is 3"),
+]
+USUAL = {"vocab.txt": WORDS, "config.json": {"model_type": "bert"}}
+VOCABULARIES += [(USUAL | {name: content}, parts) for name, content, parts in BESIDE]
 
 
-@pytest.mark.parametrize(("beside", "parts"), BESIDE, ids=[json.dumps(beside) for beside, _ in BESIDE])
-def test_settings_beside_a_vocabulary(beside: dict[str, Any], parts: str, tmp_path: Path) -> None:
-    put(tmp_path, "vocab.txt", "\n".join(WORDS))
-    for name, content in ({"config": {"model_type": "bert"}} | beside).items():
-        put(tmp_path, f"{name}.json", json.dumps(content))
+@pytest.mark.parametrize(("files", "parts"), VOCABULARIES, ids=[parts for _, parts in VOCABULARIES])
+def test_vocabularies_and_settings_beside_them(files: dict[str, Any], parts: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        text = "\n".join(content) if isinstance(content, list) else content
+        text = json.dumps(text) if isinstance(text, dict) else text
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     refused(lambda: tokenizers.load(tmp_path), parts)
+    refused(lambda: tokenizers.load(tmp_path / "absent"), "nothing")
 
 
 TRAINED = [

@@ -1,5 +1,6 @@
 """The files beside a vocabulary: the ids, special tokens and added tokens that they give are those of transformers."""
 
+import copy
 import json
 import logging
 from collections.abc import Callable
@@ -79,27 +80,18 @@ def size(folder: Path) -> int:
 
 
 ENT = {"__type": "AddedToken", "content": "<ent>"} | OLD | {"lstrip": True}
-CHANGES: dict[str, Callable[[int], dict[str, Any]]] = {
-    "nothing": lambda size: {},
-    "added_tokens": lambda size: {"added_tokens": {"<ent>": size, "<REL>": size + 1}},
-    "both": lambda size: {
-        "added_tokens": {"<ent>": size, "<rel>": size + 1},
-        "special_tokens_map": {"pad_token": "<rel>", "additional_special_tokens": ["<ent>"]},
-    },
-    "special_tokens_map": lambda size: {
-        "special_tokens_map": {"pad_token": "<PADDING>", "additional_special_tokens": ["<ent>"]}
-    },
-    "flags in the map": lambda size: {
-        "special_tokens_map": {"pad_token": {"content": "<Pad>"} | OLD | {"lstrip": True}}
-    },
-    "list": lambda size: {"options": {"additional_special_tokens": ["<ent>"]}},
-    "names": lambda size: {"options": {"extra_special_tokens": {"ent_token": "<ent>"}, "image_token": "<img>"}},
-    "table": lambda size: {
-        "options": {
-            "model_specific_special_tokens": {"img_token": "<img>", "ent": ENT},
-            "extra_special_tokens": ["<rel>"],
-        }
-    },
+PADDING = {"pad_token": {"content": "<Pad>"} | OLD | {"lstrip": True}}
+NAMED = {"model_specific_special_tokens": {"img_token": "<img>", "ent": ENT}, "extra_special_tokens": ["<rel>"]}
+LISTED = {"additional_special_tokens": ["<ent>"]}
+CHANGES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "added_tokens": {"added_tokens": {"<ent>": 0, "<REL>": 1}},  # behind the last id
+    "both": {"added_tokens": {"<ent>": 0, "<rel>": 1}, "special_tokens_map": {"pad_token": "<rel>"} | LISTED},
+    "special_tokens_map": {"special_tokens_map": {"pad_token": "<PADDING>"} | LISTED},
+    "flags in the map": {"special_tokens_map": PADDING},
+    "list": {"options": LISTED},
+    "names": {"options": {"extra_special_tokens": {"ent_token": "<ent>"}, "image_token": "<img>"}},
+    "table": {"options": NAMED},
 }
 
 
@@ -115,7 +107,9 @@ CASES = [
 
 @pytest.mark.parametrize("kind, change, whole", CASES)
 def test_tokens_beside_a_vocabulary_are_those_of_transformers(kind, change, whole, trained, made, tmp_path) -> None:
-    beside = CHANGES[change](size(trained[kind]))
+    beside = copy.deepcopy(CHANGES[change])
+    if added := beside.get("added_tokens"):
+        beside["added_tokens"] = {token: size(trained[kind]) + number for token, number in added.items()}
     folder = made(kind, whole, beside.pop("options", {}), **beside)
     ours = tokenizers.load(folder)
     same(ours, folder)
@@ -201,32 +195,26 @@ def test_merges_are_never_dropped_by_chance(made: Folder, caplog: pytest.LogCapt
     assert tokenizer.encode_batch(TEXTS * 3) == expected.encode_batch(TEXTS * 3)
 
 
-def lines(change: Callable[[str], str]) -> Callable[[Path], Any]:
-    return lambda folder: (folder / "vocab.txt").write_text(change((folder / "vocab.txt").read_text()))
-
-
-VOCABULARIES = {
-    "CRLF": lambda folder: (folder / "vocab.txt").write_bytes(
-        (folder / "vocab.txt").read_bytes().replace(b"\n", b"\r\n")
-    ),
-    "empty line": lines(lambda text: text.replace("\nfox\n", "\n\nfox\n")),
-    "space behind a token": lines(lambda text: text.replace("\nfox\n", "\nfox \n")),
-    "token twice": lines(lambda text: f"{text}fox\n"),
-    "<unk>": lambda folder: (
-        lines(lambda text: text.replace("[UNK]", "<unk>"))(folder),
-        (folder / "tokenizer_config.json").write_text('{"unk_token": "<unk>", "do_lower_case": false}'),
-    ),
-    "<unk> in the map": lambda folder: (
-        lines(lambda text: text.replace("[UNK]", "<unk>"))(folder),
-        (folder / "special_tokens_map.json").write_text('{"unk_token": "<unk>"}'),
-    ),
+UNKNOWN = (b"[UNK]", b"<unk>")
+VOCABULARIES: dict[str, tuple[bytes, bytes, dict[str, Any]]] = {
+    "CRLF": (b"\n", b"\r\n", {}),
+    "empty line": (b"\nfox\n", b"\n\nfox\n", {}),
+    "space behind a token": (b"\nfox\n", b"\nfox \n", {}),
+    "token twice": (b"\nfox\n", b"\nfox\nfox\n", {}),
+    "<unk>": (*UNKNOWN, {"tokenizer_config": {"unk_token": "<unk>", "do_lower_case": False}}),
+    "<unk> in the map": (*UNKNOWN, {"special_tokens_map": {"unk_token": "<unk>"}}),
 }
+
+
+def rewrite(folder: Path, old: bytes, new: bytes) -> None:
+    (folder / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes().replace(old, new))
 
 
 @pytest.mark.parametrize("change", VOCABULARIES)
 def test_odd_lines_of_a_vocabulary_are_read_as_in_transformers(change: str, made: Folder) -> None:
-    folder = made("wordpiece", False, {})
-    VOCABULARIES[change](folder)
+    old, new, beside = VOCABULARIES[change]
+    folder = made("wordpiece", False, {}, **beside)
+    rewrite(folder, old, new)
     ours = tokenizers.load(folder)
     same(ours, folder)
     assert ours.vocabulary.unknown == 1 and 1 in ours.encode("\U0001f600")
@@ -239,7 +227,7 @@ def test_empty_lines_at_the_end_of_a_vocabulary_are_no_tokens(made: Folder) -> N
     with (folder / "vocab.txt").open("a") as file:
         file.write("\n\r\n \n")
     assert tokenizers.load(folder).fingerprint == expected.fingerprint
-    lines(lambda text: text.replace("[UNK]", "<unk>"))(folder)  # the unknown word without options
+    rewrite(folder, *UNKNOWN)  # the unknown word without options
     assert tokenizers.load(folder).vocabulary.unknown == 1
 
 

@@ -66,6 +66,8 @@ def test_a_trained_tokenizer_knows_the_words_of_its_text(kind: str, language: st
         (["が", "##ज़्"], spelling.folded()),
         ([*"ABCDEFGH", "é"], spelling.of_bert(lowercase=False)),
         (["[ENTITY]", "<URL>", *"abcdefgh"], BERT),
+        (["A", *(f"b{number}" for number in range(99))], BERT),  # more than one in a hundred makes it cased
+        (["A", *(f"b{number}" for number in range(98))], spelling.of_bert(lowercase=False)),
     ],
 )
 def test_a_vocabulary_of_pieces_without_options_has_the_spelling_of_its_pieces(words, normalizer, tmp_path: Path):
@@ -74,5 +76,5 @@ def test_a_vocabulary_of_pieces_without_options_has_the_spelling_of_its_pieces(w
     found, table = tokenizers.load(tmp_path / "vocab.txt"), [*special, *words]
     assert found.normalize("Ab É 한국 が ज़्") == normalizer.normalize_str("Ab É 한국 が ज़्")
     for word in words:
-        if not word.startswith(("##", "[", "<")):
+        if not word.startswith(("##", "[", "<", "A", "b")):
             assert found.encode(word) == [table.index(word)]
