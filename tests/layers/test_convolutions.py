@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.layers.convolutions import CONVOLUTIONS, convolve, shared_scores
+from plmjax.layers.convolutions import convolve, shared_scores
 
 RANDOM = np.random.default_rng(0)
 LENGTH, HEADS, FEATURES, SIZE = 11, 3, 12, 5
@@ -40,35 +40,7 @@ def test_equals_the_definition_in_packed_rows(before: int) -> None:
         np.testing.assert_allclose(shared[0], definition(everywhere, x[0], before), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_dropout_drops_weights_and_padding_is_not_read(name: str) -> None:
-    module = CONVOLUTIONS[name](FEATURES, HEADS, SIZE, 0.5, jax.nn.initializers.lecun_normal())
-    x = jnp.asarray(RANDOM.normal(size=(2, LENGTH, FEATURES)), jnp.float32)
-    mask = jnp.ones((2, LENGTH), jnp.int32).at[1, 6:].set(0)
-
-    def run(module, x, deterministic=True):
-        inputs = module.inputs(x, mask)
-        return module(inputs, jnp.pad(inputs, ((0, 0), (2, 2), (0, 0))), deterministic=deterministic)
-
-    params = module.init(jax.random.key(0), x, method=run)
-    kept = module.apply(params, x, method=run)
-    moved = module.apply(params, x.at[1, 6:].add(1.0), method=run)
-    np.testing.assert_array_equal(kept[1, :6], moved[1, :6])
-    lost = module.apply(params, x, False, method=run, rngs={"dropout": jax.random.key(1)})
-    assert np.abs(kept - lost).max() > 1e-2
-
-
 def test_shared_scores_are_uniform_within_the_bound_of_the_released_code() -> None:
     scores = np.asarray(shared_scores(jax.random.key(0), (3, 2000)))
     bound = np.sqrt(6 / (2000 + 3 * 2000))  # a kernel of one input and three outputs
     assert 0.97 * bound < np.abs(scores).max() <= bound and abs(scores.std() - bound / np.sqrt(3)) < 0.03 * bound
-
-
-def test_the_second_half_of_the_features_is_the_gate_of_the_first() -> None:
-    """torch.nn.functional.glu."""
-    dynamic, lightweight = (
-        CONVOLUTIONS[name](2, 1, 3, 0.0, jax.nn.initializers.zeros) for name in ("dynamic", "lightweight")
-    )
-    x = jnp.array([[6.0, -4.0, 0.0, np.log(3.0)]])
-    np.testing.assert_allclose(dynamic.activated(x), [[3.0, -3.0]], rtol=1e-6)
-    assert lightweight.activated(x) is x

@@ -1,4 +1,7 @@
-"""Normalisation: its own backward passes against those of the formulas, and the statistics of batches."""
+"""Normalisation: its own backward passes against those of the formulas.
+
+tests/models/test_ulmfit.py has the statistics of batches.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,26 +64,6 @@ def test_the_input_is_kept_in_its_own_dtype_and_statistics_in_float32(case: str)
     kept = jax.tree.leaves(jax.eval_shape(closed))
     assert {leaf.dtype for leaf in kept if leaf.size >= 4 * 5 * 9} == {jnp.dtype("bfloat16")}
     assert {leaf.shape for leaf in kept if leaf.dtype == jnp.float32} <= {(4, 5, 1), (9,)}
-
-
-def test_batches_are_normalised_by_their_own_variance_and_later_ones_by_the_running_unbiased_one() -> None:
-    """As torch.nn.BatchNorm1d: the biased variance normalises, the unbiased one is kept; padding is in neither."""
-    norm, random = BatchNorm(epsilon=0.01, momentum=0.3), np.random.default_rng(0)
-    scale, bias = random.normal(size=(2, 4)).astype(np.float32)
-    variables = norm.init(jax.random.key(0), jnp.zeros((3, 2, 4)), jnp.ones((3, 2), bool), True)
-    variables |= {"params": {"scale": scale, "bias": bias}}
-    mean, variance = np.zeros(4), np.ones(4)
-    for exists in np.array([[[1, 1], [0, 1], [0, 0]], [[1, 0], [1, 1], [1, 0]]], bool):
-        x = random.normal(2, 3, size=(3, 2, 4)).astype(np.float32)
-        real = x[exists].astype(np.float64)
-        found, changed = norm.apply(variables, x, exists, False, mutable="batch_stats")
-        expected = (real - real.mean(0)) / np.sqrt(real.var(0) + 0.01) * scale + bias
-        np.testing.assert_allclose(found[exists], expected, rtol=1e-5, atol=1e-5)
-        mean, variance = 0.7 * mean + 0.3 * real.mean(0), 0.7 * variance + 0.3 * real.var(0, ddof=1)
-        variables |= changed
-    chex.assert_trees_all_close(variables["batch_stats"], {"mean": mean, "variance": variance}, rtol=1e-5)
-    expected = (x - mean) / np.sqrt(variance + 0.01) * scale + bias
-    np.testing.assert_allclose(norm.apply(variables, x, exists, True), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)

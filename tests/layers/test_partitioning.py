@@ -1,6 +1,5 @@
 """Where a mesh places the dimensions of an array."""
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -20,18 +19,6 @@ def test_dimensions_that_divide_are_divided() -> None:
     assert asked(partition_spec, (8, 6, 5)) == PartitionSpec(("data", "fsdp"), "tensor")
     assert asked(shard_counts, (8, 6, 5)) == (4, 2)
     assert asked(partition_spec, (6, 3)) == PartitionSpec(None, None) and asked(shard_counts, (6, 3)) == (1, 1)
-
-
-def test_a_shard_of_the_data_axis_is_divided_along_the_others() -> None:
-    def within(shape: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-        with nn.logical_axis_rules(sharding.RULES_WITHIN_DATA):
-            return shard_counts(shape, axes)
-
-    assert asked(within, (8, 6)) == (2, 2)
-
-
-def test_without_a_mesh_nothing_is_divided() -> None:
-    assert shard_counts((8, 6), AXES) == (1, 1) and partition_spec((8, 6), AXES) == PartitionSpec(None, None)
 
 
 def test_all_rows_are_on_every_device_and_other_dimensions_may_be_divided() -> None:

@@ -4,13 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.layers.attention.cache import KeyValueCache
-from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.rows import read_rows, read_source
 from plmjax.layers.tokens import first_of_each, last_tokens
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.models.longformer.encoder_decoder import LedConfig
 
 CONFIG = Gpt2Config.tiny(vocab_size=31, n_positions=8)
 IDS = jnp.arange(6).reshape(2, 3)
@@ -37,37 +34,6 @@ def test_tokens_behind_a_cache_have_the_positions_of_the_real_ones_and_see_them(
     assert given.positions.tolist() == [[6, 7], [1, 5]]
     first = read_rows(CONFIG, IDS, MASK, None, None, None, KeyValueCache.empty(1, 2, 5, 2, 3, jnp.float32))
     assert first.positions.tolist() == [[0, 1, 2], [0, 0, 1]]  # 0 at padding
-
-
-def test_a_prefix_is_seen_whole_with_a_cache_as_without_one() -> None:
-    prefix = jnp.array([2, 3])
-    alone = [[[1, 1, 0], [1, 1, 0], [1, 1, 1]], [[1, 1, 1], [1, 1, 1], [1, 1, 1]]]
-    assert visible(read_rows(CONFIG, IDS, None, None, None, prefix, None), 3, 3) == alone
-    rows = read_rows(CONFIG, IDS, None, None, None, prefix, KeyValueCache.empty(1, 2, 5, 2, 3, jnp.float32))
-    assert visible(rows, 3, 5) == [[[*seen, 0, 0] for seen in row] for row in alone]
-
-
-def test_a_cache_of_other_rows_has_their_masks_and_all_their_layers() -> None:
-    cache = KeyValueCache.empty(2, 2, 5, 1, 1, jnp.float32)
-    cache = cache.with_mask(MASK)
-    for layer in (0, 1):
-        new = jnp.arange(6.0).reshape(2, 3, 1, 1) + 10 * layer
-        cache = cache.update(layer, KeyValues(new, -new))
-    taken = cache.advance(3).take_rows(jnp.array([1, 1, 0]))
-    assert taken.key_mask.tolist() == [[0, 1, 1, 0, 0], [0, 1, 1, 0, 0], [1, 1, 1, 0, 0]] and taken.length == 3
-    second = taken.layer(1)
-    assert second.keys[:, :, 0, 0].tolist() == [[13, 14, 15, 0, 0], [13, 14, 15, 0, 0], [10, 11, 12, 0, 0]]
-    np.testing.assert_array_equal(second.values, -second.keys)
-
-
-def test_the_longest_row_is_that_of_the_decoder() -> None:
-    config = LedConfig.tiny(
-        max_position_embeddings=16, attention_window=(4,), max_global_tokens=4, max_decoder_position_embeddings=4
-    )
-    with pytest.raises(UserError, match=r"at most 4 tokens, .* found 5; .* set --model\.max_decoder_position_embeddi"):
-        read_rows(config, jnp.zeros((1, 5), jnp.int32), None, None, None, None, None)
-    with pytest.raises(UserError, match=r"at most 8 tokens, .* found 9; .* set --model\.n_positions"):
-        read_rows(CONFIG, jnp.zeros((1, 9), jnp.int32), None, None, None, None, None)
 
 
 def test_the_mask_and_the_segments_of_a_call_are_returned_as_they_were_given() -> None:

@@ -42,7 +42,7 @@ def outputs(config: AdaptiveSpanConfig):
 def test_what_is_masked_need_not_be_read() -> None:
     """No head looks back more than 9 tokens: fewer read tokens change nothing but a share of them that is too small."""
     whole = outputs(SHORT)
-    for span in (23, 12, 9):
+    for span in (12, 9):
         part = outputs(dataclasses.replace(SHORT, computed_span=span))
         np.testing.assert_allclose(part.logits, whole.logits, rtol=1e-5, atol=1e-5)
         jax.tree.map(lambda one, all_: np.testing.assert_allclose(one, all_, atol=1e-5), part.cache, whole.cache)

@@ -10,10 +10,10 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig, BertForMaskedLM
-from plmjax.models.distilbert import DistilBertForMaskedLM, DistilBertForQuestionAnswering
+from plmjax.models.distilbert import DistilBertForMaskedLM
 from tests.families.family import padded_untyped_tokens
 from tests.families.students import DISTILBERT
-from tests.systems.modules import dropped, outputs, random_params
+from tests.systems.modules import outputs, random_params
 
 INPUTS = padded_untyped_tokens(DISTILBERT)
 
@@ -40,12 +40,3 @@ def test_types_of_tokens_are_refused() -> None:
     with pytest.raises(UserError, match=r"tokens without types, .* found token_type_ids; leave them out"):
         jax.eval_shape(lambda: module.init(jax.random.key(0), **types))
     assert not DISTILBERT.template.typed and BertConfig.tiny().template.typed
-
-
-def test_the_head_for_answers_has_dropout_before_it() -> None:
-    module = DistilBertForQuestionAnswering(dataclasses.replace(DISTILBERT, qa_dropout=0.5))
-    params = random_params(module)
-    plain, random = outputs(module, params, INPUTS), dropped(module, params, INPUTS)
-    assert np.abs(plain.start_logits - random.start_logits).max() > 0.01
-    without = DistilBertForQuestionAnswering(DISTILBERT)
-    np.testing.assert_allclose(dropped(without, params, INPUTS).start_logits, plain.start_logits, rtol=1e-5, atol=1e-5)

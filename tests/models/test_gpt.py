@@ -25,9 +25,8 @@ def test_dropout_falls_on_the_table_before_tokens_are_looked_up() -> None:
     module = GptForCausalLM(dataclasses.replace(GPT, embd_pdrop=0.5))
     params = random_params(module)
     table = np.asarray(params["gpt"]["table"]["embedding"])
-    found = module.apply(
-        {"params": params}, **BATCH, output_hidden_states=True, deterministic=False, rngs={"dropout": jax.random.key(0)}
-    )
+    drawn = {"deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
+    found = jax.jit(lambda: module.apply({"params": params}, **BATCH, output_hidden_states=True, **drawn))()
     kept = np.asarray(found.scores.table)
     assert kept.shape == (53, 24)
     gone = kept == 0

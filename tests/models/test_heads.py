@@ -140,11 +140,12 @@ def test_a_rate_of_0_is_a_rate_and_none_is_that_of_the_hidden_states(config: Any
 @pytest.mark.parametrize("config", [BartConfig.tiny(vocab_size=31), XlnetConfig.tiny(vocab_size=31)])
 def test_the_label_of_a_text_is_that_of_its_last_token_and_not_of_padding(config: Any) -> None:
     module = config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 3)
-    ids, mask = jnp.array([[5, 6, 7, 8, 1, 1]]), jnp.array([[1, 1, 1, 1, 0, 0]])
+    ids, mask = np.array([[5, 6, 7, 8, 1, 1]]), np.array([[1, 1, 1, 1, 0, 0]])
     params = random_params(module)
-    padded = module.apply({"params": params}, ids, mask).label_logits
-    other = module.apply({"params": params}, ids.at[0, 4:].set(9), mask).label_logits
-    at_last = module.apply({"params": params}, ids, mask, cls_positions=jnp.array([[3]])).label_logits[:, 0]
+    given = {"input_ids": ids, "attention_mask": mask}
+    padded = outputs(module, params, given).label_logits
+    other = outputs(module, params, given | {"input_ids": np.where(mask, ids, 9)}).label_logits
+    at_last = outputs(module, params, given | {"cls_positions": np.array([[3]])}).label_logits[:, 0]
     np.testing.assert_allclose(padded, other, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(padded, at_last, rtol=1e-5, atol=1e-6)
 

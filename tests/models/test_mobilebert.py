@@ -12,7 +12,6 @@ from plmjax.models.mobilebert import (
     MobileBertConfig,
     MobileBertForPreTraining,
     MobileBertModel,
-    NoNorm,
     with_neighbors,
 )
 from tests.families.family import padded_tokens
@@ -46,14 +45,6 @@ def test_the_last_word_does_not_read_the_padding() -> None:
     found = module.apply({"params": params}, **INPUTS, output_hidden_states=True).hidden_states[0][1]
     np.testing.assert_allclose(found[:10], expected[:10], rtol=1e-5, atol=1e-5)
     assert np.abs(found[10] - expected[10]).max() > 0.01
-
-
-def test_no_norm_is_the_affine_part_of_a_norm() -> None:
-    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
-    scale, bias = np.arange(5.0, dtype=np.float32), np.ones(5, np.float32)
-    found = NoNorm().apply({"params": {"scale": scale, "bias": bias}}, x)
-    np.testing.assert_allclose(found, x * scale + bias, rtol=1e-6)
-    assert NoNorm(jnp.bfloat16).apply({"params": {"scale": scale, "bias": bias}}, x).dtype == jnp.bfloat16
 
 
 def test_student_and_teacher_have_states_of_one_shape() -> None:

@@ -16,7 +16,7 @@ from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneratio
 from tests.optional import torch
 from tests.products import flops
 from tests.systems.comparison import converted, reference
-from tests.systems.modules import outputs
+from tests.systems.modules import outputs, random_params
 
 CONFIG = T5Config(
     vocab_size=53,
@@ -38,9 +38,7 @@ MODULE = T5ForConditionalGeneration(CONFIG)
 @pytest.fixture(scope="module")
 def params() -> dict:
     """Parameters far from 0 of every kind."""
-    return jax.jit(MODULE.clone(config=dataclasses.replace(CONFIG, initializer_factor=1.0)).init)(
-        jax.random.key(0), **BATCH
-    )["params"]
+    return random_params(MODULE, deviation=0.4)
 
 
 def close(found: jax.Array, expected: jax.Array) -> None:

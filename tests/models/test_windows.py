@@ -21,7 +21,7 @@ from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.roberta import RobertaConfig
 from tests.products import flops
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 ENCODER = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 DECODER = {"vocab_size": 40, "n_embd": 8, "n_layer": 2, "n_head": 2}
@@ -84,9 +84,9 @@ def test_a_cache_gives_what_the_whole_text_gives() -> None:
     config = Gpt2Config(**DECODER, attention_window=3)
     module, ids = Gpt2ForCausalLM(config), jnp.arange(4, 16)[None]
     params = random_params(module)
-    whole = module.apply({"params": params}, ids).logits
+    whole = outputs(module, params, {"input_ids": ids}).logits
     without = Gpt2ForCausalLM(dataclasses.replace(config, attention_window=None))
-    assert np.abs(whole - without.apply({"params": params}, ids).logits).max() > 1e-3
+    assert np.abs(whole - outputs(without, params, {"input_ids": ids}).logits).max() > 1e-3
     cache, found = config.empty_cache(1, 12, Execution()), []
     step = jax.jit(lambda ids, cache: module.apply({"params": params}, ids, cache=cache))
     for place in range(12):

@@ -25,7 +25,7 @@ def parameters() -> Any:
 
 def test_a_cache_gives_the_logits_of_whole_rows() -> None:
     """Prompts of 9 and 5 tokens are padded on the left, and the rows of the cache are exchanged after each token."""
-    expected = MODULE.apply({"params": parameters()}, IDS).logits
+    expected = outputs(MODULE, parameters(), {"input_ids": IDS}).logits
     read = jax.jit(
         lambda ids, mask, cache: MODULE.apply({"params": parameters()}, ids, attention_mask=mask, cache=cache)
     )
@@ -46,8 +46,8 @@ def test_a_cache_gives_the_logits_of_whole_rows() -> None:
 
 def test_a_row_reads_as_far_as_it_is_long() -> None:
     """Attention reaches the first token of a row that is longer than all kernels together."""
-    first = MODULE.apply({"params": parameters()}, IDS).last_hidden_state
-    changed = MODULE.apply({"params": parameters()}, np.concatenate([IDS[:, :1] ^ 1, IDS[:, 1:]], axis=1))
+    first = outputs(MODULE, parameters(), {"input_ids": IDS}).last_hidden_state
+    changed = outputs(MODULE, parameters(), {"input_ids": np.concatenate([IDS[:, :1] ^ 1, IDS[:, 1:]], axis=1)})
     assert sum(LITE_DECODER.decoder_kernel_sizes) - LITE_DECODER.decoder_layers < IDS.shape[1]
     assert np.abs(changed.last_hidden_state - first)[:, -1].max() > 1e-4
 
