@@ -9,6 +9,7 @@ optimizer has no state for a parameter that is frozen as a whole. If some layers
 of the state stays 0.
 """
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -77,13 +78,9 @@ def freeze(update: optax.GradientTransformation, names: Sequence[str], params: P
     _check(names, params)
     whole = [one for one in map(_parsed, names) if one.layers is None]
 
-    def frozen(tree: Params) -> Params:
-        return paths.map_named(lambda name, _: any(one.covers(name) for one in whole), tree)
-
-    def trained(tree: Params) -> Params:
-        return jax.tree.map(lambda is_frozen: not is_frozen, frozen(tree))
-
-    return optax.chain(optax.masked(update, trained), optax.masked(optax.set_to_zero(), frozen))
+    frozen = paths.map_named(lambda name, _: any(one.covers(name) for one in whole), params)
+    trained = jax.tree.map(operator.not_, frozen)
+    return optax.chain(optax.masked(update, trained), optax.freeze(frozen))
 
 
 def _parsed(name: str) -> Frozen:

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import jax
 import optax
 
 from plmjax.contracts.parameters import BIAS, NORM, kinds_of
@@ -43,9 +42,4 @@ class Decaying(Optimizer):
 
     def decay(self, params: Params) -> optax.GradientTransformation:
         """Return the transformation that adds weight_decay * parameter; `params` are boxed, as in `build`."""
-        decayed = {paths.name(path): decays for path, decays in jax.tree.leaves_with_path(self.decayed(params))}
-
-        def mask(tree: Params) -> Params:
-            return jax.tree.map_with_path(lambda path, _: decayed[paths.name(path)], tree)
-
-        return optax.add_decayed_weights(self.weight_decay, mask)
+        return optax.add_decayed_weights(self.weight_decay, self.decayed(params))
