@@ -1,14 +1,50 @@
-"""The division of arguments and the ends of commands, without a command."""
+"""The environment, the defaults, the division of arguments and the ends of commands."""
 
 import contextlib
+import dataclasses
+import inspect
+import itertools
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jax.errors import JaxRuntimeError
 
-from plmjax.commands import command_line
+from plmjax import platform
+from plmjax.commands import cli, command_line
 from plmjax.errors import Unavailable, UserError
+from plmjax.parallel.hosts import JoinOptions
 from plmjax.parallel.stopping import Interrupted
+
+OWN = {
+    "JAX_COMPILATION_CACHE_DIR": "{folder}/plmjax/compilation", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
+}  # fmt: skip
+"""Variable -> what a command sets where the user has not."""
+
+
+@pytest.mark.parametrize("users", [{}, dict.fromkeys(OWN, "the user's own")], ids=["none", "set"])
+def test_a_command_sets_variables_that_the_user_has_not_set(users: dict, tmp_path: Path, monkeypatch, capsys) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path)} | users
+    monkeypatch.setattr(cli.os, "environ", environment)
+    monkeypatch.setattr("sys.argv", ["plmjax", "experiments"])
+    cli.main()
+    assert "bert_tiny" in capsys.readouterr().out
+    expected = {name: value.format(folder=tmp_path) for name, value in OWN.items()} | users
+    assert {name: environment[name] for name in OWN} == expected
+
+
+def test_a_training_on_a_cpu_keeps_its_memory(fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[tuple] = []
+    for verb, tpu, gpu in itertools.product(
+        ("pretrain", "finetune", "bench", "evaluate"), (True, False), (True, False)
+    ):
+        monkeypatch.setattr(platform, "has_tpu", lambda found=tpu: found)
+        monkeypatch.setattr(platform, "has_gpu", lambda found=gpu: found)
+        monkeypatch.setattr(platform, "keep_freed_memory", lambda case=(verb, tpu, gpu): kept.append(case))
+        fails(verb, "nowhere", "--nothing")
+    assert kept == [(verb, False, False) for verb in ("pretrain", "finetune", "bench")]
 
 
 def test_options_of_the_experiment_are_those_with_a_dot_and_the_optimizer() -> None:
@@ -73,3 +109,44 @@ def test_a_command_says_why_it_ends(error: BaseException | None, code: int | Non
     found = capsys.readouterr()
     assert found.err.startswith(shown) and bool(found.err) is bool(shown) and not found.out
     assert logging.getLogger("plmjax").propagate
+
+
+TEXT = {"format": "auto", "text_key": "text"}
+COMMANDS: dict[str, dict[str, Any]] = {
+    "tokenizer train": {"kind": "wordpiece", "vocab_size": 30522, **TEXT},
+    "prepare": {"held_out": 0.005, "language": "en", "max_unknown": 0.2, **TEXT},
+    "cooccurrence": {"window": 10, "symmetric": True, "min_count": 5, "memory": 1024},
+    "pretrain": {"from_": "random"},
+    "predict": {"format": "jsonl", "max_unknown": 0.2},
+    "embed": {"layer": -1, "batch_size": 32, "max_unknown": 0.2},
+    "attention": {"batch_size": 8, "max_unknown": 0.2},
+    "fill-mask": {"top": 5},
+    "nearest": {"top": 10},
+    "generate": {"max_unknown": 0.2},
+    "plan": {"from_": "random"},
+    "bench": {"measured_steps": 10},
+    "average": {"last": 5},
+    "compress prune": {"method": "magnitude"},
+    "compress distil": {"method": "soft_targets"},
+    "compress quantize": {"method": "weight_only", "granularity": "channel"},
+    "compress share": {"groups": 1},
+    "augment": {"text": ("text",), "copies": 20, "candidates": 15, "share": 0.4},
+    "import": {"architecture": "auto"},
+    "export": {"architecture": "auto", "to": "transformers"},
+    "report": {"output": Path("report.html")},
+}
+"""Command -> its defaults. The others are none, 0, False or empty everywhere here."""
+
+
+def said(defaults: dict[str, Any]) -> dict[str, Any]:
+    """The defaults that say something."""
+    nothing = ("", (), 0, None, False, dataclasses.MISSING, inspect.Parameter.empty)
+    return {name: value for name, value in defaults.items() if value not in nothing}
+
+
+@pytest.mark.parametrize("command", cli.VERBS)
+def test_options_of_a_command_that_nobody_gives(command: str) -> None:
+    parameters = inspect.signature(cli.verb(command)).parameters.values()
+    defaults = {one.name: one.default for one in parameters if not dataclasses.is_dataclass(one.default)}
+    assert said(defaults) == COMMANDS.get(command, {})
+    assert JoinOptions().join_seconds == 300.0

@@ -26,7 +26,7 @@ from tests.conftest import on_one_device
 from tests.effects import Effects
 from tests.generation.test_effects_of_options import EFFECTS as OF_GENERATE
 from tests.inference.conftest import classifiers
-from tests.small_runs import DECODER_ROW, SMALL_BERT
+from tests.small_runs import DECODER_ROW
 
 __all__ = ["classifiers"]
 
@@ -53,6 +53,8 @@ shown_by("finetuning/test_seeds.py::test_each_seed_is_a_run_and_the_table_sums_t
 shown_by(
     "selfcheck/test_selfcheck.py::test_the_command_prints_a_table_and_writes_a_file", "selfcheck", "output", "json"
 )
+BENCHED = ("experiment", "json", "measured_steps")
+shown_by("runs/test_bench.py::test_a_measure_that_this_machine_lacks_is_left_out", "bench", *BENCHED)
 for joined in ("pretrain", "finetune", "selfcheck"):
     shown_by("parallel/test_hosts.py::test_a_host_alone_says_who_is_missing", joined, "join_seconds")
 shown_by("data/test_beam.py::test_a_job_server_gives_the_same_dataset", "prepare", "runner", "runner_options")
@@ -357,12 +359,6 @@ def test_the_attention_of_a_pair_has_the_tokens_of_both(folder: Path, small_run:
 def test_as_many_tokens_as_asked_for_fill_a_mask(small_run: Path) -> None:
     (line,) = said(f"fill-mask {small_run} 'the [MASK] of' --top 3").splitlines()
     assert line.startswith("[MASK] 1") and len(re.findall(r"'[^']+' 0\.\d+", line)) == 3
-
-
-@of("bench", "experiment", "json", "measured_steps")
-def test_a_measurement_has_as_many_steps(small_run: Path) -> None:
-    found = said(f"bench bert_tiny --json --measured_steps 3 {' '.join(SMALL_BERT)} --training.steps 1")
-    assert json.loads(found)["steps"] == 3 and json.loads(found)["batch_size"] == 16
 
 
 @of("average", "run", "output", "last")

@@ -15,7 +15,6 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.compression.factorization import Factors
-from plmjax.compression.kernels import input_axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.inference.fill_mask import fill_mask
@@ -122,19 +121,6 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
         assert factors.rank_of(min(shares) - 1e-6) == rank
 
 
-@pytest.mark.parametrize(
-    ("path", "axes", "inputs"),
-    [
-        ("attention/query/kernel", 3, 1), ("attention/output/kernel", 3, 2), ("feed_forward/output/kernel", 2, 1),
-        ("attention/query/reduce/kernel", 2, 1), ("attention/query/expand/kernel", 3, 1),
-        ("attention/output/reduce/kernel", 3, 2), ("attention/output/expand/kernel", 2, 1),
-    ],
-)  # fmt: skip
-def test_the_axes_of_inputs_come_first(path: str, axes: int, inputs: int) -> None:
-    """[D N H] and [N H D], and the two kernels of a lower rank: [D R] [R N H], and [N H R] [R D]."""
-    assert input_axes(f"bert/encoder/layers/{path}", axes) == inputs
-
-
 def test_every_matrix_keeps_its_share_of_the_energy() -> None:
     """One of two matrices of 5 x 5 has one singular value, the other five that are equal."""
     kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])
@@ -185,21 +171,6 @@ def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> No
     cli.run(["compress", "quantize", str(output), "--output", str(tmp_path / "int8"), "--method", "dynamic", *data])
     assert f"int8 with {6 + sum(map(bool, model.ranks))} kernels of the layers" in capsys.readouterr().out
     assert len(fill_mask(tmp_path / "int8", "the [MASK] of names")[0]) == 5
-
-
-@pytest.mark.nightly
-def test_the_result_is_fine_tuned(task_run: Path, sentiment: tuple[str, str], tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    cli.run(["compress", "factorize", str(task_run), "--output", str(output), "--rank", "8"])
-    assert loaded(output)[1].ranks == (8,) * 6
-    task = ["--data.train", sentiment[0], "--data.validation", sentiment[1], "--data.text", "sentence"]
-    short = ["--finetuning.epochs", "0", "--training.steps", "2", "--finetuning.warmup", "0"]
-    workdir = ["--from", str(output), "--workdir", str(tmp_path / "tuned")]
-    cli.run(["finetune", "experiments/finetune_sentences.py", *workdir, *task, *short])
-    (params, model), (before, _) = loaded(tmp_path / "tuned"), loaded(output)
-    assert model.ranks == (8,) * 6 and params.keys() == before.keys()
-    path = "bert/encoder/layers/attention/query/reduce/kernel"
-    assert not np.array_equal(params[path], before[path])
 
 
 def test_each_kind_has_the_rank_of_its_energy(small_run: Path, tmp_path: Path, capsys) -> None:

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
-from plmjax.compression.distillation.students import TakenLayers
 from plmjax.compression.examples import examples_of
-from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
+from plmjax.compression.pruning.pruned import MovementPruning
 from plmjax.compression.run import Source, composed
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment, Mixture, WeightMapping
+from plmjax.experiment import Experiment, Mixture
 from plmjax.models.bert import BertConfig
-from plmjax.training.checkpoints import ancestry
 
 
 def test_a_training_goes_on_with_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
@@ -38,14 +36,6 @@ def test_a_training_goes_on_with_the_checkpoint_that_it_began_with(tmp_path: Pat
         first.claim(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["", "elsewhere"])
-def test_the_dataset_is_that_of_the_run_or_the_one_in_its_directory(path: str, small_run: Path) -> None:
-    source = Source.read(small_run)
-    run = source.description.experiment
-    run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=path))
-    assert source.dataset(run) == (path or str(small_run / "dataset"))
-
-
 def source_of(run: Experiment) -> Source:
     """A checkpoint of a run, with running statistics and constants."""
     description = types.SimpleNamespace(experiment=run, tokenizer={"files": b""}, step=7)
@@ -53,38 +43,13 @@ def source_of(run: Experiment) -> Source:
     return Source("named", Path("/runs/one/checkpoints/7"), params, "its statistics", "its constants", description, [])
 
 
-def test_the_run_that_trains_is_that_of_the_checkpoint_or_the_named_one() -> None:
-    """With the sizes of the checkpoint unless there are others, and its own dataset; it starts from no mapping."""
-    own, method = experiments.load("bert_tiny"), TicketTraining()
-    own = dataclasses.replace(
-        own, model=BertConfig.tiny(hidden_size=24), weight_mapping=TakenLayers((0,)), compression=method
-    )
-    own = dataclasses.replace(own, data=dataclasses.replace(own.data, input=("raw.txt",)))
-    source, compression = source_of(own), MovementPruning(sparsity=0.5)
-    found = composed(source, compression, None, ["--training.steps", "3"], "command")
-    data = dataclasses.replace(own.data, path="/runs/one/dataset", input=())
-    training = dataclasses.replace(own.training, steps=3)
-    changes = {"data": data, "training": training, "weight_mapping": WeightMapping(), "compression": compression}
-    assert found == dataclasses.replace(own, **changes)
-    named, smaller = experiments.load("finetune_sentences"), BertConfig.tiny(hidden_size=8)
-    found = composed(source, compression, "finetune_sentences", [], "command", smaller)
-    assert found.model == smaller and found.data == named.data and found.optimizer == named.optimizer
-    assert composed(source, compression, "finetune_sentences", [], "command").model == own.model
-    steps = dataclasses.replace(named.training, steps=50, evaluate_every=25)  # its epochs are counted anew
-    tuned = dataclasses.replace(named, model=own.model, training=steps)
-    assert named.finetuning.epochs and named.training.steps == 0
-    assert composed(source_of(tuned), compression, None, [], "command").training.steps == 0
-    mixed = dataclasses.replace(own, data=dataclasses.replace(own.data, mixture=Mixture(sources=("a=/a",))))
-    assert composed(source_of(mixed), compression, None, [], "command").data.path == ""
-
-
-def test_the_record_of_a_result_goes_back_to_the_first_checkpoint() -> None:
-    first = ancestry.Ancestor("first", 3, "digest", "prune", {"method": "heads"})
-    source = dataclasses.replace(source_of(Experiment(BertConfig.tiny(), None, None)), ancestors=[first])
-    before, last = source.described("quantize", {"method": "dynamic"})
-    assert before is first and source.ancestors == [first]
-    digest = ancestry.digest(source.params)
-    assert last == ancestry.Ancestor("named", 7, digest, "quantize", {"method": "dynamic"})
+def test_a_named_experiment_trains_the_model_of_the_checkpoint_or_a_smaller_one(small_run: Path) -> None:
+    """On data of its own, and without the mapping that the checkpoint started with; test_prune.py has the own run."""
+    source, compression, named = Source.read(small_run), MovementPruning(), experiments.load("finetune_sentences")
+    for smaller in (None, BertConfig.tiny(hidden_size=8)):
+        found = composed(source, compression, "finetune_sentences", ["--training.steps", "3"], "command", smaller)
+        model, training = smaller or source.description.experiment.model, dataclasses.replace(named.training, steps=3)
+        assert found == dataclasses.replace(named, model=model, training=training, compression=compression)
 
 
 def test_examples_are_the_rows_of_the_run_in_its_own_order(small_run: Path) -> None:

@@ -1,6 +1,7 @@
 """Layers of a trained model that share their parameters in groups, as ALBERT's."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def made(config):
     return module, {path: draws.normal(scale=0.3, size=one.shape).astype(np.float32) for path, one in flat.items()}
 
 
-def logits(module: nn.Module, flat: dict[str, np.ndarray]) -> np.ndarray:
+@functools.partial(jax.jit, static_argnums=0)
+def logits(module: nn.Module, flat: dict[str, np.ndarray]) -> jax.Array:
     return module.apply({"params": flax.traverse_util.unflatten_dict(flat, sep="/")}, IDS).logits
 
 

@@ -15,9 +15,9 @@ from plmjax.layers.attention.backends import SCORES, blockwise, dense
 from plmjax.layers.dropout import dropped
 from tests.content_term import FARTHEST, ContentTerm, content_parameters
 
-ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 7, 11, 4, 3
+ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 5, 8, 4, 3
 VISIBILITY = MaskTerms((Causal(),), KEYS - QUERIES)
-SEGMENTS = np.array([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1]])
+SEGMENTS = np.array([[0, 0, 0, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, 1, 1, 1]])
 RATE, KEY = 0.3, jax.random.key(3)
 FIRST_BLOCK = jax.random.fold_in(jax.random.fold_in(KEY, 0), 0)
 

@@ -1,4 +1,4 @@
-"""Rows of one text or a pair as the published systems lay them out, against transformers' tokenizers and by hand."""
+"""Tokens by their roles, and rows of one text or a pair as the published systems lay them out."""
 
 import dataclasses
 import itertools
@@ -25,6 +25,35 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
+
+
+@pytest.mark.parametrize(
+    ("ids", "end"),
+    [
+        ({}, -1),
+        ({"sep": 3}, 3),
+        ({"sep": 3, "end": 4}, 4),
+        ({"sep": 3, "end": 0}, 0),
+        ({"sep": 3, "end": 4, "others": {"between": 5}}, 5),
+    ],
+)
+def test_a_document_ends_with_the_token_between_documents_or_else_with_that_of_a_text(ids: dict, end: int) -> None:
+    vocabulary = Vocabulary(9, **ids)
+    assert vocabulary.document_end == vocabulary.id_of("document_end") == end
+
+
+def test_roles_that_few_systems_have_are_found_beside_the_usual_ones() -> None:
+    vocabulary = Vocabulary(9, cls=2, others={"extract": 7, "cls": 8})
+    assert [vocabulary.id_of(role) for role in ("cls", "mask", "extract", "delimiter")] == [2, -1, 7, -1]
+
+
+def test_a_placeholder_has_distinct_special_tokens_and_sentinels_of_any_size() -> None:
+    for size in (6, 400, 1000):
+        found = Vocabulary.placeholder(size)
+        assert {found.pad, found.unknown, found.cls, found.sep, found.mask} == {*found.special} == {*range(5)}
+        assert found.document_end == found.sep and len(found.continuation) == size and found.full_stop == 5
+        assert found.sentinels == tuple(range(size - 1, size - 1 - min(100, size // 4), -1))
+
 
 VOCABULARY = Vocabulary(size=100, pad=0, unknown=1, cls=2, sep=3, end=4)
 SINGLE, PAIR = [[7, 8, 9]], [[7, 8, 9], [5, 6]]

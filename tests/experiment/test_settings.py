@@ -1,13 +1,22 @@
-"""Experiments that are changed by options, and the numbers that they refuse."""
+"""Experiments that are changed by options, the parts of a run, and the numbers that are refused."""
 
 import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from plmjax import experiment
+from plmjax import compression, experiment, finetuning, objectives
+from plmjax.data import layouts
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Hosts, Mesh, Phase, Training, override
 from plmjax.experiment.override import normalized_option
+from plmjax.experiment.phases import ResolvedPhase
+from plmjax.training import optimizers
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
 from tests.paths import ROOT
@@ -180,3 +189,119 @@ def test_every_dash_in_the_name_of_an_option_is_an_underscore(option: str) -> No
     assert normalized_option(option) == "--training.evaluation_batch_size"
     changed = override(experiments.bert(), ["--training.evaluation-batch-size", "5", "--tracking.wandb=-a=b-c"])
     assert (changed.training.evaluation_batch_size, changed.tracking.wandb) == (5, "-a=b-c")
+
+
+def resolve(*parts: Phase, steps: int = 1000) -> tuple[ResolvedPhase, ...]:
+    run = experiments.changed(experiments.gpt2(), training={"steps": steps, "accumulation": 2})
+    return dataclasses.replace(run, phases=parts).resolved_phases
+
+
+def test_a_run_has_one_phase_or_several():
+    """BERT spends nine tenths at a shorter length."""
+    assert resolve(steps=7) == (ResolvedPhase(0, 0, 7, 16, 16, 2),)
+    short, long = resolve(Phase(0.9), Phase(0.1, sequence_length=32, batch_size=4, accumulation=1))
+    assert (short, long) == (ResolvedPhase(0, 0, 900, 16, 16, 2), ResolvedPhase(1, 900, 100, 32, 4, 1))
+
+
+@pytest.mark.parametrize("steps", [3, 10, 997])
+def test_phases_cover_every_step_once(steps):
+    parts = resolve(*[Phase(1 / 3)] * 3, steps=steps)
+    assert [part.first_step for part in parts] == [0, *(part.last_step for part in parts[:-1])]
+    assert parts[-1].last_step == steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [({}, (16, 16)), ({"evaluation_batch_size": 4}, (16, 4)), ({"evaluation_sequence_length": 24}, (24, 16))],
+)
+def test_an_evaluation_has_the_sizes_of_its_phase_but_for_its_own(settings, sizes):
+    run = experiments.changed(experiments.gpt2(), training={"steps": 7, "accumulation": 2} | settings)
+    (phase,) = run.resolved_phases
+    evaluated = phase.evaluation
+    assert (evaluated.sequence_length, evaluated.batch_size, evaluated.accumulation) == (*sizes, 1)
+    assert (evaluated.first_step, evaluated.last_step) == (0, 7)
+
+
+def test_rows_without_a_token_are_refused():
+    with pytest.raises(UserError, match=r"--data\.sequence_length of at least 1, found 0"):
+        _ = experiments.changed(experiments.gpt2(), data={"sequence_length": 0}).resolved_phases
+
+
+@pytest.mark.parametrize(
+    ("parts", "steps", "message"),
+    [
+        ((Phase(0.5), Phase(0.4)), 10, "add up to 1, found 0.9"),
+        ((Phase(0.99), Phase(0.01)), 10, "Expected at least one step in phase 1"),
+        ((Phase(1.5), Phase(-0.5)), 10, "above 0, found -0.5"),
+        ((), 0, "at least one step, found 0"),
+    ],
+)
+def test_phases_that_cannot_be_are_named(parts, steps, message):
+    with pytest.raises(UserError) as raised:
+        resolve(*parts, steps=steps)
+    assert message in str(raised.value)
+
+
+PACKAGES = (objectives, optimizers, layouts, compression, finetuning, experiment)
+BY_OTHERS = {
+    "AnswerSearch": {"best", "answer_length", "null_threshold"}, "AwdLstmDropouts": "all", "LedFromBart": "all",
+    "LongformerFromRoberta": "all", "NewSourceEncoder": "all", "Tokenizer": "all", "Settings": {"seed"},
+    "Questions": {"stride", "question_length"}, "SpanExtraction": {"best", "answer_length", "null_threshold"},
+}  # fmt: skip
+"""Class -> its numbers that are checked when a text is read or a model is made, or that may be any number."""
+ABOVE_0 = {
+    "rate", "ngram", "window", "min_count", "row_updates", "longest_path", "shared", "longest_span", "context",
+    "mean_length", "x_max", "layer_decay", "factored_from", "ratio", "pack", "duplicates", "copies", "candidates",
+    "temperature", "steps_per_layer", "end", "scores_learning_rate", "sparsity", "penalty_weight", "size", "factor",
+    "sequence_length", "batch_size", "accumulation", "log_every",
+    "NegativeSampling.negatives", "StochasticGradientDescent.patience", "Windows.overlap",
+    "MultiLabelClassification.threshold", "SoftMovementPruning.threshold",
+}  # fmt: skip
+"""Numbers that are not 0, of every class or of one."""
+SHARES = {
+    "rate", "mask_share", "random_share", "label_smoothing", "mask", "permute", "insert", "rotate", "layer_decay",
+    "beta1", "beta2", "cut_fraction", "reduction", "momentum", "average_share", "held_out", "share", "begin", "end",
+    "sparsity", "dropout", "warmup", "MultiLabelClassification.threshold", "Plateau.threshold", "single_probability",
+    "short_probability", "random_next_probability", "swap_probability", "random_probability",
+}  # fmt: skip
+"""Numbers that are not above 1."""
+
+
+def settings_of(package: ModuleType) -> Iterator[Any]:
+    """The settings of a package, with their defaults."""
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        file = importlib.import_module(found.name)
+        for kind in vars(file).values():
+            if inspect.isclass(kind) and kind.__module__ == file.__name__ and dataclasses.is_dataclass(kind):
+                fields = [field for field in dataclasses.fields(kind) if field.init]
+                missing = (dataclasses.MISSING, dataclasses.MISSING)
+                needed = any((field.default, field.default_factory) == missing for field in fields)
+                if not needed and not inspect.isabstract(kind) and not kind.__name__.endswith(("Mixture", "WithText")):
+                    yield kind()
+
+
+def outside(name: str, field: str, number: float) -> list[float]:
+    """Numbers outside of the range of a field."""
+    kind, names = type(number), {field, f"{name}.{field}"}
+    return [kind(-2), *([kind(0)] if names & ABOVE_0 else []), *([1.5] if names & SHARES else [])]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=[package.__name__ for package in PACKAGES])
+def test_a_number_outside_of_its_range_is_refused(package: ModuleType) -> None:
+    taken, tried = [], 0
+    for settings in settings_of(package):
+        name = type(settings).__name__
+        for field in dataclasses.fields(settings):
+            number, others = getattr(settings, field.name), BY_OTHERS.get(name, ())
+            if type(number) not in (int, float) or not field.init or others == "all" or field.name in others:
+                continue
+            if field.name == "static_seed":  # any number
+                continue
+            for wrong in outside(name, field.name, number):
+                tried += 1
+                try:
+                    dataclasses.replace(settings, **{field.name: wrong})
+                    taken.append(f"{name}.{field.name} = {wrong}")
+                except UserError as error:
+                    assert str(error).startswith("Expected ")
+    assert not taken and tried > 5

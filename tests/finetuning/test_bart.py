@@ -66,6 +66,8 @@ def test_sentences_are_labelled_at_their_last_end_token(
     assert description.experiment.objective == SequenceClassification(labels=("negative", "positive"))
 
 
+# 8 s. tests/systems has the head by day, and tests/finetuning/tasks/test_questions.py rows and answers.
+@pytest.mark.nightly
 def test_answers_are_found_in_what_the_decoder_read(bart_run: Path, tmp_path: Path) -> None:
     """Both sides read question and text, several to a row; transformers scores the best answer of each as here."""
     asked(tmp_path / "asked.json")

@@ -81,6 +81,12 @@ KINDS = {
     "choices": (chosen, "jsonl", Choices(), MultipleChoice(), "accuracy"),
     "label sets": (topics, "jsonl", LabelSets(), MultiLabelClassification(), "micro_f1"),
 }
+EVERY = pytest.mark.parametrize(
+    "finished",
+    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS],
+    indirect=True,
+)
+"""2 to 4 s each: pytest -m nightly tests/finetuning/test_kinds.py"""
 GOOD_ENOUGH = {"tagging": 0.9, "questions": 90.0, "choices": 0.9, "label sets": 0.9}
 
 
@@ -92,14 +98,11 @@ def experiment(kind: str, folder, **training) -> Experiment:
     files = {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
     data = dataclasses.replace(data, **files, sequence_length=48, pack=4)
     return Experiment(
-        model=None,
-        objective=objective,
-        data=data,
+        model=None, objective=objective, data=data, checkpoint=Checkpoint(every=0),
         optimizer=BertAdamW(learning_rate=0.002 if kind == "label sets" else 0.004),
         training=Training(steps=0, batch_size=8, log_every=10, **training),
         finetuning=Finetuning(epochs=20.0 if kind in ("tagging", "label sets") else 12.0, warmup=0.1),
-        checkpoint=Checkpoint(every=0),
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -110,11 +113,7 @@ def finished(request, small_run, tmp_path_factory):
     return kind, run, folder / "run", finetune(run, small_run, folder / "run")
 
 
-@pytest.mark.parametrize(
-    "finished",
-    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS],
-    indirect=True,
-)
+@EVERY
 def test_learns_and_writes_what_it_predicts(finished):
     kind, run, workdir, metrics = finished
     assert metrics[f"eval/{KINDS[kind][4]}"] > GOOD_ENOUGH[kind]
@@ -140,11 +139,7 @@ def test_learns_and_writes_what_it_predicts(finished):
         )
 
 
-@pytest.mark.parametrize(
-    "finished",
-    [pytest.param(kind, marks=pytest.mark.nightly if kind == "choices" else ()) for kind in KINDS],
-    indirect=True,
-)
+@EVERY
 def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_path):
     kind, run, workdir, metrics = finished
     again = evaluate(workdir, output=tmp_path / "out")
@@ -159,13 +154,7 @@ def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_
     assert size[1] > 2 * size[0]  # of 37 and of 160 examples
 
 
-# A run that goes on knows no task: one with several examples a row by day, test_run.py has one of sentences. 2 to 4 s
-# each: pytest -m nightly tests/finetuning/test_kinds.py
-@pytest.mark.parametrize(
-    "finished",
-    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS],
-    indirect=True,
-)
+@EVERY
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path):
     _, run, workdir, metrics = finished
     with stopping(after=7):
@@ -207,19 +196,11 @@ def test_ends_early_and_stands_for_its_best(small_run, tmp_path, capsys, monkeyp
     assert finetune(run, small_run, workdir) == metrics
 
 
-# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m night
-# tests/finetuning/test_kinds.py
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS]
-)
-def test_a_frozen_encoder_stays_what_it_was(kind, small_run, tmp_path):
-    run = experiment(kind, tmp_path)
-    run = dataclasses.replace(
-        run,
-        finetuning=Finetuning(warmup=0.1),
-        training=dataclasses.replace(run.training, steps=3),
-        optimizer=BertAdamW(learning_rate=1e-2, frozen=("encoder",)),
-    )
+def test_a_frozen_encoder_stays_what_it_was(small_run, tmp_path):
+    """The optimizer freezes, whatever the task."""
+    run = experiment("tagging", tmp_path)
+    optimizer, training = BertAdamW(1e-2, frozen=("encoder",)), dataclasses.replace(run.training, steps=3)
+    run = dataclasses.replace(run, finetuning=Finetuning(warmup=0.1), training=training, optimizer=optimizer)
     finetune(run, small_run, tmp_path / "run")
     before, after = (checkpoints.load_parameters(workdir)[0] for workdir in (small_run, tmp_path / "run"))
     kept = {name: before["bert"][name] for name in after["bert"]}  # heads for tokens need no pooler

@@ -22,7 +22,6 @@ from plmjax.finetuning.metrics.text_metrics import BleuAndChrf
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.joint import joined_examples
-from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.parsing import ParsedExamples
 from plmjax.finetuning.tasks.questions import QuestionExamples, Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Regression, SentenceExamples, Sentences, SequenceClassification
@@ -38,7 +37,6 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.transformer import TransformerConfig
-from plmjax.runs import checks
 from plmjax.runs.finetuning import finetune
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart, LongformerFromRoberta
@@ -47,7 +45,6 @@ from plmjax.runs.weight_mappings.pairs_in_both_orders import PairsInBothOrders
 from plmjax.runs.weight_mappings.tagger import FromLanguageModel
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from plmjax.training.optimizers.schedules import Linear
 from tests.families.decoders import GPT
 from tests.families.encoder_decoders import BART
 from tests.families.encoders import ROBERTA
@@ -110,26 +107,11 @@ def translated(sequence_length: int = 8, target_length: int = 4) -> Any:
     return CrossViewTranslation(name="texts").encode(texts, Numbers(), cvt.CONFIG, task)
 
 
-def of_task(**changes: Any) -> Experiment:
-    run = Experiment(
-        model=BertConfig.tiny(), objective=SequenceClassification(), data=Sentences("train.tsv", "dev.tsv"),
-        optimizer=BertAdamW(), training=Training(steps=0), finetuning=Finetuning(epochs=4.0, warmup=0.1),
-        checkpoint=Checkpoint(every=0),
-    )  # fmt: skip
-    return dataclasses.replace(run, **changes)
-
-
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     # settings
-    "no length": (lambda: Sentences(sequence_length=0), r"--data\.sequence_length"),
-    "no pack": (lambda: Sentences(pack=0), r"--data\.pack .*found 0"),
     "one limit": (lambda: Regression(limits=(1.0,)), r"--objective\.limits"),
-    "limits turned round": (lambda: Regression(limits=(5.0, 0.0)), r"--objective\.limits"),
     "equal limits": (lambda: Regression(limits=(1.0, 1.0)), r"--objective\.limits"),
-    "three limits": (lambda: Regression(limits=(0.0, 1.0, 2.0)), r"--objective\.limits"),
-    "a certain threshold": (lambda: MultiLabelClassification(threshold=1.0), "0 and 1, found 1"),
-    "a negative factor": (lambda: SequenceClassification(language_model=-1.0), r"--objective\.language_model"),
-    "a dropout of all": (lambda: Finetuning(dropout=1.0), r"--finetuning\.dropout .*found 1"),
+    "limits turned round": (lambda: Regression(limits=(5.0, 0.0)), r"--objective\.limits"),
     "no words": (lambda: TextPairs(words=("good",)), r"LABEL=WORDS in --data\.words, found 'good'"),
     "a tokenizer of BLEU": (lambda: BleuAndChrf(tokenize="zn"), "'zn'.*13a, char, intl"),
     "an effect of nothing": (
@@ -219,15 +201,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "views of BERT": (lambda: TAGGING.module(BertConfig.tiny(), Execution()), "found BertConfig"),
     "no unlabelled file": (lambda: VIEWS.unlabelled_examples(), r"--data\.unlabelled, found nothing"),
     "no file of views": (lambda: VIEWS.read("train"), r"--data\.tasks\.0\.train, found none"),
-    # lengths of runs
-    "its length twice": (
-        lambda: checks.finetuning(of_task(training=Training(steps=3))),
-        "--finetuning.epochs .*--training.steps .*4 and 3",
-    ),
-    "its warmup twice": (
-        lambda: checks.finetuning(of_task(optimizer=BertAdamW(schedule=Linear(warmup_steps=3)))),
-        "--finetuning.warmup .*--optimizer.schedule.warmup_steps .*0.1 and 3",
-    ),
 }  # fmt: skip
 
 
@@ -273,13 +246,6 @@ RUNS: dict[str, tuple[Callable[[Any, Path, Path], dict[str, Any]], str]] = {
         lambda run, small, folder: {"objective": SpanExtraction()}, "SpanExtraction, found .*Sentences",
     ),
     "no numbers": (lambda run, small, folder: {"objective": Regression()}, "'(nega|posi)tive' in line 2"),
-    "fewer checkpoints": (
-        lambda run, small, folder: {
-            "training": Training(steps=3, evaluate_every=5), "finetuning": Finetuning(),
-            "checkpoint": Checkpoint(every=10, best="eval/loss", prefer="best"),
-        },
-        "--checkpoint.every 10 and --training.evaluate_every 5",
-    ),
 }  # fmt: skip
 
 
@@ -312,14 +278,12 @@ def test_runs(case: str, sentiment: tuple[str, str], small_run: Path, tmp_path: 
 
 
 COMMANDS = {
-    "a misspelt task": ("t5_mixture --from random --data.only multi3k", "did you mean 'multi30k'?"),
     "no files": ("t5_mixture --from random --data.folder {tmp}", "no file"),
     "a model for a checkpoint": ("finetune_sentences --from {small} --model.hidden_size 64", "'--model.hidden_size'"),
     "a twin of a checkpoint": (
         "finetune_sentences --from {small} --like {small} --data.train x.tsv --data.validation x.tsv", "--like",
     ),
     "no task": ("bert_tiny --from {small}", "found Data"),
-    "seeds alike": ("finetune_sentences --from {small} --seeds 3 3", "3 3"),
 }  # fmt: skip
 
 

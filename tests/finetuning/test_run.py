@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training, load, override
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
-from plmjax.models.bert import BertConfig
-from plmjax.runs import epochs
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
@@ -31,14 +29,10 @@ def devices_of_runs() -> None:
 
 def experiment(sentiment, **changes) -> Experiment:
     run = Experiment(
-        model=None,
-        objective=SequenceClassification(),
-        data=Sentences(*sentiment, text="sentence", sequence_length=24),
-        optimizer=BertAdamW(learning_rate=3e-3),
-        training=Training(steps=0, batch_size=16, log_every=10),
-        finetuning=Finetuning(epochs=4.0, warmup=0.1),
-        checkpoint=Checkpoint(every=0),
-    )
+        model=None, objective=SequenceClassification(), checkpoint=Checkpoint(every=0),
+        data=Sentences(*sentiment, text="sentence", sequence_length=24), optimizer=BertAdamW(learning_rate=3e-3),
+        training=Training(steps=0, batch_size=16, log_every=10), finetuning=Finetuning(epochs=4.0, warmup=0.1),
+    )  # fmt: skip
     return dataclasses.replace(run, **changes)
 
 
@@ -46,11 +40,6 @@ def short(sentiment, **changes) -> Experiment:
     """Three steps."""
     run = experiment(sentiment, training=Training(steps=3, batch_size=16, seed=5), **changes)
     return dataclasses.replace(run, finetuning=Finetuning(warmup=0.1))
-
-
-def with_model(run: Experiment) -> Experiment:
-    """As a checkpoint's model fills it in."""
-    return dataclasses.replace(run, model=BertConfig.tiny())
 
 
 def same(left, right) -> bool:
@@ -107,7 +96,7 @@ def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_r
 
 def test_dropout_of_the_encoder_is_the_tasks_own(sentiment, small_run, tmp_path):
     losses = set()
-    for rate in (None, 0.0, 0.3):
+    for rate in (None, 0.3):
         run = short(sentiment)
         run = dataclasses.replace(run, finetuning=Finetuning(warmup=0.1, dropout=rate))
         finetune(run, small_run, tmp_path / f"{rate}")
@@ -151,15 +140,3 @@ def test_a_run_goes_on_from_its_own_start_and_files_alone(sentiment, small_run, 
         file.write("positive\ta great film\n")
     with pytest.raises(UserError, match="fingerprint"):
         finetune(experiment([str(path) for path in copied]), small_run, finished[0])
-
-
-def test_length_is_given_once(sentiment):
-    assert epochs.in_steps(with_model(experiment(sentiment)), 200).training.steps == 4 * 200 // 16
-    assert epochs.in_steps(with_model(short(sentiment)), 200).training.steps == 3
-
-
-def test_the_experiment_file_takes_any_task(sentiment):
-    arguments = ["--data.train", sentiment[0], "--data.text", "sentence", "--training.batch_size", "8"]
-    for function in ("experiment", "regression", "label_sets", "subjectivity", "snli"):
-        run = override(load(f"experiments/finetune_sentences.py:{function}"), arguments)
-        assert run.data.train == sentiment[0] and run.training.batch_size == 8 and run.model is None

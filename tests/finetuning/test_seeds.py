@@ -48,6 +48,7 @@ def test_a_value_that_is_not_finite_has_neither_mean_nor_deviation(values: tuple
     assert seeds.table(results).splitlines()[2].endswith("  1.0000 ± 0.0000")
 
 
+@pytest.mark.nightly  # the table of seeds is shown above, and early stopping in tests/training
 def test_scores_that_are_all_alike_have_no_correlation_in_any_record(small_run, tmp_path, capsys) -> None:
     """In the table of seeds, the choice of the best, early stopping, a resume, the report and the card."""
     (tmp_path / "constant.tsv").write_text("label\ttext\n" + "2.5\ta film\n1.5\ta plot\n2.5\ta film\n" * 3)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.errors import UserError
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
@@ -91,15 +90,7 @@ def test_running_statistics_are_kept_and_averaged(stages: Path, tmp_path: Path) 
     jax.tree.map(np.testing.assert_array_equal, statistics, again)
 
 
+@pytest.mark.nightly
 def test_both_ends_predict_together(stages: Path, capsys: pytest.CaptureFixture) -> None:
     cli.run(["evaluate", str(stages / "classifier"), "--ensemble", str(stages / "classifier_backwards"), "--json"])
     assert 0 <= json.loads(capsys.readouterr().out)["eval/accuracy"] <= 1
-
-
-def test_rows_that_the_model_does_not_read_so_are_one_sentence(stages: Path) -> None:
-    command = ["pretrain", "experiments/ulmfit.py:task_backwards", "--from", str(stages / "general"), *STAGE]
-    with pytest.raises(UserError, match=r"Expected --data\.layout\.backwards False, as the model reads, found True"):
-        cli.run([*command, "--data.input", str(stages / "train.jsonl"), "--workdir", str(stages / "wrong")])
-    labelled = ["--data.train", "x.conllu", "--data.validation", "x.conllu", "--workdir", str(stages / "tags")]
-    with pytest.raises(UserError, match="Expected a model that labels words, found UlmfitConfig"):
-        cli.run(["finetune", "experiments/finetune_tagging.py", "--from", str(stages / "task"), *labelled])

@@ -15,15 +15,13 @@ from plmjax.finetuning import inputs as task_inputs
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.answers import Window
-from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions
-from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
-from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from tests.finetuning.test_kinds import BLAME, PRAISE, SPLITS, asked, chosen, sentence, tagged
+from tests.finetuning.test_kinds import SPLITS, asked
 from tests.systems.modules import outputs, random_params
 
 
@@ -36,14 +34,11 @@ def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
 
 def experiment(objective: Any, data: Any, epochs: float = 8.0) -> Experiment:
     return Experiment(
-        model=None,
-        objective=objective,
-        data=dataclasses.replace(data, sequence_length=32),
-        optimizer=BertAdamW(learning_rate=0.003),
+        model=None, objective=objective, data=dataclasses.replace(data, sequence_length=32),
+        optimizer=BertAdamW(learning_rate=0.003), checkpoint=Checkpoint(every=0),
         training=Training(steps=0, batch_size=16, log_every=10, unroll=1),
         finetuning=Finetuning(epochs=epochs, warmup=0.1),
-        checkpoint=Checkpoint(every=0),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.nightly
@@ -55,54 +50,17 @@ def test_sentences_are_labelled_at_their_last_token(xlnet_run, sentiment, tmp_pa
     assert evaluate(tmp_path / "run") == pytest.approx(metrics, abs=1e-5)
 
 
-def paired(draws: np.random.Generator, count: int) -> str:
-    """Pairs with the texts that praise as a label and as a number, for which the first counts twice."""
-    rows = ["first\tsecond\tlabel\tscore"]
-    for _ in range(count):
-        number = int(draws.integers(4))
-        pair = (" ".join(sentence(draws, draws.choice(PRAISE if bit else BLAME))) for bit in (number & 2, number & 1))
-        rows.append("\t".join([*pair, ("neither", "second", "first", "both")[number], str(number)]))
-    return "\n".join(rows) + "\n"
-
-
-@pytest.mark.nightly  # 4 s each: sentences are learned by day above, numbers by a BERT in test_run.py
-@pytest.mark.parametrize(
-    ("objective", "label", "metric"),
-    [(SequenceClassification(), "label", "accuracy"), (Regression(), "score", "pearson")],
-)
-def test_pairs_get_labels_and_numbers(objective, label, metric, xlnet_run, tmp_path) -> None:
-    data = Sentences(text="first", text_pair="second", label=label, **files_of(paired, "tsv", tmp_path))
-    metrics = finetune(experiment(objective, data, epochs=20.0), xlnet_run, tmp_path / "run")
-    assert metrics[f"eval/{metric}"] > 0.8
-
-
-# 3 to 5 s each: the heads equal transformers' in tests/systems, and the tasks are learned by day in test_kinds.py
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("make", "suffix", "data", "objective", "metric"),
-    [
-        (tagged, "conll", Tagging(scheme="IOB2"), TokenTagging(entities=True), "f1"),
-        (chosen, "jsonl", Choices(), MultipleChoice(), "accuracy"),
-    ],
-)
-def test_words_and_choices_are_learned(make, suffix, data, objective, metric, xlnet_run, tmp_path) -> None:
-    data = dataclasses.replace(data, **files_of(make, suffix, tmp_path))
-    metrics = finetune(experiment(objective, data, epochs=10.0), xlnet_run, tmp_path / "run")
-    assert metrics[f"eval/{metric}"] > 0.8
-
-
 @pytest.fixture(scope="module")
-def answered(xlnet_run, tmp_path_factory) -> tuple[Experiment, Path, dict[str, float]]:
-    folder = tmp_path_factory.mktemp("questions")
-    data = Questions(stride=8, question_length=8, **files_of(asked, "json", folder))
-    run = experiment(AnswerSearch(), data, epochs=20.0)
-    return run, folder / "run", finetune(run, xlnet_run, folder / "run")
+def questions(tmp_path_factory) -> Experiment:
+    data = Questions(stride=8, question_length=8, **files_of(asked, "json", tmp_path_factory.mktemp("questions")))
+    return experiment(AnswerSearch(), data, epochs=20.0)
 
 
 @pytest.mark.nightly
-def test_answers_are_found_and_refused(answered) -> None:
+def test_answers_are_found_and_refused(questions: Experiment, xlnet_run: Path, tmp_path: Path) -> None:
     """Every fourth question has no answer, which the best threshold tells."""
-    run, workdir, metrics = answered
+    run, workdir = questions, tmp_path / "run"
+    metrics = finetune(run, xlnet_run, workdir)
     assert metrics["eval/has_answer_f1"] > 50 and metrics["eval/best_f1"] > 85
     assert {"eval/task_loss", "eval/impossible_loss", "eval/joint_loss"} <= metrics.keys()
     joint = metrics["eval/task_loss"] + 0.5 * metrics["eval/impossible_loss"]
@@ -121,9 +79,9 @@ def encoded_rows(run: Experiment, xlnet_run: Path, examples: Any) -> dict[str, n
     return rows.batch(rows.in_order, np.arange(len(rows)))
 
 
-def test_rows_of_questions_are_those_of_the_release(answered, xlnet_run) -> None:
+def test_rows_of_questions_are_those_of_the_release(questions: Experiment, xlnet_run: Path) -> None:
     """Padding, text, [SEP], question, [SEP], [CLS]; an answer is in the text, or at [CLS]."""
-    run, _, _ = answered
+    run = questions
     examples = run.data.read("validation")
     batch = encoded_rows(run, xlnet_run, examples)
     marks = tokenizers.load(xlnet_run / "tokenizer").vocabulary
@@ -161,8 +119,8 @@ def test_packed_examples_have_the_outputs_that_they_have_alone(xlnet_run, sentim
     np.testing.assert_allclose(found[slots >= 0], expected[order][slots[slots >= 0]], rtol=1e-5, atol=1e-5)
 
 
-def test_a_search_for_answers_reads_one_example_in_a_row(answered, xlnet_run, tmp_path, fails) -> None:
-    data = answered[0].data
+def test_a_search_for_answers_reads_one_example_in_a_row(questions, xlnet_run, tmp_path, fails) -> None:
+    data = questions.data
     files = "--data.train", data.train, "--data.validation", data.validation, "--data.pack", 2
     options = "--from", xlnet_run, "--workdir", tmp_path / "run", *files
     said = fails("finetune", "experiments/finetune_xlnet.py:squad_v2", *options)

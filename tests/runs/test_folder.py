@@ -98,6 +98,7 @@ def test_what_a_refused_first_command_wrote_is_removed_but_for_a_finished_datase
     assert [(tmp_path / name).exists() for name in names[:-1]] == [finished or not first] * 4
 
 
+@pytest.mark.nightly  # three runs; tests/training/test_loop.py has a resumed run by day
 def test_a_finished_run_goes_on_as_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
     said: list[str] = []
 

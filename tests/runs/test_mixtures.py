@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,7 +13,7 @@ from plmjax.commands import cli
 from plmjax.compression.examples import examples_of
 from plmjax.compression.pruning.pruned import Pruning
 from plmjax.compression.run import Source, composed
-from plmjax.data.mixing import Mixture, Portion
+from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import MixtureSource
 from plmjax.runs import bench, mixtures, summary
 from plmjax.training.checkpoints import checkpoints
@@ -142,6 +141,8 @@ def test_a_run_that_resumes_with_another_mixture(stopped: Path, folder: Path, tm
     assert "has read as the source more, found another one; name that" in fails(*again[:4], *swapped, *again[5:])
     shutil.move(run / "mixture.json", tmp_path / "away.json")
     assert "Expected a run on a mixture in" in fails(*command(folder, run, *weights(1, 3)))
+    said = fails("pretrain", TINY, *SMALL_BERT, "--workdir", stopped, "--data.path", folder / "manual")
+    assert "Expected --data.mixture.sources for the run in" in said and "found none" in said
 
 
 @pytest.mark.nightly
@@ -159,13 +160,6 @@ def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, c
     assert rows.fingerprint == mixtures.recorded(stopped).fingerprint
     (record,) = bench.bench(origin.description.experiment, steps=1, warmup=0)
     assert record["input"] == "dataset"
-
-
-def test_a_run_stays_with_its_mixture_or_without(stopped: Path, folder: Path, small_run: Path, fails) -> None:
-    alone = ["pretrain", TINY, *SMALL_BERT, "--workdir"]
-    said = fails(*alone, stopped, "--data.path", folder / "manual")
-    assert "Expected --data.mixture.sources for the run in" in said and "found none" in said
-    assert "Expected a run on a mixture in" in fails(*command(folder, small_run, "--data.input"))
 
 
 @pytest.mark.parametrize(
@@ -201,26 +195,6 @@ def test_sources_that_do_not_fit_together(folder: Path, tmp_path: Path, fails) -
     pairs = ["pretrain", TINY, "--workdir", tmp_path / "run", "--tokenizer.path", folder / "other", *SMALL_BERT]
     assert "'s tokenizer, found" in fails(*pairs, "--data.mixture.sources", f"manual={folder / 'manual'}")
     assert not (tmp_path / "run" / "experiment.json").exists() or not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_a_history_goes_on_from_the_last_of_several_checkpoints(tmp_path: Path) -> None:
-    datasets = {name: SimpleNamespace(train_tokens=9, fingerprint=name) for name in ("manual", "more")}
-    before, after = (
-        Mixture(("manual=a", "more=b"), weights=(f"manual={manual}", f"more={4 - manual}")) for manual in (3, 1)
-    )
-    mixtures.write(tmp_path, mixtures.history(tmp_path, before, datasets))
-    for step in (4, 12):
-        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
-    history = mixtures.history(tmp_path, after, datasets)
-    assert [stage.first_step for stage in history.stages] == [0, 12]
-    # The first lines have the shares from now on, the last one those of the whole run.
-    portions = {"manual": Portion(0.75, 2.0), "more": Portion(0.25, 0.5)}
-    source = SimpleNamespace(history=history, portions=lambda phases, step: portions)
-    now = "mixture    manual 25.00% of the rows, 2 epochs read; more 75.00% of the rows, 0.5 epochs read"
-    changed = "mixture    changed after step 12: manual 75.00% -> 25.00%, more 25.00% -> 75.00%"
-    assert mixtures.header(source, [], 12) == [changed, now]
-    assert mixtures.header(source, [], 15) == [now]
-    assert mixtures.summary(source, [], 15).startswith("mixture    manual 75.00% of the rows, 2 epochs read; more 25")
 
 
 def test_a_run_on_one_dataset_keeps_no_record_of_a_mixture_that_was_never_trained_on(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ except errors.UserError as error:
 """
 
 
+@pytest.mark.nightly  # a process and a run; tests/data has the batches of the thread by day
 def test_without_tensorflow_a_run_from_a_prepared_dataset_is_the_same(
     small_run: Path, prose: Path, tmp_path: Path
 ) -> None:

@@ -1,23 +1,19 @@
 """Word vectors of a file as the first rows of a model's table of tokens."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax import experiment
 from plmjax.commands import cli
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import word2vec
 from plmjax.interop.word_vectors import WordVectors
-from plmjax.models.bert import BertConfig
-from plmjax.models.nnlm import NnlmConfig
-from plmjax.parallel import hosts
 from plmjax.runs import word_vectors
-from plmjax.runs.init_from import InitFrom
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 
@@ -75,21 +71,9 @@ def test_vectors_are_those_of_a_file_that_has_words_and_vectors(tmp_path: Path) 
 
 
 def test_a_model_without_a_table_of_tokens_takes_no_vectors() -> None:
-    vectors, run = WordVectors("here", WORDS, NUMBERS), SimpleNamespace(model=BertConfig.tiny())
+    vectors, run = WordVectors("here", WORDS, NUMBERS), experiment.load("bert_tiny")
     with pytest.raises(UserError, match=r"a model with token embeddings, .* from here, found BertConfig; use another"):
         word_vectors.check(run, None, vectors, {})
-
-
-def test_one_host_of_several_says_how_many_words_have_a_vector(monkeypatch, tmp_path) -> None:
-    tokenizer, said = tokenizers.train("word", 13, [TEXT], tmp_path), []
-    run = SimpleNamespace(model=NnlmConfig(vocab_size=13, vector_size=6))
-    start = InitFrom("here", vectors=WordVectors("here", WORDS, NUMBERS))
-    for primary in (False, True):
-        monkeypatch.setattr(hosts, "is_primary", lambda primary=primary: primary)
-        initial = start.initialize(run, None, tokenizer, report=said.append)
-        found = initial.from_sampled({"words": {"embedding": jnp.ones((13, 6))}})
-        np.testing.assert_array_equal(found["words"]["embedding"][tokenizer.encode("red")[0]], NUMBERS[0])
-        assert len(said) == primary
 
 
 def options(folder: Path) -> list[str]:

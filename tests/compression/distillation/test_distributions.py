@@ -10,20 +10,12 @@ import pytest
 
 from plmjax.compression.distillation.distributions import (
     Distributions,
-    OfEnds,
-    OfMaskedTokens,
-    OfNextTokens,
-    OfWords,
     distributions_of,
 )
 from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
-from plmjax.finetuning.tasks.text_generation import Translation
-from plmjax.objectives.bert import BertPretraining
-from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 
 DRAWS = np.random.default_rng(0)
 NONE = -1
@@ -34,39 +26,25 @@ def drawn(*shape: int) -> jax.Array:
     return jnp.asarray(DRAWS.normal(size=shape), jnp.float32)
 
 
+EXAMPLES = jnp.array([[4, 7], [2, NONE]])
 CASES: dict[str, tuple[Any, Any, dict[str, Any], int, int]] = {
     "texts": (
-        SequenceClassification(labels=("a", "b", "c")),
-        types.SimpleNamespace(logits=drawn(2, 2, 3)),
-        {"example_ids": jnp.array([[4, 7], [2, NONE]])},
-        3,
-        3,
+        SequenceClassification(labels=("a", "b", "c")), types.SimpleNamespace(logits=drawn(2, 2, 3)),
+        {"example_ids": EXAMPLES}, 3, 3,
     ),
     "words": (
-        TokenTagging(labels=("a", "b")),
-        types.SimpleNamespace(logits=drawn(2, 5, 2)),
-        {"label_weights": jnp.array([[1.0, 0, 1, 0, 0], [1, 0, 0, 0, 0]])},
-        3,
-        2,
+        TokenTagging(labels=("a", "b")), types.SimpleNamespace(logits=drawn(2, 5, 2)),
+        {"label_weights": jnp.array([[1.0, 0, 1, 0, 0], [1, 0, 0, 0, 0]])}, 3, 2,
     ),
     "choices": (
-        MultipleChoice(),
-        types.SimpleNamespace(logits=drawn(2, 4, 2)),
-        {"example_ids": jnp.array([[[4, 7]] * 4, [[2, NONE]] * 4])},
-        3,
-        4,
+        MultipleChoice(), types.SimpleNamespace(logits=drawn(2, 4, 2)),
+        {"example_ids": jnp.repeat(EXAMPLES[:, None], 4, axis=1)}, 3, 4,
     ),
     "ends": (
-        SpanExtraction(),
-        types.SimpleNamespace(start_logits=drawn(2, 6), end_logits=drawn(2, 6)),
-        {
-            "example_ids": jnp.array([[4, 7], [2, NONE]]),
-            "segment_ids": jnp.array([[1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0]]),
-        },
-        6,
-        6,
+        SpanExtraction(), types.SimpleNamespace(start_logits=drawn(2, 6), end_logits=drawn(2, 6)),
+        {"example_ids": EXAMPLES, "segment_ids": jnp.array([[1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0]])}, 6, 6,
     ),
-}
+}  # fmt: skip
 """Name -> (objective, outputs, batch, number of predictions, number of classes)."""
 
 
@@ -83,15 +61,6 @@ def test_every_prediction_counts_once_and_padding_does_not(name: str) -> None:
     *_, count, classes = CASES[name]
     assert logits.shape == (*weights.shape, classes)
     assert set(np.unique(weights)) == {0, 1} and weights.sum() == count
-
-
-def test_each_objective_has_its_own_distributions() -> None:
-    """Those of a base class are not taken: a chain of labels, or a search, is no softmax for each prediction."""
-    kinds = {
-        Translation(): OfNextTokens, NextToken(): OfNextTokens, SequenceToSequence(): OfNextTokens,
-        BertPretraining(): OfMaskedTokens, TokenTagging(): OfWords, SpanExtraction(): OfEnds,
-    }  # fmt: skip
-    assert {objective: type(distributions_of(objective)) for objective in kinds} == kinds
 
 
 def test_a_question_is_answered_by_its_choices() -> None:

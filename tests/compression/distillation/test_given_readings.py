@@ -13,10 +13,10 @@ from scipy.special import log_softmax, softmax
 from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.attention_scores import scores_of
 from plmjax.compression.distillation.mobilebert import moments, standardized
-from plmjax.compression.distillation.readings import ComputedScores, Reading
+from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.stored import StoredScores
 from plmjax.compression.distillation.terms import SoftTargets
-from plmjax.compression.distillation.tinybert import MAP, AttentionScores, HiddenStates
+from plmjax.compression.distillation.tinybert import MAP, HiddenStates
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from tests.products import equations
 
@@ -31,17 +31,6 @@ def drawn(*shape: int) -> np.ndarray:
 
 def reading(**fields: Any) -> Reading:
     return dataclasses.replace(Reading(types.SimpleNamespace(depth=1), {}), **fields)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_distances_of_distributions(temperature: float) -> None:
-    """The cross-entropy, and the divergence with the factor that keeps the size of its gradient."""
-    student, teacher = drawn(3, 5), drawn(3, 5)
-    p, log_q = softmax(teacher / temperature, -1), log_softmax(student / temperature, -1)
-    entropy, crossed = -(p * np.log(p)).sum(-1), -(p * log_q).sum(-1)
-    np.testing.assert_allclose(losses.soft_cross_entropy(student, teacher, temperature), crossed, rtol=1e-5)
-    expected = temperature**2 * (crossed - entropy)
-    np.testing.assert_allclose(losses.soft_divergence(student, teacher, temperature), expected, rtol=1e-4)
 
 
 FIRST = StoredScores(jnp.zeros((3, 1), jnp.int32), jnp.zeros((3, 1)))
@@ -96,18 +85,3 @@ def test_stored_scores_of_a_place_without_a_text_add_nothing() -> None:
     p, log_q = softmax(taught / 2, -1), log_softmax(mine / 2, -1)
     apart = 4 * (p * (np.log(p) - log_q)).sum(-1)
     assert found == pytest.approx([apart.sum() - apart[0, 1]] * 2, rel=1e-4)
-
-
-def test_scores_that_are_computed_once_give_nats_and_hits() -> None:
-    scores, targets = jnp.array([[[1.0, 3, 2], [0, 0, 4]]]), jnp.array([[1, 0]])
-    found = ComputedScores(scores)
-    nats, likeliest = found.cross_entropy(targets)
-    expected = -log_softmax(np.asarray(scores), -1)[0, [0, 1], [1, 0]]
-    np.testing.assert_allclose(nats[0], expected, rtol=1e-6)
-    assert likeliest.tolist() == [[True, False]]
-    assert found.logits() is scores and found.last_logits().tolist() == [[0, 0, 4]]
-
-
-def test_pairs_of_tokens_see_each_other_in_a_sequence_alone() -> None:
-    """Four pairs of two tokens, and two tokens with themselves; padding is in none."""
-    assert float(AttentionScores(1.0).weight(TASK, {"segment_ids": SEGMENTS})) == 4 + 1 + 1

@@ -5,7 +5,6 @@ import functools
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,10 +14,8 @@ from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.contracts.execution import Execution
 from plmjax.experiment import Experiment
 from plmjax.finetuning.inputs import rows
-from plmjax.finetuning.tasks.sentences import SequenceClassification
-from plmjax.finetuning.tasks.text_generation import TextGeneration, Translation
+from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints
 from tests.compression.distillation.pairs import shifted
@@ -102,33 +99,6 @@ def test_labels_of_texts(task_run: Path, tmp_path: Path) -> None:
     assert written(student, "two", longer)
 
 
-SECOND_SIDE = {"decoder_segment_ids": [[1, 1, 2, 2, 2]], "decoder_positions": [[0, 1, 0, 1, 2]]}
-
-
-@pytest.mark.parametrize(
-    ("objective", "batch", "expected"),
-    [
-        (SequenceClassification(labels=("a", "b")), {"example_ids": [[2, 0], [1, 1]]}, [[5, 0], [3, 3]]),
-        (
-            TextGeneration(max_new_tokens=4),
-            {"example_ids": [[1, 0]], "segment_ids": [[1, 1, 2, 2, 2]], "positions": [[0, 1, 0, 1, 2]]},
-            [[3, 4, 0, 1, 2]],
-        ),
-        (
-            Translation(max_new_tokens=4),
-            {"example_ids": [[1, 0]], "segment_ids": [[1, 1, 1, 1, 2]], "positions": [[0, 1, 2, 3, 0]], **SECOND_SIDE},
-            [[3, 4, 0, 1, 2]],
-        ),
-    ],
-    ids=["texts", "one side", "two sides"],
-)
-def test_a_prediction_has_its_row_of_the_file(objective, batch: dict, expected: list) -> None:
-    """Three examples begin at the rows 0, 3 and 5."""
-    arrays = {name: jnp.asarray(field) for name, field in batch.items()}
-    found = stored.places(objective, arrays, jnp.asarray([0, 3, 5, 6]))
-    assert found.tolist() == expected
-
-
 def test_the_largest_of_many_classes() -> None:
     """KL from the teacher's distribution over its k classes, by hand."""
     draws = np.random.default_rng(0)
@@ -141,20 +111,3 @@ def test_the_largest_of_many_classes() -> None:
         p = chosen / chosen.sum()
         q = np.exp(student[row] / 2) / np.exp(student[row] / 2).sum()
         assert float(found[row]) == pytest.approx(4 * (p * np.log(p / q[classes[row]])).sum(), rel=1e-5)
-
-
-def test_a_batch_has_the_stored_scores_of_its_texts(tmp_path: Path) -> None:
-    """From the file that the settings name, in place of the teacher."""
-    draws = np.random.default_rng(0)
-    arrays = {"classes": draws.integers(0, 5, (4, 2)), "logits": draws.normal(size=(4, 2)), "offsets": np.arange(5)}
-    np.savez(tmp_path / "scores.npz", **arrays)
-    method = SoftTargetDistillation(teacher=BertConfig.tiny(), top_k=2, stored=str(tmp_path / "scores.npz"))
-    objective = SequenceClassification(labels=("a", "b"))
-    constants = method.teacher_constants(objective, None)
-    assert {name: array.dtype.name for name, array in constants.items()} == {
-        "classes": "int32", "logits": "float32", "offsets": "int32",
-    }  # fmt: skip
-    reading = method.taught(objective, None, constants, {"example_ids": jnp.array([[3, 0]])}, None)
-    assert reading.config == method.teacher and not method.is_live and reading.params is None
-    np.testing.assert_array_equal(reading.outputs.classes, arrays["classes"][[[3, 0]]])
-    np.testing.assert_array_equal(reading.outputs.logits, arrays["logits"][[[3, 0]]].astype(np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.compression.distillation.readings import one_token
-from plmjax.compression.distillation.students import RandomLayers, RandomStudent, TakenLayers
+from plmjax.compression.distillation.students import RandomLayers, TakenLayers
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
@@ -83,10 +83,3 @@ def test_a_mobilebert_takes_all_but_the_layers_of_its_teacher() -> None:
         path: one.shape for path, one in wanted.items() if path not in drawn
     }
     assert taken.keys() - wanted.keys() == {"mobilebert/pooler/kernel", "mobilebert/pooler/bias"}
-
-
-def test_a_random_student_takes_nothing() -> None:
-    start = RandomStudent(BertConfig.tiny())
-    assert start.model(BertConfig.base()) == BertConfig.tiny()
-    assert start.map({"bert/x": np.ones(1)}, BertConfig.base(), BertConfig.tiny()) == {}
-    assert start.draws("bert/x")

@@ -23,9 +23,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Phase
 from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
-from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
-from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers import int8
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
@@ -108,20 +106,6 @@ def test_ranges_are_those_of_the_last_phase(small_run: Path) -> None:
         np.testing.assert_allclose(value, expected[path], rtol=1e-5)
         assert np.all(value > 0)
     assert any(np.any(value != other[path]) for path, value in found.items())
-
-
-@pytest.mark.nightly
-def test_other_commands_compute_in_int8(small_run: Path, tmp_path: Path) -> None:
-    quantized(small_run, tmp_path / "encoder", "--method", "static", "--batches", "1")
-    before, after = (fill_mask(run, "the [MASK] of names") for run in (small_run, tmp_path / "encoder"))
-    assert before[0][0][1] == pytest.approx(after[0][0][1], rel=0.2) and before != after
-    texts = tmp_path / "texts.txt"
-    texts.write_text("a name\n")
-    vectors = []
-    for place, run in enumerate((small_run, tmp_path / "encoder")):
-        embed(run, texts, tmp_path / f"{place}.npz")
-        vectors.append(np.concatenate([value.ravel() for value in np.load(tmp_path / f"{place}.npz").values()]))
-    assert not np.array_equal(*vectors)
 
 
 @pytest.mark.nightly

@@ -1,15 +1,18 @@
-"""Checkpoints whose weights are stored in int8."""
+"""Checkpoints whose weights are stored in int8, and the projections of every kind of layers."""
 
 import json
 from pathlib import Path
 
 import chex
+import flax.linen as nn
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.compression.quantization.weights import comparison, shared_axes, stored_form
+from plmjax.compression.quantization.weights import comparison, shared_axes
+from plmjax.contracts.execution import CALIBRATED, INT8_STATIC, Execution
 from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
 from plmjax.inference.embed import embed
@@ -17,9 +20,9 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.predict import predict
 from plmjax.models.albert import AlbertConfig
-from plmjax.models.bert import BertConfig
 from plmjax.runs.init_from import InitFrom
 from plmjax.training.checkpoints import checkpoints, items, stored
+from tests.families import FAMILIES
 
 
 def flat(path: Path) -> dict[str, np.ndarray]:
@@ -70,14 +73,6 @@ def test_each_weight_is_the_nearest_of_its_scale(small_run: Path, tmp_path: Path
     assert record["by"] == "quantize" and record["settings"]["granularity"] == granularity
 
 
-def test_a_quarter_of_the_bytes() -> None:
-    sizes = {"bert/encoder/layers/attention/query/kernel": (12, 768, 12, 64), "bert/pooler/bias": (768,)}
-    params = {path: np.ones(shape, np.float32) for path, shape in sizes.items()}
-    shared = shared_axes(sizes, BertConfig(), "channel")
-    stored_bytes = sum(array.nbytes for array in stored_form(params, shared).values())
-    assert stored_bytes < 0.252 * sum(array.nbytes for array in params.values())
-
-
 def test_layers_that_are_no_stack() -> None:
     sizes = {"albert/encoder/group_0/layer_0/attention/query/kernel": (8, 2, 4), "sentence_order/kernel": (8, 2)}
     model = AlbertConfig(hidden_size=8, num_attention_heads=2)
@@ -121,25 +116,40 @@ def test_all_commands_compute_with_the_rounded_weights(
     chex.assert_trees_all_equal(first, stored.decode(first))
 
 
-@pytest.mark.nightly
-def test_an_export_says_that_it_is_float32(quantized, task_run: Path, tmp_path: Path, capsys) -> None:
-    integers, plain = quantized(task_run)
-    cli.run(["export", str(integers), str(tmp_path / "one")])
-    assert "; stored in int8; exported in float32" in capsys.readouterr().out
-    cli.run(["export", str(plain), str(tmp_path / "other")])
-    assert "int8" not in capsys.readouterr().out
-    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]
-    assert files[0] == files[1]
+LAYER, BOTH_SIDES = 6, 6 + 10
+PROJECTIONS = {
+    **dict.fromkeys(("bert", "albert", "distilbert", "gpt", "gpt2", "xlnet", "transformer_xl", "adaptive_span"), LAYER),
+    **dict.fromkeys(("longformer", "longformer_decoder"), LAYER),
+    **dict.fromkeys(("transformer", "t5", "lite_transformer"), BOTH_SIDES),
+    "mobilebert": 12,
+    "reformer": 0,
+}
+"""System -> number of kernels of its layers that multiply in int8: the four of each attention, and two behind it.
+
+Those of distances, of global tokens and of convolutions do not.
+"""
 
 
-def test_what_is_refused(quantized, fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
-    integers, _ = quantized(decoder_run)
-    said = fails("compress", "quantize", integers, "--output", tmp_path / "again")
-    assert "Expected a checkpoint in float32" in said and "arrays in int8; compress the checkpoint" in said
-    assert "in int8" in fails("compress", "prune", integers, "--output", tmp_path / "again")
-    said = fails("compress", "quantize", small_run, "--output", tmp_path / "again", "--granularity", "row")
-    assert "Expected a known --granularity, found 'row'; known: channel, tensor." in said
-    assert "--bits" in fails("compress", "quantize", small_run, "--output", tmp_path / "again", "--bits", "4")
-    assert "found no finished checkpoint" in fails("compress", "quantize", tmp_path, "--output", tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-    assert "Expected no run in" in fails("compress", "quantize", small_run, "--output", small_run)
+@pytest.mark.parametrize(
+    "system",
+    [pytest.param(name, marks=() if name in ("bert", "t5", "xlnet") else pytest.mark.nightly) for name in PROJECTIONS],
+)
+def test_what_multiplies_in_int8_is_stored_so(system: str) -> None:
+    row = FAMILIES[system]
+    module = (row.trained or row.heads[0]).module
+    inputs = row.batch(module)
+    keys = {"params": jax.random.key(0), "sampling": jax.random.key(1)}
+
+    def shapes(precision: str) -> dict[str, tuple[int, ...]]:
+        made = module.clone(execution=Execution(matmul_precision=precision))
+        variables = nn.meta.unbox(jax.eval_shape(lambda: made.init(keys, **inputs)))
+        flat = flax.traverse_util.flatten_dict(variables["params"], sep="/")
+        collected = flax.traverse_util.flatten_dict(variables.get("ranges", {}), sep="/")
+        return {path: leaf.shape for path, leaf in (flat | collected).items()}
+
+    static, plain = shapes(INT8_STATIC), shapes("float")
+    scales = {path.removesuffix("_scale") for path in static if path.endswith("/kernel_scale")}
+    assert len(scales) == PROJECTIONS[system]
+    assert scales <= shared_axes(plain, module.config, "channel").keys()
+    ranges = {path for path in static if path.endswith(("/input_range", "/output_range"))}
+    assert shapes(CALIBRATED).keys() - plain.keys() == ranges and len(ranges) == 2 * len(scales)

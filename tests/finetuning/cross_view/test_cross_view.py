@@ -144,30 +144,17 @@ def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
         assert sums.metrics[f"{task}/view_nats"] == (pytest.approx(expected, rel=1e-5), 9)
 
 
-def test_a_view_of_one_side_needs_a_word_there_in_its_sentence() -> None:
-    """A row has two sentences, the first with a token that is no word."""
-    words = jnp.array([[True, True, False, True, True, True]])
-    segment_ids = jnp.array([[1, 1, 1, 1, 2, 2]])
-    found = {
-        view: CrossViewTagging(name="tags").sees(view, words, segment_ids).tolist()
-        for view in ("future", "past", "forward")
-    }
-    assert found == {
-        "future": [[False, True, False, False, False, True]],
-        "past": [[True, False, False, False, True, False]],
-        "forward": words.tolist(),
-    }
-
-
 def test_views_learn_what_the_primary_module_says_without_dropout():
     """Views without kernels say the same whatever is dropped: their losses change with what they learn alone."""
     rates = dict.fromkeys(("dropout", "unlabelled_dropout", "attention_dropout"), 0.5)
-    module, heads = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution()), {}
-    for task, modules in cvt.parameters()["classifier"].items():
+    objective = dataclasses.replace(cvt.OBJECTIVE, tasks=cvt.OBJECTIVE.tasks[:2])
+    module, heads = objective.module(dataclasses.replace(cvt.CONFIG, **rates), Execution()), {}
+    for task in ("tags", "trees"):
+        modules = cvt.parameters()["classifier"][task]
         views = modules.keys() - {"primary", "target", "lstm"}
         biases = {name: jax.tree.map(lambda leaf: leaf * (leaf.ndim < 2), modules[name]) for name in views}
         heads[task] = modules | biases
-    sums = jax.jit(functools.partial(cvt.OBJECTIVE.sums, module, training=True))
+    sums = jax.jit(functools.partial(objective.sums, module, training=True))
     given = LossInputs(cvt.parameters() | {"classifier": heads}), batch("none")
     first, second = (sums(*given, jax.random.key(seed)).losses for seed in range(2))
     assert min(first.values()) > 0
@@ -407,46 +394,6 @@ def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line]
     assert [row[1] for row in rows[:4]] == "a dog sees cat".split()
     assert [(row[6], row[7]) for row in rows] == [*zip("2303", relations, strict=True)] * 2
-
-
-@pytest.mark.nightly  # 9 s; by day the tests above compute its losses and its texts, and the commands before it learn
-def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
-    """An article and a noun, word by word."""
-    monkeypatch.chdir(tmp_path)
-    Path("experiments").symlink_to(ROOT / "experiments")
-    articles, nouns = {"the": "die", "a": "eine"}, {"cat": "Katze", "dog": "Hund", "bird": "Meise"}
-    words, draws = articles | nouns, np.random.default_rng(0)
-
-    def sentence() -> list[str]:
-        return [str(draws.choice([*kind])) for kind in (articles, nouns)]
-
-    Path("finetune/multi30k_en_de").mkdir(parents=True)
-    for name, count in (("train", 40), ("val", 6)):
-        sources = [sentence() for _ in range(count)]
-        targets = [[words[word] for word in source] for source in sources]
-        for language, texts in (("en", sources), ("de", targets)):
-            with gzip.open(f"finetune/multi30k_en_de/{name}.{language}.gz", "wt") as file:
-                file.writelines(" ".join(text) + "\n" for text in texts)
-    Path("finetune/new.txt").write_text("".join(f"{' '.join(sentence())}\n" for _ in range(24)))
-    Path("new.txt").write_text("the dog\na cat\n")
-    word2vec.write(Path("vectors.txt"), [*words], draws.normal(size=(5, 4)).astype(np.float32))
-    cli.run(["import", "vectors.txt", "runs/vectors"])
-    taken = [name for name in cvt.SIZES if name not in ("vocab_size", "word_dim", "filter_widths")]
-    sizes = [option for name in taken for option in (f"--weight_mapping.tagger.{name}", str(4 * cvt.SIZES[name]))]
-    numbers = (
-        "--data.sequence_length 8 --data.pack 2 --data.target_length 8 --training.batch_size 4 --finetuning.epochs 20 "
-        "--finetuning.evaluations 0.1 --training.log_every 20 --optimizer adamw --optimizer.learning_rate 0.01 "
-        "--optimizer.schedule constant --optimizer.schedule.warmup_steps 20 --weight_mapping.tagger.dropout 0.0 "
-        "--weight_mapping.tagger.attention_dropout 0.2 --objective.tasks.0.max_new_tokens 4"
-    )
-    *_, learn, predict = COMMANDS
-    cli.run([*learn, *sizes, *numbers.split()])
-    lines = metrics.read(Path("runs/translation/metrics.jsonl"))
-    assert "translation/bleu" in capsys.readouterr().out
-    logged = [line["train/translation/view_nats"] for line in lines if "train/translation/view_nats" in line]
-    assert logged[-1] < logged[0] / 2
-    cli.run(predict)
-    assert capsys.readouterr().out.splitlines() == ["die Hund", "eine Katze"]
 
 
 def test_the_head_of_a_parser_is_a_number_in_its_sentence_or_the_root() -> None:

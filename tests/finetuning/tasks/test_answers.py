@@ -4,13 +4,16 @@ import itertools
 import re
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
 from plmjax.finetuning.tasks import answers
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.answers import Candidate, Window
+from plmjax.finetuning.tasks.questions import QuestionExamples
 from tests.finetuning.parity import Numbers
 
 
@@ -179,3 +182,21 @@ def test_deviation_a_threshold_does_not_part_equal_odds():
     """SQuAD 2.0's script would count the first of the two questions as answered and the second as not: 100."""
     odds, f1, impossible = np.zeros(2), np.array([1.0, 0.0]), np.array([False, True])
     assert answers.best_threshold(odds, f1, impossible)[0] == 50.0
+
+
+@pytest.mark.parametrize(("threshold", "said"), [(-1.5, ""), (-1.0, "bc"), (0.0, "bc")])
+def test_the_window_that_is_surest_of_an_answer_decides_whether_there_is_one(threshold: float, said: str) -> None:
+    spans, context = np.array([[place, place + 1] for place in range(9)]), "abcdefghi"
+    windows = [Window(0, 0, 6, begin=0, nowhere=8), Window(0, 3, 6, begin=0, nowhere=8)]
+    outputs = [
+        np.array([[-0.25, -0.5], [1, 0], [-0.5, -2.0], [2, 3], [0.5, 0.5]], np.float32),
+        np.array([[-1.0, -3.0], [4, 5], [-1.0, -3.0], [5, 5], [-1.0, -1.0]], np.float32),
+    ]
+    objective = AnswerSearch(impossible=True, null_threshold=threshold, best=2, answer_length=2)
+    best, null = objective.candidates(windows, outputs, context, spans)
+    assert best == [Candidate("bc", -0.75), Candidate("hi", -2.0)] and null == -1.0
+    examples = QuestionExamples("", [3], [context], [0], ["a"], ["q"], [[]])
+    encoded = SimpleNamespace(windows=windows, spans=[spans])
+    (record,) = objective.records(examples, encoded, outputs)
+    assert record["prediction"] == said and record["null_odds"] == -1.0
+    assert [one["text"] for one in record["nbest"]] == ["bc", "hi"]  # no log probability of a span is that of none

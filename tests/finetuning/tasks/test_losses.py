@@ -10,12 +10,16 @@ import pytest
 
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import MultipleChoice
+from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.finetuning.tasks.task import TaskObjective
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.models.bert import BertConfig
 from plmjax.models.families.task_heads import TaggingOutput
+from plmjax.models.gpt import GptConfig
 
 LOG2, LOG3 = math.log(2), math.log(3)
 
@@ -95,6 +99,26 @@ def test_labels_are_asked_at_first_pieces_and_mixes_in_every_row() -> None:
     assert objective.coefficients() == {"mix": 0.25}
 
 
+LABELS = ("a", "b", "c")
+PLAIN, BOTH = (SequenceClassification(("a", "b"), language_model=factor) for factor in (0.0, 0.5))
+
+
+def test_a_step_costs_the_products_of_the_encoder_and_of_the_head() -> None:
+    """Six FLOPs for each product: for a model of width 5, two rows of 7 tokens and 3 labels."""
+    config, decoder = BertConfig.tiny(hidden_size=5, num_attention_heads=1), GptConfig.tiny()
+    shapes = {"input_ids": np.empty((2, 7)), "example_ids": np.empty((2, 4, 3)), "next_ids": np.empty((2, 3))}
+    beyond = {
+        MultipleChoice(): 6 * 24 * (25 + 5), SequenceClassification(LABELS): 6 * 24 * (25 + 15),
+        TokenTagging(LABELS): 6 * 14 * 15, CrfTagging(LABELS): 6 * 14 * (15 + 9), SpanExtraction(): 12 * 14 * 5,
+        AnswerSearch(): 6 * 2 * (7 * (25 + 10) + 75 + 5),
+    }  # fmt: skip
+    for objective, expected in beyond.items():
+        assert objective.train_flops(config, shapes) == config.train_flops(2, 7, 0) + expected
+    next_tokens = decoder.train_flops(2, 7, 7) - decoder.train_flops(2, 7, 0)
+    assert BOTH.train_flops(decoder, shapes) == PLAIN.train_flops(decoder, shapes) + next_tokens > next_tokens
+    assert Translation().train_flops(decoder, shapes) == decoder.train_flops(2, 7, 3)
+
+
 @pytest.fixture
 def searched() -> tuple[dict[str, np.ndarray], Any]:
     """Two rows that are padded on the left, of which the second has no answer, and what a search makes of them."""
@@ -139,13 +163,3 @@ def test_a_search_tells_ends_with_the_start_that_they_belong_to(searched: tuple)
     np.testing.assert_allclose(np.exp(found[0, 0, 2]), [0.5, 0.5, 1e-30, 0.25], rtol=1e-5)
     assert found[:, 0, 3].tolist() == [[2, 3, 1, 4], [2, 3, 1, 0]]
     np.testing.assert_allclose(found[:, 0, 4], [[LOG3] * 4, [0.0] * 4], rtol=1e-6)
-
-
-def test_a_next_token_at_every_position_costs_its_prediction() -> None:
-    config = SimpleNamespace(width=4, train_flops=lambda rows, length, asked: 1000 * rows + 10 * length + asked)
-    shapes = {
-        name: SimpleNamespace(shape=shape) for name, shape in (("input_ids", (3, 2, 16)), ("example_ids", (3, 2, 1)))
-    }
-    plain, both = (SequenceClassification(("a", "b"), language_model=factor) for factor in (0.0, 0.5))
-    assert plain.train_flops(config, shapes) == 1000 * 6 + 10 * 16 + 6 * 6 * (16 + 4 * 2)
-    assert both.train_flops(config, shapes) == plain.train_flops(config, shapes) + 16

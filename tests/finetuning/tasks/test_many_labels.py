@@ -1,19 +1,17 @@
 """More labels, choices and tasks than have one digit, and the multiplications of heads with unequal sizes."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from plmjax.errors import UserError
 from plmjax.finetuning.metrics.text_metrics import Rouge
-from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.choices import Choices
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, MultiLabelClassification
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.parsing import DependencyParsing, ParsedExamples
-from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SentenceExamples, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TaggedExamples, TokenTagging
 from plmjax.inference import task_settings
@@ -64,14 +62,3 @@ def test_a_setting_of_the_eleventh_task_is_its_own() -> None:
     moved = mixture.evaluated_on("task10=other.tsv")
     assert [task.validation for task in moved.tasks] == ["other.tsv" if name == "10" else "" for name in NAMES]
     assert moved.only == ("task10",)
-
-
-def test_a_head_multiplies_the_numbers_of_each_token_or_sequence() -> None:
-    """Six FLOPs for each product: for a model of width 5, rows of 7 tokens and 3 labels."""
-    config = SimpleNamespace(width=5)
-    tokens = {"input_ids": np.empty((2, 7)), "example_ids": np.empty((2, 4, 3))}
-    assert MultipleChoice().head_flops(config, tokens) == 6 * 24 * (25 + 5)
-    assert SequenceClassification(("a", "b", "c")).head_flops(config, tokens) == 6 * 24 * (25 + 15)
-    assert TokenTagging(("a", "b", "c")).head_flops(config, tokens) == 6 * 14 * 15
-    assert CrfTagging(("a", "b", "c")).head_flops(config, tokens) == 6 * 14 * (15 + 9)
-    assert SpanExtraction().head_flops(config, tokens) == 12 * 14 * 5

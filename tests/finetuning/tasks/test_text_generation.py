@@ -1,8 +1,9 @@
-"""Texts that are written given others: rows, losses, what is written, and what is refused."""
+"""Pairs of texts, and texts that are written given others: files, rows, losses, what is written and what is refused."""
 
 import dataclasses
-import functools
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import flax.traverse_util
@@ -18,8 +19,6 @@ from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics import written_texts
-from plmjax.finetuning.metrics.text_metrics import Rouge
-from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
@@ -28,9 +27,60 @@ from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.inference.program import program_of
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
-from plmjax.objectives.objective import LossInputs
+from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
+
+PAIRS = [("two dogs", "zwei Hunde"), ("a man", "ein Mann"), ("snow", "Schnee")]
+
+
+@pytest.fixture
+def parallel(tmp_path: Path) -> str:
+    """The path of the sources; the targets are beside it."""
+    for suffix, side in zip(("en", "de"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / f"train.{suffix}").write_text("\n".join(side) + "\n")
+        (tmp_path / f"packed.{suffix}.gz").write_bytes(gzip.compress("\n".join(side).encode()))
+    return str(tmp_path / "train.en")
+
+
+def read(path: str | Path, **settings: Any) -> list[tuple]:
+    return list(TextPairs(**settings).rows(str(path)))
+
+
+def test_parallel_files_and_tables_hold_the_same(parallel: str, tmp_path: Path) -> None:
+    expected = [(line, *pair) for line, pair in enumerate(PAIRS, start=1)]
+    sides = {"source": "en", "target": "de"}
+    assert read(parallel, **sides) == read(tmp_path / "packed.en.gz", **sides) == expected
+    (tmp_path / "rows.tsv").write_text("en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in PAIRS))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"de": de, "en": en}) + "\n" for en, de in PAIRS))
+    assert read(tmp_path / "rows.tsv", **sides) == [(line + 1, *pair) for line, *pair in expected]
+    assert read(tmp_path / "rows.jsonl", **sides) == expected
+    there_and_back = read(str(tmp_path / "train.de"), source="de", target="en", prefix="to English: ")
+    assert there_and_back[0] == (1, "to English: zwei Hunde", "two dogs")
+
+
+def test_sources_alone(parallel: str, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("snow\n")
+    (tmp_path / "rows.jsonl").write_text('{"en": "snow"}\n')
+    (tmp_path / "alone.en").write_text("snow\n")
+    task = TextPairs(source="en", target="de")
+    for name in ("lines.txt", "rows.jsonl", "alone.en"):
+        assert list(task.rows(str(tmp_path / name), labelled=False)) == [(1, "snow", None)]
+
+
+def test_texts_for_a_tokenizer_are_those_of_both_sides(parallel: str) -> None:
+    task = TextPairs(train=parallel, source="en", target="de")
+    assert sorted(task.texts(task.read("train"))) == sorted(text for pair in PAIRS for text in pair)
+    elsewhere = TextPairs(folder="pairs", validation="dev.en").evaluated_on("elsewhere/test.en")
+    assert elsewhere.path("validation") == "elsewhere/test.en"
+
+
+def test_labels_are_written_in_words(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"source": "a", "target": 1}\n{"source": "b", "target": false}\n')
+    words = ("1=very good", "false=a=b")
+    assert read(tmp_path / "rows.jsonl", words=words) == [(1, "a", "very good"), (2, "b", "a=b")]
+    assert next(TextPairs(words=words).rows(str(tmp_path / "rows.jsonl"), labelled=False)) == (1, "a", None)
+
 
 MODEL = TransformerConfig.tiny(
     vocab_size=97, max_position_embeddings=24, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
@@ -71,6 +121,7 @@ def test_both_sides_of_packed_pairs_fit_and_have_one_segment() -> None:
     rows = batch(encoded, 3)
     # The targets fill 2 + 4 + 3 of 8 places, so that one pair has a row of its own.
     assert rows["input_ids"].shape == (2, 12) and rows["decoder_input_ids"].shape == (2, 8)
+    assert TASK.tokens(3, 12) == 3 * (12 + 8)
     for row, slot in zip(*np.nonzero(rows["example_ids"] >= 0), strict=True):
         example = int(rows["example_ids"][row, slot])
         read = rows["input_ids"][row][rows["segment_ids"][row] == slot + 1].tolist()
@@ -123,7 +174,7 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
     scores = jax.jit(lambda ids, target: module.apply(loss_inputs.variables, ids, decoder_input_ids=target).logits)
     for text, target in zip(EXAMPLES.sources, EXAMPLES.targets, strict=True):
         ids, asked = jnp.array([[*map(int, text.split()), END]]), [*map(int, target.split()), END]
-        likely = jax.nn.log_softmax(scores(ids, jnp.array([[3, *asked[:-1]]]))[0])
+        likely = jax.nn.log_softmax(scores(ids, jnp.array([[3, *asked[:-1]] + [0] * (7 - len(asked))]))[0])
         nats += [-float(likely[place, token]) for place, token in enumerate(asked)]
         row = [3]
         while (len(row) < 7 and row[-1:] != [END]) or len(row) == 1:
@@ -168,29 +219,15 @@ def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
     rows = next(source.evaluation(program.phase))
     smoothed = dataclasses.replace(GREEDY, label_smoothing=0.2)
 
-    def loss(objective: Translation, training: bool) -> tuple[float, float]:
-        sums = jax.jit(functools.partial(objective.sums, program.module, training=training))(
-            loss_inputs, rows, jax.random.key(0)
-        )
-        return float(sums.losses["target"]), float(sums.metrics["nats"][0])
+    @jax.jit
+    def sums(*inputs: Any) -> list[LossSums]:
+        cases = ((GREEDY, True), (smoothed, True), (smoothed, False))
+        return [objective.sums(program.module, *inputs, training=training) for objective, training in cases]
 
-    plain, _ = loss(GREEDY, True)
-    total, nats = loss(smoothed, True)
-    assert total != pytest.approx(plain, rel=1e-3) and nats == pytest.approx(plain, rel=1e-5)
-    assert loss(smoothed, False)[0] == pytest.approx(plain, rel=1e-5)
-
-
-def test_a_batch_costs_the_predictions_of_its_targets_and_holds_the_tokens_of_both_sides() -> None:
-    config = dataclasses.make_dataclass("Config", ["train_flops"])(lambda *sizes: sizes)
-    shapes = {"input_ids": jax.ShapeDtypeStruct((3, 12), np.int32), "next_ids": jax.ShapeDtypeStruct((3, 8), np.int32)}
-    assert GREEDY.train_flops(config, shapes) == (3, 12, 8)
-    assert TASK.tokens(3, 12) == 3 * (12 + 8) and Sentences().tokens(3, 12) == 3 * 12
-
-
-def test_another_file_to_evaluate_on_may_be_in_any_folder() -> None:
-    task = dataclasses.replace(TASK, folder="pairs", train="train.en", validation="dev.en")
-    assert task.path("validation") == "pairs/dev.en"
-    assert task.evaluated_on("elsewhere/test.en").path("validation") == "elsewhere/test.en"
+    found = sums(loss_inputs, rows, jax.random.key(0))
+    plain, learned, evaluated = (float(one.losses["target"]) for one in found)
+    assert learned != pytest.approx(plain, rel=1e-3) and evaluated == pytest.approx(plain, rel=1e-5)
+    assert float(found[1].metrics["nats"][0]) == pytest.approx(plain, rel=1e-5)
 
 
 def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,15 +244,11 @@ def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_metrics_are_those_that_people_quote() -> None:
-    references, texts = ["A dog runs, fast.", "Two men sat"], ["A dog runs fast.", "Two women sat down"]
-    bleu, chrf = sacrebleu.corpus_bleu(texts, [references]).score, sacrebleu.corpus_chrf(texts, [references]).score
-    assert written_texts.translation(references, texts) == {"bleu": bleu, "chrf": chrf}
     signatures = Translation().signatures(TASK)
     assert (
         signatures["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     )
     assert signatures["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
-    assert written_texts.summarization(references, texts) == Rouge().scores(references, texts)
     judged = {f"{name}_signature" for name in Summarization().metric_names}
     assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
 

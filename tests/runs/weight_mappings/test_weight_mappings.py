@@ -1,4 +1,4 @@
-"""The sizes and the rates of a start are those of the model that it makes."""
+"""The sizes, the rates and the parameters of a start are those of the model that it makes."""
 
 import dataclasses
 
@@ -7,16 +7,19 @@ import pytest
 
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.taggers.tagger import TaggerConfig
+from plmjax.models.taglm import TaglmConfig
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
 from plmjax.runs.weight_mappings.longformer import WiderWindows
 from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
-from plmjax.runs.weight_mappings.tagger import FromWordVectors
+from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
+from tests.families.recurrent import ELMO
 
 PLACES = ("embedding", "input", "weight", "hidden", "output")
 WORDS = Gpt2Config.tiny(vocab_size=5, n_embd=6)
@@ -58,3 +61,32 @@ def test_rows_of_a_table_behind_its_words_are_left_out() -> None:
         ((name, found),) = start.map(params, WORDS, model).items()
         assert name == model.system.token_table
         np.testing.assert_array_equal(found, table[:5])
+
+
+def test_a_tagger_takes_the_language_models_without_their_softmax() -> None:
+    start = FromLanguageModel()
+    model = start.model(ELMO)
+    assert type(model) is TaglmConfig and model.language_model == ELMO
+    assert (model.vocab_size, model.max_characters_per_token) == (29, 9)
+    within = f"{ELMO.system.name}/"
+    params = {f"{within}layers/kernel": np.ones(2), f"{within}word/bias": np.zeros(3), "head/kernel": np.ones(4)}
+    found = start.map(params, ELMO, model)
+    there = f"{model.system.name}/language_model/"
+    assert found == {
+        f"{there}layers/kernel": params[f"{within}layers/kernel"],
+        f"{there}word/bias": params[f"{within}word/bias"],
+    }
+    assert not any(map(start.draws, found))
+    assert start.draws(f"{model.system.name}/layer_1/kernel") and start.draws("classifier/kernel")
+    assert start.model(model) is model and start.map(params, model, model) is params
+
+
+def test_a_tagger_takes_the_vectors_of_its_words_alone() -> None:
+    """A table may have more rows than there are tokens."""
+    start, origin = FromWordVectors(), StaticVectorsConfig(7, 8)
+    model = start.model(origin)
+    assert (model.vocab_size, model.word_dim) == (7, 8)
+    table = np.arange(72.0).reshape(9, 8)
+    ((name, taken),) = start.map({origin.system.token_table: table, "other": table}, origin, model).items()
+    assert name == model.system.token_table and taken.tolist() == table[:7].tolist()
+    assert not start.draws(name) and start.draws(f"{name}s") and start.draws("tagger/layer_1/kernel")

@@ -1,7 +1,9 @@
-"""Examples as packed batches: special tokens, truncation, order, filling."""
+"""Examples as packed batches, the rates of mixed tasks, and groups of batches in turn."""
 
 import dataclasses
 import itertools
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches.encoded import Encoded
+from plmjax.finetuning.batches.group_sampler import GroupSampler
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
@@ -193,3 +196,93 @@ def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:
     key = order.fold_in(3, 0)
     first, second = (rows.shuffled(epoch, key)[:, 0].tolist() for epoch in (0, 1))
     assert len(first) == len(second) == rows.per_epoch == 4 and len({*first, *second}) == 8
+
+
+SIZES = {"a": 100, "b": 25, "c": 4}
+KEY = order.fold_in(7, 3)
+
+
+@pytest.mark.parametrize(
+    ("limit", "temperature", "rates"),
+    [
+        (1000, 1.0, [100 / 129, 25 / 129, 4 / 129]),
+        (20, 1.0, [20 / 44, 20 / 44, 4 / 44]),
+        (1000, 2.0, [10 / 17, 5 / 17, 2 / 17]),
+        (16, 2.0, [4 / 10, 4 / 10, 2 / 10]),
+        (1000, math.inf, [1 / 3, 1 / 3, 1 / 3]),
+    ],
+)
+def test_rates(limit: int, temperature: float, rates: list[float]) -> None:
+    mixing = Mixing(SIZES, limit, temperature)
+    np.testing.assert_allclose(mixing.rates(), rates, rtol=1e-12)
+    drawn = np.concatenate([mixing.drawn(epoch, KEY) for epoch in range(40)])
+    counts = np.histogram(drawn, bins=[0, 100, 125, 129])[0]
+    epochs = 40 * sum(min(size, limit) for size in SIZES.values())
+    assert np.abs(counts - epochs * np.array(rates)).max() <= 0.5  # rounded once, over all epochs together
+
+
+def test_weights_take_the_place_of_sizes() -> None:
+    mixing = Mixing(SIZES, 50, 1.0, {"c": 1.0, "a": 6.0, "b": 3.0})
+    np.testing.assert_allclose(mixing.rates(), [0.6, 0.3, 0.1], rtol=1e-12)
+    drawn = np.concatenate([mixing.drawn(epoch, KEY) for epoch in range(30)])
+    counts = np.histogram(drawn, bins=[0, 100, 125, 129])[0]
+    examples = 30 * (50 + 25 + 4)
+    assert np.abs(counts - examples * mixing.rates()).max() <= 0.5
+    portions = mixing.portions(30.0)
+    assert [portion.share for portion in portions.values()] == pytest.approx([0.6, 0.3, 0.1])
+    for portion, count, size in zip(portions.values(), counts, SIZES.values(), strict=True):
+        assert portion.epochs * size == pytest.approx(count, abs=0.5)
+
+
+def test_an_example_comes_again_only_after_all_of_its_task() -> None:
+    mixing = Mixing(SIZES, 20, 2.0)
+    drawn = np.concatenate([mixing.drawn(epoch, KEY) for epoch in range(25)])
+    for first, size in zip((0, 100, 125), SIZES.values(), strict=True):
+        own = drawn[(drawn >= first) & (drawn < first + size)]
+        passes = [sorted(own[begin : begin + size]) for begin in range(0, len(own) - size + 1, size)]
+        assert len(passes) >= 3 and all(one == list(range(first, first + size)) for one in passes)
+    assert own[:4].tolist() != own[4:8].tolist() or own[:4].tolist() != own[8:12].tolist()  # in other orders
+
+
+def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
+    turns, groups = GroupSampler((100, 400, 2500), order.fold_in(0, 5)), []
+    before = [0, 0, 0]
+    for number in range(9000):
+        group, count = turns(number)
+        assert count == before[group]
+        before[group] += 1
+        groups.append(group)
+    assert np.bincount(groups) / 9000 == pytest.approx(np.array([10, 20, 50]) / 80, abs=0.015)
+    assert [GroupSampler((100, 400, 2500), order.fold_in(0, 5))(number)[0] for number in (8000, 17)] == [
+        groups[8000],
+        groups[17],
+    ]
+    assert [GroupSampler((100, 400, 2500), order.fold_in(1, 5))(number)[0] for number in range(50)] != groups[:50]
+    assert groups[:4096] != groups[4096:8192]  # which are drawn together
+    rare = GroupSampler((10**12, 1), order.fold_in(0, 5))  # the second one may not be among those
+    assert [rare(number) for number in (0, 4095, 4096, 9000)] == [(0, 0), (0, 4095), (0, 4096), (0, 9000)]
+    assert [GroupSampler((7,), order.fold_in(0, 5))(number) for number in (0, 5000)] == [(0, 0), (0, 5000)]
+
+
+def test_a_source_takes_tasks_and_sentences_without_labels_in_turn():
+    """From any step on the batches are those of the whole run; every group goes through epochs of its own."""
+
+    def made(first: int, count: int = 30) -> ExampleRows:
+        words, nothing = np.arange(first, first + count, dtype=np.int32), np.zeros(count // 3, np.int32)
+        return ExampleRows(Encoded(words, None, np.arange(0, count + 1, 3), nothing, {}), 6, 2, 0)
+
+    groups, others = [made(100), made(200, 60)], made(300)
+    source = TaskSource(groups, groups[0], Vocabulary.placeholder(400), 0, others)
+    phase = SimpleNamespace(first_step=0, batch_size=2)
+    found = [one["input_ids"] for one in itertools.islice(source.train(phase, 0), 60)]
+    taken = [int(one.max()) // 100 for one in found]
+    assert taken[1::2] == [3] * 30 and set(taken[::2]) == {1, 2}
+    for later, expected in zip(source.train(phase, 7), found[7:], strict=False):
+        np.testing.assert_array_equal(later["input_ids"], expected)
+    for group, first, rows in ((1, 100, 5), (2, 200, 10), (3, 300, 5)):
+        own = np.concatenate([batch for batch, number in zip(found, taken, strict=True) if number == group])[:rows]
+        assert sorted(own[own > 0]) == list(range(first, first + 6 * rows))
+    assert source.per_epoch == 2 * (5 + 10)
+    orders = [np.concatenate([batch - first for batch, n in zip(found, taken, strict=True) if n == group])[:5]
+              for group, first in ((1, 100), (3, 300))]  # fmt: skip
+    assert not np.array_equal(*orders)
