@@ -14,6 +14,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.layers import reversible_stack
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
+from tests.systems.modules import drawn
 
 BLOCKS, ROWS, LENGTH, FEATURES = 3, 2, 5, 6
 INIT = nn.initializers.normal(0.5)
@@ -65,9 +66,13 @@ X = jax.random.normal(jax.random.key(1), (ROWS, LENGTH, FEATURES))
 CONTEXT = jax.random.normal(jax.random.key(2), (FEATURES,))
 
 
+def params_of(model: nn.Module) -> Any:
+    return drawn(jax.eval_shape(model.init, jax.random.key(0), X, CONTEXT)["params"], deviation=0.3)
+
+
 def gradients(model: Model, rngs: Any = None) -> Any:
     """Output and gradients by parameters and input; a new program at every call."""
-    params = nn.meta.unbox(model.init(jax.random.key(0), X, CONTEXT))["params"]
+    params = params_of(model)
 
     def score(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         found = model.apply({"params": params}, x, CONTEXT, rngs=rngs)
@@ -90,11 +95,11 @@ def test_gradients_are_those_of_plain_autodiff(rngs: Any, monkeypatch: pytest.Mo
 def test_every_block_draws_its_own_values() -> None:
     """Blocks with equal parameters add different values."""
     model = Model(0.5, blocks=2)
-    params = nn.meta.unbox(model.init(jax.random.key(0), X, CONTEXT))["params"]
+    params = params_of(model)
     equal = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), params)
     first = Model(0.5, blocks=1)
-    one = first.apply({"params": jax.tree.map(lambda x: x[:1], equal)}, X, CONTEXT, rngs=RNGS)
-    two = model.apply({"params": equal}, X, CONTEXT, rngs=RNGS)
+    apply = jax.jit(lambda model, params: model.apply({"params": params}, X, CONTEXT, rngs=RNGS), static_argnums=0)
+    one, two = apply(first, jax.tree.map(lambda x: x[:1], equal)), apply(model, equal)
     added = np.asarray(two[..., :FEATURES] - one[..., :FEATURES])
     dropped = added == 0, np.asarray(one[..., :FEATURES] - X) == 0
     assert 0.2 < dropped[0].mean() < 0.8 and 0.2 < dropped[1].mean() < 0.8 and (dropped[0] != dropped[1]).any()
@@ -135,7 +140,7 @@ def test_memory_does_not_grow_with_depth() -> None:
     @functools.cache
     def bytes_of(blocks: int) -> int:
         model = Model(blocks=blocks)
-        params = jax.eval_shape(lambda: nn.meta.unbox(model.init(jax.random.key(0), X, CONTEXT))["params"])
+        params = params_of(model)
         score = lambda params, x: jnp.sum(model.apply({"params": params}, x, CONTEXT))  # noqa: E731
         compiled = jax.jit(jax.grad(score)).lower(params, x).compile()
         return compiled.memory_analysis().temp_size_in_bytes
@@ -174,7 +179,7 @@ class LongerModel(nn.Module):
 def test_functions_of_a_longer_block_read_the_streams_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every odd one reads the first stream; the backward pass undoes all four."""
     (of_params, of_x), found = gradients(LongerModel())
-    params = nn.meta.unbox(LongerModel().init(jax.random.key(0), X, CONTEXT))["params"]["layers"]
+    params = params_of(LongerModel())["layers"]
     one, two = np.asarray(X), np.asarray(2 * X)
     for block, scale in enumerate((0.5, 1.5)):
         for number in range(4):
@@ -187,7 +192,7 @@ def test_functions_of_a_longer_block_read_the_streams_in_turn(monkeypatch: pytes
 
 
 def test_both_passes_are_unrolled_and_a_function_is_rematerialized_where_that_is_asked_for() -> None:
-    params = nn.meta.unbox(LongerModel().init(jax.random.key(0), X, CONTEXT))
+    params = {"params": params_of(LongerModel())}
 
     def program(execution: Execution) -> str:
         score = lambda params: jnp.sum(LongerModel(execution).apply(params, X, CONTEXT))  # noqa: E731

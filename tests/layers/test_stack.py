@@ -16,6 +16,7 @@ from plmjax.contracts.sharded_parameter import ShardedParameter
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.stack import repeat, stack
+from tests.systems.modules import drawn
 
 LAYERS, ROWS, LENGTH, FEATURES = 4, 2, 5, 6
 WINDOWS = (1, 4, 1, 4)
@@ -84,8 +85,10 @@ def upside_down(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.flip(blocks, -2)
 
 
+@functools.cache
 def params_of(kind: str) -> Any:
-    params = nn.meta.unbox(jax.jit(Model(kind).init)(jax.random.key(0), X, caches(), 0))
+    shapes = jax.eval_shape(lambda: Model(kind).init(jax.random.key(0), X, caches(), 0))
+    params = drawn(shapes, deviation=0.5)
     if kind != "pieces":
         return params
     return jax.tree.map(lambda leaf: ShardedParameter(leaf, turned, upside_down) if leaf.ndim > 2 else leaf, params)
@@ -172,7 +175,8 @@ def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
     np.testing.assert_array_equal(nn.meta.unbox(params)["attention"]["query"]["kernel"], whole)
     one = jax.tree.map(lambda leaf: leaf[0], params)
     cache = jax.tree.map(lambda lane: lane[0], caches())
-    found, expected = (Layer().apply({"params": each}, X, cache, 1, 0)[0] for each in (one, nn.meta.unbox(one)))
+    apply = jax.jit(lambda params: Layer().apply({"params": params}, X, cache, 1, 0)[0])
+    found, expected = (apply(each) for each in (one, nn.meta.unbox(one)))
     np.testing.assert_array_equal(found, expected)
 
 
@@ -196,8 +200,8 @@ def test_every_layer_draws_from_any_random_collection(kind: str, execution: Exec
 @one_by_day
 def test_a_stack_decodes_with_the_caches_of_its_layers(kind: str) -> None:
     params = params_of(kind)
-    expected, outputs = Model(kind).apply(params, X, caches(), 0)
     state, found, decode = caches(), [], jax.jit(Model(kind).apply)
+    expected, outputs = decode(params, X, caches(), 0)
     for position in range(LENGTH):
         y, after = decode(params, X[:, position : position + 1], state, position)
         found.append(y)

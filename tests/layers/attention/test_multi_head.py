@@ -23,6 +23,7 @@ from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import dropped
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import sharding
+from tests.systems.modules import drawn
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 7, 11, 3, 4
 MASK = np.arange(KEYS) < np.array([[KEYS], [6]])
@@ -231,13 +232,13 @@ def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.
 def test_the_first_and_the_last_projection_may_have_an_initializer_of_their_own() -> None:
     one, two, three = (nn.initializers.constant(value) for value in (1.0, 2.0, 3.0))
 
-    def drawn(**own: Any) -> dict[str, float]:
+    def first(**own: Any) -> dict[str, float]:
         module, x = MultiHeadAttention(8, 2, 0.0, one, **own), jnp.ones((1, 3, 8))
         params = nn.meta.unbox(module.init(jax.random.key(0), x, x, deterministic=True))["params"]
         return {name: float(part["kernel"].min()) for name, part in params.items()}
 
-    assert drawn() == {"query": 1, "key": 1, "value": 1, "output": 1}
-    assert drawn(query_init=two, output_init=three) == {"query": 2, "key": 1, "value": 1, "output": 3}
+    assert first() == {"query": 1, "key": 1, "value": 1, "output": 1}
+    assert first(query_init=two, output_init=three) == {"query": 2, "key": 1, "value": 1, "output": 3}
 
 
 def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
@@ -339,15 +340,14 @@ def layer(**settings: Any) -> tuple[MultiHeadAttention, Any, jax.Array]:
     """A module, its parameters, and token vectors [2 7 6]."""
     module = MultiHeadAttention(FEATURES, 2, 0.0, INIT, **settings)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, QUERIES, FEATURES)), jnp.float32)
-    params = nn.meta.unbox(module.init(jax.random.key(0), x, x, deterministic=True))
-    noisy = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), params)
-    return module, noisy, x
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, x, deterministic=True))
+    return module, drawn(shapes, deviation=0.4), x
 
 
 @pytest.mark.parametrize("attention", [pytest.param("dense", marks=pytest.mark.nightly), "blockwise"])
 def test_decoding_token_by_token_equals_one_causal_pass(attention: str) -> None:
     module, params, x = layer(execution=Execution(attention=attention))
-    expected = module.apply(params, x, x, CAUSAL, deterministic=True)
+    expected = jax.jit(lambda: module.apply(params, x, x, CAUSAL, deterministic=True))()
 
     def step(module: MultiHeadAttention, token: jax.Array, cache: KeyValues, position: jax.Array) -> Any:
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=position, axis=1)
@@ -368,7 +368,7 @@ def test_head_size_scale_and_biases_are_free_and_keys_may_come_from_elsewhere() 
     module = MultiHeadAttention(FEATURES, 2, 0.0, INIT, head_size=5, scale=1.0, use_bias=False)
     _, _, x = layer()
     source = jnp.asarray(np.random.default_rng(2).normal(size=(ROWS, KEYS, 9)), jnp.float32)
-    params = nn.meta.unbox(module.init(jax.random.key(0), x, source, deterministic=True))
+    params = drawn(jax.eval_shape(lambda: module.init(jax.random.key(0), x, source, deterministic=True)))
     kernels = {name: part["kernel"] for name, part in params["params"].items()}
     shapes = {"query": (6, 2, 5), "key": (9, 2, 5), "value": (9, 2, 5), "output": (2, 5, 6)}
     assert {name: kernel.shape for name, kernel in kernels.items()} == shapes
@@ -380,5 +380,5 @@ def test_head_size_scale_and_biases_are_free_and_keys_may_come_from_elsewhere() 
     scores = jnp.where(MASK[:, None, None], jnp.einsum("BTNH,BSNH->BNTS", query, key), -jnp.inf)
     probabilities = jax.nn.softmax(scores)
     expected = jnp.einsum("BNTS,BSNH,NHD->BTD", probabilities, value, kernels["output"])
-    found = module.apply(params, x, source, MaskTerms.of_rows(MASK, None), deterministic=True)
+    found = jax.jit(lambda: module.apply(params, x, source, MaskTerms.of_rows(MASK, None), deterministic=True))()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

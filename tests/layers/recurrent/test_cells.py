@@ -16,6 +16,7 @@ from plmjax.layers.recurrent.gru import Gru
 from plmjax.layers.recurrent.lstm import Lstm, LstmState
 from plmjax.parallel import sharding
 from tests.products import equations
+from tests.systems.modules import drawn
 
 BATCH, LENGTH, HIDDEN = 4, 5, 6
 X = np.random.default_rng(0).normal(size=(BATCH, LENGTH, 3)).astype(np.float32)
@@ -53,7 +54,7 @@ every_kind = pytest.mark.parametrize("kind", [Gru, Lstm])
 def test_two_halves_with_the_state_between_them_are_the_whole(kind: type[nn.Module]) -> None:
     """And states stay float32 where products are bfloat16."""
     layer = kind(HIDDEN, INIT)
-    params = nn.meta.unbox(layer.init(jax.random.key(0), X))
+    params = drawn(jax.eval_shape(layer.init, jax.random.key(0), X), deviation=0.5)
 
     @jax.jit
     def read(params: Any) -> Any:
@@ -73,7 +74,7 @@ def test_two_halves_with_the_state_between_them_are_the_whole(kind: type[nn.Modu
 def test_no_state_and_no_gradient_passes_from_document_to_document(kind: type[nn.Module], reverse: bool) -> None:
     layer, starts = kind(HIDDEN, INIT, reverse=reverse), np.zeros((BATCH, LENGTH), bool)
     starts[:, [0, 3]] = True
-    params = nn.meta.unbox(layer.init(jax.random.key(0), X))
+    params = drawn(jax.eval_shape(layer.init, jax.random.key(0), X), deviation=0.5)
 
     def together(params: Any, x: jax.Array) -> Any:
         y, last = layer.apply(params, x, starts=starts)
@@ -108,8 +109,8 @@ def test_the_backward_pass_makes_no_product_of_the_kernels_size_at_every_token(l
 
 @pytest.mark.parametrize("layer", [Gru(HIDDEN, INIT), Lstm(HIDDEN, INIT, projected=4)], ids=["gru", "lstm"])
 def test_eight_devices_give_what_one_gives(layer: nn.Module) -> None:
-    boxed = layer.init(jax.random.key(0), X)
-    params = nn.meta.unbox(boxed)
+    boxed = jax.eval_shape(layer.init, jax.random.key(0), X)
+    params = drawn(boxed, deviation=0.5)
 
     def gradients(params: Any, x: jax.Array) -> Any:
         return jax.value_and_grad(lambda params: jnp.sum(jnp.square(layer.apply(params, x)[0])))(params)
