@@ -104,6 +104,21 @@ def test_the_largest_pairs_have_numbers():
     np.testing.assert_array_equal(numbering.pairs(numbering.numbers(largest, largest[::-1])), (largest, largest[::-1]))
 
 
+def test_a_merged_run_stands_for_all_that_it_was_made_of_and_takes_the_memory_that_there_is(tmp_path):
+    """A merge that was killed may have left any of them. Two runs of 20 sums, with room for 10: 5 of each at once."""
+    sums = np.zeros((2, 20), runs.SUM)
+    sums["number"], sums["sum"] = np.arange(40).reshape(20, 2).T, 1
+    for name, part in zip(("even", "odd"), sums, strict=True):
+        part.tofile(tmp_path / name)
+    parts = list(runs.merged([tmp_path / "even", tmp_path / "odd"], memory=10 * runs.BYTES_OF_A_MERGED_SUM))
+    assert np.concatenate(parts)["number"].tolist() == list(range(40)) and 5 < max(map(len, parts)) <= 10
+    whole, other = runs.Run(0, 30), runs.Run(30, 40)
+    for run in (whole, *(runs.Run(start, start + 10) for start in (0, 10, 20)), other):
+        run.path(tmp_path).touch()
+    assert runs.found(tmp_path) == [whole, other]
+    assert {*tmp_path.glob("*.run")} == {whole.path(tmp_path), other.path(tmp_path)}
+
+
 KILLED = """
 import os, signal, sys
 from plmjax.data import cooccurrence, store

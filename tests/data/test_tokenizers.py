@@ -288,6 +288,7 @@ def test_a_byte_level_tokenizer_is_robertas_or_gpt2s_to_transformers(kind, name,
         assert len(ends) == 1 and reading.encode("<|endoftext|>") == [*ends] == [*vocabulary.special]
         assert vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
         if forms[0] == "vocab.json":
+            assert tokenizers.load(tmp_path / "copy" / "merges.txt").encode("the") == loaded.encode("the")
             table = json.loads((tmp_path / "copy" / "vocab.json").read_text(encoding="utf-8"))
             table = {token: index - 1 for token, index in table.items() if token != "<|endoftext|>"}
             table["<|endoftext|>"] = len(table)

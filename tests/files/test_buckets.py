@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax.files import buckets
+from plmjax.files import buckets, patience
 from tests.object_store import ObjectStore
 from tests.small_runs import SMALL_BERT
 
@@ -109,3 +109,9 @@ def test_errors_of_the_client(error: BaseException, passes: bool, sentence: str 
     assert sentence is None or str(buckets.explained(error, "mine")).startswith(f"Expected {sentence}")
     if not isinstance(error, Answer | ConnectionResetError) and sentence is None:
         assert buckets.explained(error, "mine") is None
+
+
+def test_the_waits_between_tries_double() -> None:
+    """Each by a random factor, so that many hosts do not return at once."""
+    for wait, middle in zip(patience.waits(1.0, 16.0), (1, 2, 4, 8, 16, 16, 16), strict=False):
+        assert 0.5 <= wait / middle <= 1.5

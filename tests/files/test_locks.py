@@ -176,17 +176,12 @@ def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) ->
     assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]
 
 
-@pytest.mark.parametrize("verb", ["pretrain", "prepare", "finetune", "seeds"])
-def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Path, small_run: Path, fails) -> None:
-    """The second one changes nothing, and says whom to wait for."""
-    folder, words = tmp_path / "run", small_run / "tokenizer"
+def test_no_two_runs_work_in_one_folder(tmp_path: Path, prose: Path, small_run: Path, fails) -> None:
+    """The second one changes nothing, and says whom to wait for. tests/test_kills.py has the other commands."""
+    folder = tmp_path / "run"
     tuning = ("finetune", "experiments/finetune_sentences.py", "--from", small_run, "--workdir", folder)
-    command = {
-        "pretrain": ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL_BERT),
-        "prepare": ("prepare", "--input", prose, "--tokenizer", words, "--output", folder),
-        "finetune": tuning,
-        "seeds": (*tuning, "--seeds", "1", "2"),
-    }[verb]
+    pretraining = ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL_BERT)
     with locks.locked(folder):
-        assert f"{folder} for this process alone, found process {os.getpid()} on " in fails(*command)
-        assert [path.name for path in folder.iterdir()] == [locks.NAME]
+        for command in (pretraining, tuning, (*tuning, "--seeds", "1", "2")):
+            assert f"{folder} for this process alone, found process {os.getpid()} on " in fails(*command)
+            assert [path.name for path in folder.iterdir()] == [locks.NAME]
