@@ -1,4 +1,4 @@
-"""The data and the objective of an imported module, unless a run says otherwise."""
+"""The data, the objective and the labels of an imported module, unless a run says otherwise."""
 
 from typing import Any
 
@@ -18,10 +18,12 @@ from plmjax.data.layouts import (
     SingleSegment,
     Windows,
 )
+from plmjax.errors import UserError
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.interop import labels
 from plmjax.interop.default_tasks import task_of
 from plmjax.models.albert import AlbertConfig, AlbertForMaskedLM
 from plmjax.models.bart.bart import BartConfig
@@ -52,6 +54,7 @@ from plmjax.objectives.permutation_language_model import PermutationLanguageMode
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from tests.optional import transformers
 
 PRETRAINING: dict[type[ModelConfig], tuple[Any, Any, int]] = {
     AlbertConfig: (AlbertPretraining(), SentenceOrder(), 128),
@@ -125,3 +128,34 @@ def test_heads_are_tuned_with_the_names_of_their_labels() -> None:
     assert tuned(Purpose.TOKEN_CLASSIFICATION, 2, "DET", "NOUN") == (words, Tagging(scheme=""))
     entities = TokenTagging(labels=("O", "B-X", "I-X"), entities=True)
     assert tuned(Purpose.TOKEN_CLASSIFICATION, 3, "O", "B-X", "I-X") == (entities, Tagging(scheme="IOB2"))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"num_labels": 3},
+        {"num_labels": 1},
+        {"id2label": {"0": "no", "1": "yes", "2": "so"}, "num_labels": 3},
+        {"id2label": {"0": "no", "1": "yes", "2": "so"}},
+        {"id2label": {str(number): f"kind {number % 7} {number}" for number in (10, *range(10), 11)}},
+    ],
+)
+def test_labels_are_those_of_transformers(found: dict) -> None:
+    theirs = transformers.BertConfig.from_dict(found)
+    assert labels.count(found) == theirs.num_labels
+    assert labels.names(found) == tuple(theirs.id2label[number] for number in range(theirs.num_labels))
+
+
+@pytest.mark.parametrize("number", [0, -1, 10**6 + 1, True, 2.0, "2", None])
+def test_a_number_of_labels_that_is_none_is_named(number: object) -> None:
+    with pytest.raises(UserError, match="a number of labels as num_labels of the config"):
+        labels.count({"num_labels": number})
+    assert labels.count({"num_labels": 10**6}) == 10**6
+
+
+@pytest.mark.parametrize("named", [["a", "b"], {"1": "a", "2": "b"}, {"0": "a", "1": "a"}, {"0": "a", "1": 1}])
+def test_names_of_labels_are_different_texts_by_numbers_from_zero(named: object) -> None:
+    for read in (labels.count, labels.names):
+        with pytest.raises(UserError, match="different names of labels in the config"):
+            read({"id2label": named, "num_labels": 2})

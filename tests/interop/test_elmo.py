@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,64 +205,75 @@ def test_options_that_a_file_leaves_out_are_those_of_the_released_code(tmp_path:
             elmo.read_config(file)
 
 
-def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    options = json.loads((folder / "options.json").read_text())
-    change(options)
+OPTIONS = [
+    ("lstm.n_layers", 2**31 - 1, r"Expected n_layers of at most \d+ in .*options\.json, .*found 2,147,483,647"),
+    ("char_cnn.n_highway", 10**9, r"Expected n_highway of at most \d+ in .*options\.json"),
+    ("char_cnn.max_characters_per_token", 10**9, r"Expected max_characters_per_token of at most 4,096 in .*options"),
+    ("lstm.dim", -1, r"Expected dim of at least 1, found -1; change it \(in .*options\.json\)\."),
+    ("lstm.cell_clip", float("inf"), r"Expected JSON in .*options\.json, .*Infinity, which JSON does not have"),
+    ("lstm.projection_dim", 10**8, r"Expected at most [\d,]+ as the config's projection_dim, .*options\.json"),
+    ("lstm.proj_clip", "3", r"Expected the options of an ELMo in .*options\.json, .*'3', which is no finite number"),
+    ("char_cnn.filters", [[1, 3], [2, 10**15]], r"as the config's filter_counts, .*found 1000000000000000; take"),
+    ("n_tokens_vocab", 9.5, r"Expected the options of an ELMo in .*options\.json, .*9\.5, which is no whole number"),
+    ("char_cnn.embedding.dim", None, r"Expected the options of an ELMo in .*options\.json"),
+    ("lstm.dim", 8, r"B \[28\] instead of \[32\]"),
+    ("lstm.n_layers", 1, "that the model has no parameter for"),
+    ("char_cnn.n_characters", 40, r"Expected 261 characters \(or 262 with that of padding\).* found another n_charact"),
+    ("char_cnn.activation", "tanh", "found another activation"),
+    ("lstm.projection_dim", None, r"Expected the options of an ELMo in .*options\.json"),
+]
+"""Place of an option, a value that does not fit or asks for too much, and the sentence on it."""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a small ELMo."""
+    folder = tmp_path_factory.mktemp("small")
+    elmo.save(elmo.ElmoModel(ELMO), random_params(elmo.ElmoModel(ELMO), deviation=0.5), folder)
+    return folder
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), OPTIONS)
+def test_options_that_the_weights_do_not_hold_are_one_sentence(place, value, sentence, small, tmp_path: Path) -> None:
+    folder = shutil.copytree(small, tmp_path / "elmo")
+    options = group = json.loads((folder / "options.json").read_text())
+    *groups, name = place.split(".")
+    for one in groups:
+        group = group[one]
+    group[name] = value
     (folder / "options.json").write_text(json.dumps(options))
+    with pytest.raises(UserError, match=sentence):
+        elmo.load(folder)
 
 
-def without(name: str) -> Callable[[Path], None]:
-    def remove(folder: Path) -> None:
+def with_tensors(change: Callable[[h5py.File], Any]) -> Callable[[Path], None]:
+    def changed(folder: Path) -> None:
         with h5py.File(folder / "weights.hdf5", "a") as file:
-            del file[name]
+            change(file)
 
-    return remove
-
-
-def of_other_characters(folder: Path) -> None:
-    with h5py.File(folder / "weights.hdf5", "a") as file:
-        del file["char_embed"]
-        file["char_embed"] = np.zeros((40, 3), np.float32)
+    return changed
 
 
-MISTAKES = {
-    "sizes": (
-        lambda folder: changed(folder, lambda options: options["lstm"].update(dim=8)),
-        r"B \[28\] instead of \[32\]",
-    ),
-    "layers": (
-        lambda folder: changed(folder, lambda options: options["lstm"].update(n_layers=1)),
-        "that the model has no parameter for",
-    ),
-    "characters in the options": (
-        lambda folder: changed(folder, lambda options: options["char_cnn"].update(n_characters=40)),
-        r"Expected 261 characters \(or 262 with that of padding\).* found another n_characters",
-    ),
-    "activation": (
-        lambda folder: changed(folder, lambda options: options["char_cnn"].update(activation="tanh")),
-        "found another activation",
-    ),
-    "an option": (
-        lambda folder: changed(folder, lambda options: options["lstm"].pop("dim")),
-        r"found none or a wrong one \(no 'dim'\)",
-    ),
+def of_other_characters(file: h5py.File) -> None:
+    del file["char_embed"]
+    file["char_embed"] = np.zeros((40, 3), np.float32)
+
+
+FILES = {
     "no options": (
-        lambda folder: (folder / "options.json").write_text("[1]"),
-        r"Expected a JSON object in .*json, the options",
+        lambda folder: (folder / "options.json").write_text("[1]"), r"Expected a JSON object in .*json, the options",
     ),
-    "characters in the weights": (of_other_characters, "Expected vectors of 261 characters, .* found 40"),
-    "a tensor": (without("CNN_proj/b_proj"), "CNN_proj/b_proj missing"),
+    "characters": (with_tensors(of_other_characters), "Expected vectors of 261 characters, .* found 40"),
+    "a tensor": (with_tensors(lambda file: file.pop("CNN_proj/b_proj")), "CNN_proj/b_proj missing"),
     "two files": (
-        lambda folder: (folder / "a.hdf5").write_bytes(b""),
-        r"Expected one \.hdf5 file in .*a\.hdf5, weights",
+        lambda folder: (folder / "a.hdf5").write_bytes(b""), r"Expected one \.hdf5 file in .*a\.hdf5, weights",
     ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("mistake", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_in_the_files_are_named(mistake: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
-    module = elmo.ElmoModel(ELMO)
-    elmo.save(module, random_params(module, deviation=0.5), tmp_path)
-    mistake(tmp_path)
+@pytest.mark.parametrize(("mistake", "message"), FILES.values(), ids=FILES)
+def test_mistakes_in_the_files_are_named(mistake, message: str, small: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(small, tmp_path / "elmo")
+    mistake(folder)
     with pytest.raises(UserError, match=message):
-        elmo.load(tmp_path)
+        elmo.load(folder)

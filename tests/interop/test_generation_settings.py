@@ -22,19 +22,24 @@ MARIAN = {
 DRAWN = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 50, "eos_token_id": [7, 9]}
 
 
-def test_what_was_published_for_bart() -> None:
-    found = read(BART, {"decoder_start_token_id": 2}, whole=False, end=2)
-    assert found.generation == Generation(
+START = "decoder_start_token_id"
+PUBLISHED = [
+    (BART, False, 2, Generation(
         beams=4, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_new_tokens=141,
         min_new_tokens=55, no_repeat_ngram_size=3, forced_bos_token_id=0, forced_eos_token_id=2,
-    )  # fmt: skip
-    assert not found.unsupported
+    )),
+    (MARIAN, False, 0, Generation(
+        beams=6, length_penalty=1.0, length_normalization="tokens", early_stopping="likely", max_new_tokens=511,
+        bad_words_ids=("58100",), renormalize_logits=True, forced_eos_token_id=0,
+    )),
+    (DRAWN, True, 9, Generation(temperature=0.6, top_k=50, top_p=0.9, max_length=50, eos_token_id=(7, 9))),
+]  # fmt: skip
 
 
-def test_what_was_published_for_marian() -> None:
-    found = read(MARIAN, {"decoder_start_token_id": 58100}, whole=False, end=0)
-    assert found.generation.bad_words_ids == ("58100",) and found.generation.beams == 6
-    assert found.generation.renormalize_logits and not found.unsupported
+@pytest.mark.parametrize(("file", "whole", "end", "expected"), PUBLISHED, ids=["bart", "marian", "drawn"])
+def test_what_was_published(file: dict[str, Any], whole: bool, end: int, expected: Generation) -> None:
+    found = read(file, {START: file.get(START)}, whole=whole, end=end)
+    assert found.generation == expected and not found.unsupported
 
 
 EACH: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -56,12 +61,6 @@ def test_every_option_of_generation_is_read(name: str) -> None:
     assert found.generation != default.generation
 
 
-@pytest.mark.parametrize(("value", "ours"), [(True, "full"), (False, "likely"), ("never", "never"), (None, "likely")])
-def test_when_beams_stop(value: Any, ours: str) -> None:
-    found = read({"num_beams": 2, "early_stopping": value}, {}, whole=True, end=2).generation
-    assert found.early_stopping == ours
-
-
 @pytest.mark.parametrize(
     ("file", "whole", "expected"),
     [
@@ -76,6 +75,9 @@ def test_when_beams_stop(value: Any, ours: str) -> None:
         ({"eos_token_id": 2}, True, {}), ({"eos_token_id": [2, 0]}, True, {"eos_token_id": (2, 0)}),
         ({"forced_bos_token_id": [3]}, True, {"forced_bos_token_id": 3}),
         ({"forced_bos_token_id": 0, "repetition_penalty": 1}, True, {"forced_bos_token_id": 0}),
+        *(({"num_beams": 2, "early_stopping": theirs}, True, {"beams": 2, "early_stopping": ours,
+                                                             "length_penalty": 1.0, "length_normalization": "tokens"})
+          for theirs, ours in ((True, "full"), (False, "likely"), ("never", "never"), (None, "likely"))),
     ],
     ids=str,
 )  # fmt: skip
@@ -96,11 +98,6 @@ def test_what_is_written_has_transformers_names() -> None:
     for ours, theirs in (("full", True), ("likely", False), ("never", "never")):
         written, _ = write(Generation(beams=3, early_stopping=ours), {}, end=-1)
         assert written == {"num_beams": 3, "do_sample": False, "early_stopping": theirs}
-
-
-def test_what_is_drawn() -> None:
-    found = read(DRAWN, {}, whole=True, end=9).generation
-    assert found == Generation(temperature=0.6, top_k=50, top_p=0.9, max_length=50, eos_token_id=(7, 9))
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["decoder", "encoder-decoder"])

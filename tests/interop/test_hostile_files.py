@@ -1,20 +1,16 @@
 """Small files that ask for large things, and files that changed on their way: refused before anything is made."""
 
 import json
-import shutil
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.parsing import check_tree
-from plmjax.interop import awd_lstm, elmo, hdf5, huggingface, torch_files, transformers_files
-from plmjax.models.albert import AlbertConfig, AlbertForPreTraining
-from plmjax.models.elmo import ElmoConfig, ElmoModel
+from plmjax.interop import awd_lstm, hdf5, torch_files, transformers_files
 from tests.optional import torch
 
 
@@ -31,7 +27,7 @@ def test_a_compressed_record_is_not_unpacked(pth: Path) -> None:
     bomb = pth.with_name("bomb.pth")
     with zipfile.ZipFile(pth) as source, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as target:
         for record in source.infolist():
-            content = bytes(200_000_000) if record.filename.endswith("data.pkl") else source.read(record)
+            content = bytes(20_000_000) if record.filename.endswith("data.pkl") else source.read(record)
             target.writestr(record.filename, content)
     assert bomb.stat().st_size < 300_000
     assert torch_files.evidence(bomb) and not awd_lstm.evidence(bomb)  # the first bytes alone are read
@@ -73,10 +69,8 @@ def test_the_end_of_an_archive_of_several_disks_is_damage(pth: Path) -> None:
 
 
 OTHER_TENSORS = {
-    "float8": (lambda: torch.ones(2).to(torch.float8_e4m3fn), "Expected numbers that numpy has in a of"),
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "Expected numbers that numpy"),
     "conjugate": (lambda: torch.conj(torch.ones(3, dtype=torch.complex64)), "Expected numbers that numpy has in a of"),
-    "sparse": (lambda: torch.ones(3).to_sparse(), "Expected dense tensors in"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "Expected dense tensors in"),
     "repeated": (lambda: torch.ones(1).expand(10**6, 10**6), r"Expected all numbers of a in .*, found fewer, which it"),
 }
@@ -89,17 +83,6 @@ def test_a_tensor_of_torch_that_is_no_array_is_one_sentence(name: str, tmp_path:
     make, sentence = OTHER_TENSORS[name]
     torch.save({"a": make()}, tmp_path / "a.pt")
     with pytest.raises(UserError, match=sentence), torch_files.opened(tmp_path / "a.pt") as tensors:
-        tensors.read("a")
-
-
-def test_numbers_of_safetensors_that_numpy_does_not_have_are_one_sentence(tmp_path: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}).encode()
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with (
-        pytest.raises(UserError, match=r"Expected numbers that numpy has in a of .*, found F8_E4M3"),
-        transformers_files.safetensors_opened(path) as tensors,
-    ):
         tensors.read("a")
 
 
@@ -143,79 +126,6 @@ def test_numbers_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
     with hdf5.opened(tmp_path / "whole.hdf5") as tensors:
         np.testing.assert_array_equal(tensors.read("table"), data)
         np.testing.assert_array_equal(tensors.read("plain"), data)
-
-
-@pytest.fixture(scope="module")
-def elmo_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a small ELMo."""
-    pytest.importorskip("h5py", reason="writes the file")
-    config = ElmoConfig.tiny(vocab_size=10, filter_widths=(1, 2), filter_counts=(3, 4), n_highway=1, n_layers=1)
-    module = ElmoModel(config)
-    shapes = huggingface.parameter_shapes(module, elmo.example(config))
-    params = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    folder = tmp_path_factory.mktemp("elmo")
-    import flax.traverse_util
-
-    elmo.save(module, flax.traverse_util.unflatten_dict(params, sep="/"), folder)
-    return folder
-
-
-OPTIONS = {
-    "lstm.n_layers": (2**31 - 1, r"Expected n_layers of at most \d+ in .*options\.json, .*found 2,147,483,647"),
-    "char_cnn.n_highway": (10**9, r"Expected n_highway of at most \d+ in .*options\.json"),
-    "char_cnn.max_characters_per_token": (10**9, r"Expected max_characters_per_token of at most 4,096 in .*options"),
-    "lstm.dim": (-1, r"Expected dim of at least 1, found -1; change it \(in .*options\.json\)\."),
-    "lstm.cell_clip": (float("inf"), r"Expected JSON in .*options\.json, .*Infinity, which JSON does not have"),
-    "lstm.projection_dim": (10**8, r"Expected at most [\d,]+ as the config's projection_dim, .*options\.json"),
-    "lstm.proj_clip": ("3", r"Expected the options of an ELMo in .*options\.json, .*'3', which is no finite number"),
-    "char_cnn.filters": ([[1, 3], [2, 10**15]], r"as the config's filter_counts, .*found 1000000000000000; take"),
-    "n_tokens_vocab": (9.5, r"Expected the options of an ELMo in .*options\.json, .*9\.5, which is no whole number"),
-    "char_cnn.embedding.dim": (None, r"Expected the options of an ELMo in .*options\.json"),
-}
-
-
-@pytest.mark.parametrize("field", OPTIONS)
-def test_options_of_an_elmo_ask_for_no_more_than_its_weights_hold(field: str, elmo_files: Path, tmp_path: Path) -> None:
-    value, sentence = OPTIONS[field]
-    folder = shutil.copytree(elmo_files, tmp_path / "elmo")
-    options = json.loads((folder / "options.json").read_text())
-    *groups, name = field.split(".")
-    place = options
-    for group in groups:
-        place = place[group]
-    place[name] = value
-    (folder / "options.json").write_text(json.dumps(options))
-    with pytest.raises(UserError, match=sentence):
-        elmo.load(folder)
-
-
-CONFIGS = {
-    "num_hidden_layers": (2**31 - 1, r"Expected at most 4,096 as the config's num_hidden_layers"),
-    "vocab_size": (2**31 - 1, r"Expected at most [\d,]+ as the config's vocab_size, for tensors of [\d,]+ numbers"),
-    "max_position_embeddings": (10**9, r"Expected at most [\d,]+ as the config's max_position_embeddings"),
-    "hidden_size": (0, r"Expected hidden_size of at least 1, found 0; change it"),
-    "num_hidden_groups": (99, r"Expected num_hidden_groups from 1 to"),
-    "hidden_act": ("sine", r"found 'sine'"),
-    "layer_norm_eps": ("small", r"Expected float as the config's layer_norm_eps, found 'small'"),
-}
-
-
-@pytest.mark.parametrize("field", CONFIGS)
-def test_a_config_asks_for_no_more_than_its_tensors_hold_and_is_named(field: str, tmp_path: Path) -> None:
-    value, sentence = CONFIGS[field]
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "embedding_size": 4}
-    config = AlbertConfig.tiny(vocab_size=20, num_hidden_layers=2, max_position_embeddings=16, **sizes)
-    module = AlbertForPreTraining(config, Execution())
-    shapes = huggingface.parameter_shapes(module, huggingface.adapter_of(module).inputs(module))
-    import flax.traverse_util
-
-    params = flax.traverse_util.unflatten_dict({name: np.zeros(shape, "f4") for name, shape in shapes.items()}, sep="/")
-    huggingface.save(module, params, tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
-    with pytest.raises(UserError, match=sentence) as raised:
-        huggingface.load(tmp_path)
-    assert str(file) in str(raised.value) and "--model." not in str(raised.value)
 
 
 @pytest.mark.parametrize("place", ["vocabulary", "added token", "vocab.json"])

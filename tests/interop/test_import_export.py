@@ -1,10 +1,8 @@
 """`plmjax import` and `plmjax export`: run directories from other libraries' folders and back."""
 
-import dataclasses
 import json
 import os
 import shutil
-import types
 
 import flax.traverse_util
 import numpy as np
@@ -14,75 +12,56 @@ from scipy.special import log_softmax
 from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.template import TEXT_ALONE
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
-from plmjax.data.layouts import Chunks, SentencePairs
+from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Finetuning, Training
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
-from plmjax.finetuning.tasks.text_generation import Translation
-from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.generation.options import Generation
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
-from plmjax.interop import huggingface, run_directories
+from plmjax.interop import huggingface
+from plmjax.interop.problem_types import with_problem_type
 from plmjax.interop.run_directories import (
     MARK,
-    _generation,
-    _rows,
+    _languages,
     _same_bits,
-    _written_generation,
     can_export,
     claim,
     export_checkpoint,
     import_checkpoint,
 )
 from plmjax.layers import int8
-from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import (
     BertConfig,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
     BertForPreTraining,
     BertForSequenceClassification,
     BertModel,
 )
-from plmjax.models.electra import ElectraConfig
-from plmjax.models.gpt import GptConfig, GptModel
-from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
-from plmjax.objectives.denoising import Denoising
-from plmjax.objectives.next_token import NextToken
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from tests.interop.odd_bert import SIZES, published, random_params
-from tests.interop.test_huggingface import set_config
-from tests.optional import needs_torch
+from tests.interop.odd_bert import SIZES, published, random_params, set_config
+from tests.optional import needs_torch, transformers
 from tests.systems.modules import outputs
 
 CONFIG = BertConfig(**SIZES)
-CHOOSING = {
-    "bert": (BertConfig(**SIZES, classifier_dropout=0.2), "BertForMultipleChoice"),
-    "electra": (ElectraConfig(**SIZES, embedding_size=7), "ElectraForMultipleChoice"),
-}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij")]
+ROBERTA = RobertaConfig(**SIZES, pad_token_id=0, bos_token_id=2, eos_token_id=3)
 MODULES = {
-    "BertModel": BertModel(CONFIG),
     "BertModel without pooler": BertModel(CONFIG, pooling=False),
-    "BertForNextSentencePrediction": BertForNextSentencePrediction(CONFIG),
-    "BertForMultipleChoice": BertForMultipleChoice(CONFIG),
+    "RobertaModel with one": RobertaModel(
+        RobertaConfig(**SIZES, pad_token_id=0, bos_token_id=2, eos_token_id=3), pooling=True
+    ),
     "BertForPreTraining": BertForPreTraining(CONFIG),
-    "BertForMaskedLM": BertForMaskedLM(CONFIG),
     "BertForSequenceClassification": BertForSequenceClassification(CONFIG, num_labels=3),
 }
+"""Those of other classes: test_every_architecture.py."""
 
 
 @pytest.fixture
@@ -94,9 +73,7 @@ def tokenizer(tmp_path):
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    "architecture", [pytest.param(name, marks=pytest.mark.nightly if name == "BertModel" else ()) for name in MODULES]
-)
+@pytest.mark.parametrize("architecture", MODULES)
 def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
@@ -115,23 +92,16 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
 
     before, after = tokenizers.load(tokenizer), tokenizers.load(out)
     assert before.fingerprint == after.fingerprint
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert theirs("Bad cab, jig A")["input_ids"] == [2, *after.encode("Bad cab, jig A"), 3]
+    longest = theirs("a b " * 30, truncation=True)["input_ids"]  # no file gives it: the model's
+    assert len(longest) == module.config.longest
     description = checkpoints.describe(checkpoints.find(workdir))
-    assert description.step == 0 and description.experiment.model == CONFIG
-    if architecture not in ("BertModel", "BertForNextSentencePrediction"):
+    assert description.step == 0 and description.experiment.model == module.config
+    if "For" in architecture:
         objective = description.experiment.objective
         assert type(objective.module(CONFIG, Execution())) is type(module)
-    if labels:
-        assert objective.labels == labels
-
-
-def test_a_pooler_comes_back_where_a_system_is_pretrained_without(tmp_path, tokenizer):
-    """RoBERTa's, which transformers' class has."""
-    module = RobertaModel(RobertaConfig(**SIZES | {"pad_token_id": 0}), pooling=True)
-    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
-    import_checkpoint(tmp_path / "source", tmp_path / "run")
-    export_checkpoint(tmp_path / "run", tmp_path / "out")
-    source, out = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("source", "out"))
-    assert source == out
+        assert not labels or objective.labels == labels
 
 
 @pytest.mark.nightly
@@ -161,11 +131,9 @@ def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, ca
     assert type(again) is BertForSequenceClassification
 
 
-# BERT's and ELECTRA's heads are one module, of 5 s each: pytest -m nightly tests/interop
 @pytest.mark.nightly
-@pytest.mark.parametrize("system", CHOOSING)
-def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer, system):
-    config, architecture = CHOOSING[system]
+def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer):
+    config = BertConfig(**SIZES, classifier_dropout=0.2)
     module = config.module(Purpose.ENCODING, Execution())
     params = {module.name: random_params(module)}
     run = Experiment(model=config, objective=BertPretraining(), data=Data(SentencePairs()))
@@ -182,23 +150,11 @@ def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(
         finetuning=Finetuning(),
     )
     metrics = finetune(run, tmp_path / "run", tmp_path / "tuned")
-    assert f"{architecture} of step 1" in export_checkpoint(tmp_path / "tuned", tmp_path / "out")
+    assert "BertForMultipleChoice of step 1" in export_checkpoint(tmp_path / "tuned", tmp_path / "out")
     import_checkpoint(tmp_path / "out", tmp_path / "imported")
     found = evaluate(tmp_path / "imported", tmp_path / "rows.jsonl")
     assert found["eval/accuracy"] == metrics["eval/accuracy"]
     assert found["eval/loss"] == pytest.approx(metrics["eval/loss"], rel=1e-5)
-
-
-def test_transformers_reads_the_exported_tokenizer(tmp_path, tokenizer):
-    import transformers
-
-    module = MODULES["BertForPreTraining"]
-    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
-    import_checkpoint(tmp_path / "source", tmp_path / "run")
-    export_checkpoint(tmp_path / "run", tmp_path / "out")
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "out"), tokenizers.load(tmp_path / "out")
-    text = "Bad cab, jig A"
-    assert theirs(text)["input_ids"] == [2, *ours.encode(text), 3]
 
 
 def test_google_import_equals_transformers_import(tmp_path, tokenizer):
@@ -223,7 +179,7 @@ def test_google_import_equals_transformers_import(tmp_path, tokenizer):
 
 def test_without_transformers_a_round_trip_is_checked(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
-    module = MODULES["BertForMaskedLM"]
+    module = MODULES["BertForPreTraining"]
     huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
     assert "gives every bit back" in import_checkpoint(tmp_path / "source", tmp_path / "run")
     said = export_checkpoint(tmp_path / "run", tmp_path / "out")
@@ -244,7 +200,7 @@ def test_a_run_is_exported_as_a_smaller_architecture(tmp_path):
 
 
 def test_import_needs_a_tokenizer_that_fits(tmp_path, tokenizer):
-    module = MODULES["BertForMaskedLM"]
+    module = MODULES["BertForPreTraining"]
     huggingface.save(module, random_params(module), tmp_path / "source")
     with pytest.raises(UserError, match=r"tokenizer\.json, vocab\.txt"):
         import_checkpoint(tmp_path / "source", tmp_path / "run")
@@ -285,17 +241,6 @@ def test_what_a_classifier_is_for_travels_both_ways(problem, labels, objective, 
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 11
 
 
-def test_a_length_that_no_file_gives_is_the_models(tmp_path, tokenizer):
-    import transformers
-
-    module = MODULES["BertModel"]
-    huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
-    import_checkpoint(tmp_path / "source", tmp_path / "run")
-    export_checkpoint(tmp_path / "run", tmp_path / "out")
-    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a b " * 30, truncation=True)
-    assert len(cut["input_ids"]) == SIZES["max_position_embeddings"]
-
-
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -321,9 +266,14 @@ def test_a_classifier_that_cannot_be_expressed_is_one_sentence(settings, sentenc
     assert not (tmp_path / "run").exists()
 
 
+def test_a_kind_of_problem_needs_several_labels():
+    with pytest.raises(UserError, match="problem_type 'single_label_classification' with 1"):
+        with_problem_type(Regression(), Sentences(), ("a",), "single_label_classification")
+
+
 def test_every_file_follows_the_umask(tmp_path, tokenizer):
     """Also the safetensors library's, which writes by way of a file that is private to its owner."""
-    module = MODULES["BertModel"]
+    module = MODULES["BertModel without pooler"]
     before = os.umask(0o027)
     try:
         huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
@@ -337,75 +287,6 @@ def test_every_file_follows_the_umask(tmp_path, tokenizer):
     assert modes == {str(path): "0o750" if path.is_dir() else "0o640" for path in written}
 
 
-def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
-    """A decoder without its head too: a text of a task begins otherwise than a text alone."""
-    config = GptConfig.tiny(vocab_size=40)
-    task = SequenceClassification(labels=("no", "yes"))
-    trained = task.module(config, Execution())
-    run = Experiment(model=config, objective=task, data=Sentences())
-    plain = Experiment(model=config, objective=NextToken(), data=Data(Chunks()))
-    body, writer = GptModel(config), config.module(Purpose.CAUSAL_LM, Execution())
-    own = task.template(config)
-    assert own != TEXT_ALONE
-    assert _rows(run, trained, trained, "OpenAIGPTForSequenceClassification") == own
-    assert _rows(run, trained, body, "OpenAIGPTModel") == own
-    assert _rows(run, trained, writer, "OpenAIGPTLMHeadModel") == TEXT_ALONE
-    assert _rows(plain, writer, body, "OpenAIGPTModel") == TEXT_ALONE
-
-
-def test_languages_are_those_of_the_tokenizer_that_is_named(tmp_path, monkeypatch):
-    """The tokenizer may lie elsewhere; the settings of generation lie beside the model."""
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
-    module = TransformerForConditionalGeneration(TransformerConfig.tiny(vocab_size=9))
-    tokenizer, saved, asked = types.SimpleNamespace(vocabulary="its vocabulary"), [], []
-    data = TextPairs(target_length=7)
-    found = run_directories._Imported("MarianMTModel", "", Translation(), data, "checked")
-
-    def generation(*arguments):
-        asked.append(arguments)
-        return Generation(max_new_tokens=5)
-
-    monkeypatch.setattr(run_directories.libraries, "load", lambda *arguments: (module, {}, "transformers", "evidence"))
-    monkeypatch.setattr(run_directories, "_tokenizer", lambda place, module: asked.append(place) or tokenizer)
-    monkeypatch.setattr(run_directories, "_of_transformers", lambda *arguments: found)
-    monkeypatch.setattr(run_directories, "_generation", generation)
-    monkeypatch.setattr(run_directories, "_files", lambda tokenizer: {})
-    monkeypatch.setattr(run_directories.checkpoints, "save_parameters", lambda *arguments: saved.append(arguments))
-    monkeypatch.setattr(run_directories.checkpoints, "load_parameters", lambda workdir: ({}, None))
-    import_checkpoint(tmp_path / "here", tmp_path / "run", tokenizer=tmp_path / "there")
-    ((_, _, run, _),) = saved
-    assert run.data == dataclasses.replace(data, source="en", target="de")
-    assert run.generation == Generation(max_new_tokens=5)
-    assert asked == [tmp_path / "there", (tmp_path / "here", module, "its vocabulary")]
-
-
-@pytest.mark.parametrize(("whole", "expected"), [(True, {"max_length": 19}), (False, {"max_new_tokens": 18})])
-def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, tmp_path):
-    """In an encoder-decoder it counts the token before the text. The tokenizer's own end is no setting."""
-    config = Gpt2Config.tiny(vocab_size=9) if whole else TransformerConfig.tiny(vocab_size=9)
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "generation_config.json").write_text('{"max_length": 19, "eos_token_id": 4}')
-    module = config.module(Purpose.CAUSAL_LM, Execution())
-    assert _generation(tmp_path, module, Vocabulary(9, end=4)).explicit() == expected
-    assert _generation(tmp_path, module, Vocabulary(9, end=3)).explicit() == expected | {"eos_token_id": (4,)}
-    assert _generation(tmp_path, BertModel(CONFIG), Vocabulary(9, end=4)) is None
-
-
-def test_the_decoding_of_a_task_is_written_before_that_of_the_checkpoint_it_began_from():
-    bart = BartConfig.tiny(vocab_size=9)
-    run = Experiment(bart, Translation(beams=6, max_new_tokens=7), TextPairs(), generation=Generation(beams=2))
-    other = dataclasses.replace(run, objective=Denoising())
-    module, found = bart.module(Purpose.CAUSAL_LM, Execution()), []
-    for each in (run, other):
-        description = types.SimpleNamespace(experiment=each, tokenizer={})
-        content, _ = _written_generation(description, module, "BartForConditionalGeneration")
-        found.append(content["num_beams"])
-    assert found == [6, 2]
-    assert _written_generation(description, bart.module(Purpose.ENCODING, Execution()), "BartModel") == (None, [])
-
-
 def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):
     claim(tmp_path / "out", "BertModel", 3)
     (tmp_path / "out" / "notes").write_text("mine")
@@ -416,6 +297,22 @@ def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):
         claim(tmp_path / "out", "BertModel", 5)
     with pytest.raises(UserError, match="found the file"):
         claim(tmp_path / "out" / "notes", "BertModel", 5)
+    with pytest.raises(UserError, match="found no finished checkpoint"):
+        export_checkpoint(tmp_path, tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ({"source_lang": "en", "target_lang": "de"}, {"source": "en", "target": "de"}),
+        ({"source_lang": "en", "target_lang": ""}, {}),
+        ({"target_lang": "de"}, {}),
+    ],
+)
+def test_columns_of_a_translation_are_named_as_both_languages(options, columns, tmp_path):
+    assert _languages(tmp_path) == {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    assert _languages(tmp_path) == columns
 
 
 def test_a_parameter_that_one_side_lacks_is_a_difference():
@@ -426,11 +323,6 @@ def test_a_parameter_that_one_side_lacks_is_a_difference():
             _same_bits(found, expected, "the files")
     with pytest.raises(UserError, match="Expected to read a back from the files"):
         _same_bits(ours, {"a": np.nextafter(np.ones(2), 2)}, "the files")
-
-
-def test_nothing_to_export_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="found no finished checkpoint"):
-        export_checkpoint(tmp_path, tmp_path / "out")
 
 
 def test_word_vectors_are_exported_alone(fails, tmp_path):

@@ -8,8 +8,7 @@ import pytest
 
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
-from tests.interop.odd_bert import SIZES, random_params
-from tests.interop.test_huggingface import rewrite, set_config
+from tests.interop.odd_bert import SIZES, random_params, rewrite, set_config
 from tests.interop.test_import_export import VOCABULARY
 from tests.optional import needs_torch
 
@@ -74,6 +73,11 @@ ODD = {
     "architectures nested": (settings(architectures=[["BertModel"]]), "config.json, found ['BertModel']"),
     "width of text": (settings(hidden_size="768"), "Expected int as the config's hidden_size, found '768'"),
     "width negative": (settings(hidden_size=-15), "hidden_size of at least 1, found -15"),
+    "positions huge": (settings(max_position_embeddings=10**9), "as the config's max_position_embeddings"),
+    "epsilon of text": (
+        settings(layer_norm_eps="small"),
+        "float as the config's layer_norm_eps, found 'small'",
+    ),
     "heads none": (settings(num_attention_heads=0), "15 and 0 heads"),
     "layers beyond number": (settings(num_hidden_layers=2**70), "finite number below 2**31"),
     "layers beyond memory": (settings(num_hidden_layers=10**9), "at most 4,096 as the config's num_hidden_layers"),
@@ -86,14 +90,13 @@ ODD = {
     "weights empty": (content(WEIGHTS, ""), "Expected a safetensors file"),
     "weights a pointer": (content(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "Expected a safetensors"),
     "weights cut": (cut(WEIGHTS, -1), "Expected a safetensors file"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "Expected model.safetensors"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "found a folder without them"),
     "weights a folder": (folder_named(WEIGHTS), "found neither"),
     "weights a loop": (loop_named(WEIGHTS), "found neither"),
-    "weights int8": (words(lambda tensor: tensor.astype(np.int8)), f"found {WORDS} of int8"),
     "weights a NaN": (words(lambda tensor: tensor * np.nan), f"finite float32 numbers in {WORDS}"),
     "weights too large": (words(lambda tensor: tensor * np.float64(1e300)), f"finite float32 numbers in {WORDS}"),
     "weights a scalar": (words(lambda tensor: np.array(1, np.float32)), f"{WORDS} [] instead of [37, 15]"),
-    "index a list": (shards([WORDS]), "Expected a weight_map"),
-    "index of numbers": (shards({WORDS: 1}), "Expected a weight_map"),
     "index of a folder": (shards({WORDS: "."}), "Expected plain file names"),
     "index of an odd name": (shards({WORDS: "a\0b"}), "Expected plain file names"),
     "torch file empty": (content(TORCH, "", WEIGHTS), "Expected a dictionary of tensors"),
@@ -133,5 +136,6 @@ def test_an_odd_folder_is_one_sentence(odd, whole, fails, tmp_path, monkeypatch)
         (folder / name).write_bytes(contents)
     change, sentence = ODD[odd]
     change(folder)
-    assert sentence in fails("import", folder, tmp_path / "run")
+    said = fails("import", folder, tmp_path / "run")
+    assert sentence in said and str(folder) in said and "--model." not in said
     assert not (tmp_path / "run").exists()

@@ -1,15 +1,17 @@
-"""Tensors of checkpoints that are no parameters, under every name that versions and optimizers gave them."""
+"""Classes of transformers, and names that versions and wrappers gave to their tensors."""
 
+import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.interop import awd_lstm, google_bert
+from plmjax.interop import huggingface
 from plmjax.interop.huggingface import ADAPTERS
 from plmjax.interop.tensor_names import unwrapped
 from plmjax.interop.tensors import Tensors
+from plmjax.models.bert import BertConfig, BertForSequenceClassification
 
 BUFFERS = {
     "albert": ("albert.embeddings.position_ids", "embeddings.token_type_ids"),
@@ -60,15 +62,6 @@ OTHER_HEADS = {
     "xlnet": ("sequence_summary.summary.bias", "logits_proj.bias", "classifier.bias", "start_logits.dense.bias"),
 }
 """System -> tensors of the heads that transformers' classes of it have; some of these classes are unknown here."""
-TIED = {
-    "AlbertForMaskedLM", "AlbertForPreTraining", "BartForConditionalGeneration", "BartForQuestionAnswering",
-    "BartForSequenceClassification", "BartModel", "BertForMaskedLM", "BertForPreTraining", "DistilBertForMaskedLM",
-    "ElectraForMaskedLM", "GPT2DoubleHeadsModel", "GPT2LMHeadModel", "LEDForConditionalGeneration", "LEDModel",
-    "LongformerForMaskedLM",
-    "MarianMTModel", "MarianModel", "MobileBertForMaskedLM", "MobileBertForPreTraining", "OpenAIGPTDoubleHeadsModel",
-    "OpenAIGPTLMHeadModel", "RobertaForMaskedLM", "T5ForConditionalGeneration", "T5Model", "XLNetLMHeadModel",
-}  # fmt: skip
-"""Classes of transformers in which one table has several names."""
 
 
 @pytest.mark.parametrize("system", ADAPTERS)
@@ -81,11 +74,6 @@ def test_a_file_may_have_the_head_of_another_class(system: str) -> None:
     heads = {name for name in tensors if not name.startswith(prefix)} if len(prefix) > 1 else set()
     assert all(adapter.names.optional(name) for name in (*heads, *OTHER_HEADS[system]))
     assert not adapter.names.optional(f"{prefix}something.weight")
-
-
-def test_classes_of_tied_tables_compare_their_copies() -> None:
-    classes = {name: one for adapter in ADAPTERS.values() for name, one in adapter.architectures.items()}
-    assert {name for name, one in classes.items() if one.tied} == TIED
 
 
 @pytest.mark.parametrize("system", BUFFERS)
@@ -105,23 +93,6 @@ def test_a_head_is_named_by_the_whole_first_part() -> None:
         names.optional("classifier.bias") and names.optional("classifier") and names.optional("bert.pooler.dense.bias")
     )
     assert not names.optional("classifiers.bias") and not names.optional("bert.pooled")
-
-
-def test_slots_of_every_optimizer_are_no_variables() -> None:
-    """The optimizers are BERT's own Adam, TensorFlow's, and LAMB."""
-    slots = ("adam_m", "adam_v", "Adam", "Adam_1", "lamb_m", "lamb_v")
-    for slot in ("global_step", "beta1_power", "beta2_power", *(f"bert/pooler/dense/kernel/{name}" for name in slots)):
-        assert google_bert._SLOT.match(slot), slot
-    for variable in ("bert/pooler/dense/kernel", "output_weights", "cls/predictions/output_bias"):
-        assert not google_bert._SLOT.match(variable), variable
-
-
-def test_copies_in_fastais_files_are_known() -> None:
-    copies = ("1.decoder.weight", "0.encoder_dp.emb.weight", "0.rnns.12.module.weight_hh_l0")
-    assert all(map(awd_lstm._AGAIN.fullmatch, copies))
-    assert not any(
-        map(awd_lstm._AGAIN.fullmatch, ("1.decoder.bias", "0.rnns.0.module.weight_ih_l0", "0.encoder.weight"))
-    )
 
 
 def tensors_of(names: Iterable[str]) -> Tensors:
@@ -169,3 +140,51 @@ def test_a_foreign_prefix_is_named(names: tuple[str, ...], prefix: str) -> None:
     adapter = ADAPTERS["bert"]
     with pytest.raises(UserError, match=rf"begin with bert\. or embeddings\..* in there, found the prefix '{prefix}'"):
         adapter.names.canonical(tensors_of(names), adapter.architectures["BertModel"])
+
+
+def test_a_module_that_mixes_its_layers_or_has_another_config_is_of_no_known_class() -> None:
+    adapter = huggingface.ADAPTERS["bert"]
+    module = BertForSequenceClassification(BertConfig.tiny(), num_labels=2)
+    assert adapter.knows(module)
+    other = dataclasses.make_dataclass("Other", [], bases=(BertConfig,), frozen=True)()
+    assert not adapter.knows(BertForSequenceClassification(other, num_labels=2))
+    object.__setattr__(module, "mix", True)
+    assert not adapter.knows(module)
+
+
+CLASSES = {
+    "albert": "Albert: Model *ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "
+    "ForTokenClassification ForQuestionAnswering",
+    "bart": "Bart: *ForConditionalGeneration *Model *ForSequenceClassification *ForQuestionAnswering",
+    "bert": "Bert: Model *ForPreTraining *ForMaskedLM ForNextSentencePrediction ForSequenceClassification "
+    "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
+    "distilbert": "DistilBert: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnswering",
+    "electra": "Electra: Model ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "
+    "ForTokenClassification ForQuestionAnswering",
+    "gpt2": "GPT2: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification ForQuestionAnswering",
+    "led": "LED: *ForConditionalGeneration *Model",
+    "longformer": "Longformer: Model *ForMaskedLM ForSequenceClassification ForTokenClassification "
+    "ForQuestionAnswering ForMultipleChoice",
+    "marian": "Marian: *MTModel *Model",
+    "mobilebert": "MobileBert: Model *ForPreTraining *ForMaskedLM ForNextSentencePrediction ForSequenceClassification "
+    "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
+    "openai-gpt": "OpenAIGPT: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification",
+    "reformer": "Reformer: ModelWithLMHead ForMaskedLM ForSequenceClassification ForQuestionAnswering Model",
+    "roberta": "Roberta: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnswering",
+    "t5": "T5: *ForConditionalGeneration *Model",
+    "xlnet": "XLNet: Model *LMHeadModel ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnsweringSimple ForQuestionAnswering",
+}
+"""System -> the name of its classes in transformers: their ends, with a star before one whose tables are tied."""
+
+
+@pytest.mark.parametrize("system", sorted(huggingface.ADAPTERS))
+def test_every_class_has_its_tables_tied_or_not(system: str) -> None:
+    """A class that is not tied takes folders whose tables differ, and one that is lacking is not found there."""
+    begin, ends = CLASSES[system].split(": ")
+    known = huggingface.ADAPTERS[system].architectures
+    assert {name: made.tied for name, made in known.items()} == {
+        begin + name.lstrip("*"): name.startswith("*") for name in ends.split()
+    }

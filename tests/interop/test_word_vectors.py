@@ -1,18 +1,23 @@
-"""Nearest neighbours and analogies, against gensim, and what cannot be answered."""
+"""Nearest neighbours and analogies, against gensim, and a file of word vectors as a run that every command reads."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from plmjax.commands import cli
+from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
 from plmjax.interop import word2vec, word_vectors
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.models.bert import BertConfig
+from plmjax.objectives.bert import BertPretraining
+from plmjax.training.checkpoints import checkpoints
 
 WORDS = [f"word{number}" for number in range(40)]
+FEW = ["the", "good", "<unk>", "bad", "good", "[MASK]"]
+FIVE = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
 NUMBERS = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 
 
@@ -76,6 +81,10 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     for words in (["a"], ["b", "--minus", "b"], ["b", "c", "--minus", "b", "c"]):
         said = fails("nearest", tmp_path / "zeros.txt", *words)
         assert f"do not sum to zero in {tmp_path / 'zeros.txt'}, found" in said and "name other words" in said
+    run = Experiment(model=BertConfig.tiny(), objective=BertPretraining(), data=Data(SentencePairs()))
+    checkpoints.save_parameters(tmp_path / "bert", {"x": np.zeros(1, np.float32)}, run, {})
+    said = fails("nearest", tmp_path / "bert", "a")
+    assert f"a model that has a vector for each token in {tmp_path / 'bert'}, found BertConfig" in said
     for number in ("nan", "inf", "1e15", "-1e15"):
         (tmp_path / "odd.txt").write_text(f"2 2\na 1 2\nb 1 {number}\n")
         with pytest.raises(
@@ -84,23 +93,42 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
             word_vectors.read(tmp_path / "odd.txt")
 
 
-def test_questions_that_have_no_answer():
-    made = WordVectors("here", ["a", "b", "c"], np.array([[3, 4], [3, 4], [-3, -4]], np.float32))
-    for words, minus, top, message in (
-        ([], [], 1, "a word to find the neighbors of, found none"),
-        (["a"], [], 0, "--top of at least 1, found 0"),
-        (["a"], ["b"], 1, "do not sum to zero in here, found a, minus b; name other words"),
-        (["a", "c"], [], 1, "do not sum to zero"),
-        (["d"], [], 1, "words that here has vectors of, found 'd'"),
-    ):
-        with pytest.raises(UserError, match=message):
-            made.nearest(words, minus, top)
-    with pytest.raises(UserError, match="a file of word vectors or a run, found nothing at"):
-        word_vectors.read("/nowhere/vectors.txt")
+def test_a_file_becomes_a_run_that_serves_a_task(tmp_path: Path, capsys) -> None:
+    word2vec.write(tmp_path / "vectors", FEW, FIVE, "glove")
+    cli.run(["import", str(tmp_path / "vectors"), str(tmp_path / "run")])
+    assert f"3 vectors of 5 numbers from {tmp_path / 'vectors'} to {tmp_path / 'run'}" in capsys.readouterr().out
+    found = word_vectors.read(tmp_path / "run")
+    assert found.words == ["the", "good", "bad"]
+    np.testing.assert_array_equal(found.vectors, FIVE[[0, 1, 3]])  # the first of a word that stands there twice
+
+    params, description = checkpoints.load_parameters(tmp_path / "run")
+    table, tokenizer = params["static_vectors"]["words"]["embedding"], description.load_tokenizer()
+    np.testing.assert_array_equal(table[tokenizer.encode("THE worst, good")], [*FIVE[[0, 2, 2, 1]]])
+    assert not table[tokenizer.vocabulary.pad].any()
+
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "the good\tyes\nthe bad\tno\n" * 8)
+    task = ["--data.train", str(tmp_path / "rows.tsv"), "--data.validation", str(tmp_path / "rows.tsv")]
+    sizes = "--optimizer.frozen encoder --finetuning.epochs 40 --data.sequence_length 16 --finetuning.evaluations 0.025"
+    tuned = ["--from", str(tmp_path / "run"), "--workdir", str(tmp_path / "task"), *task, *sizes.split()]
+    cli.run(["finetune", "static_vectors", *tuned])
+    assert "accuracy 1.0000" in capsys.readouterr().out
+    params, _ = checkpoints.load_parameters(tmp_path / "task")
+    np.testing.assert_array_equal(params["static_vectors"]["words"]["embedding"], table)
 
 
-def test_a_model_without_a_vector_for_each_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = SimpleNamespace(experiment=SimpleNamespace(model=BertConfig.tiny()))
-    monkeypatch.setattr(word_vectors.checkpoints, "load_parameters", lambda path: ({}, run))
-    with pytest.raises(UserError, match=f"a model that has a vector for each token in {tmp_path}, found BertConfig"):
-        word_vectors.read(tmp_path)
+def test_capital_letters_are_kept_where_words_have_them(tmp_path: Path) -> None:
+    word2vec.write(tmp_path / "vectors", ["May", "may"], FIVE[:2])
+    cli.run(["import", str(tmp_path / "vectors"), str(tmp_path / "run")])
+    tokenizer = checkpoints.describe(checkpoints.find(tmp_path / "run")).load_tokenizer()
+    may, other = tokenizer.encode("May may")
+    assert may != other and not {may, other} & {*tokenizer.vocabulary.special}
+
+
+def test_what_cannot_be_imported_is_said_in_one_sentence(tmp_path: Path, fails) -> None:
+    word2vec.write(tmp_path / "vectors", FEW, FIVE, "binary")
+    said = fails("import", tmp_path / "vectors", tmp_path / "run", "--architecture", "BertModel")
+    assert "Expected neither --architecture nor --tokenizer" in said
+    whole = (tmp_path / "vectors").read_bytes()
+    (tmp_path / "vectors").write_bytes(whole[:-30])
+    assert "Expected 6 words in" in fails("import", tmp_path / "vectors", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -25,8 +25,9 @@ def auto_class(name: str) -> Any:
     return auto if auto and auto._model_mapping[known.config_class] is known else known
 
 
-# test_parity converts the parameters of every head by the same table, and tests/interop/test_heads.py writes and reads
-# the heads that all encoders share; half a second to 3 s each here: pytest -m nightly tests/systems/test_interop.py
+# test_parity converts the parameters of every head by the same table, and the nightly tests/interop/
+# test_every_architecture.py imports and exports every class; half a second to 3 s each here:
+# pytest -m nightly tests/systems/test_interop.py
 CASES = [
     pytest.param(
         (family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.nightly
