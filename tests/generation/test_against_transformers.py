@@ -1,6 +1,5 @@
 """Texts and their scores against transformers' generate on the same weights."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.generation.model import (
     bart_parameters,
     parameters,
     t5_parameters,
-    translator,
     translator_parameters,
     writer,
 )
@@ -79,11 +77,10 @@ def check(settings: Settings, model: Any, ours: BatchGenerator | None = None, **
     assert len({len(text.tokens) for texts in written for text in texts}) > 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param({}, marks=pytest.mark.nightly), {"min_new_tokens": 5}, {"no_repeat_ngram_size": 2}],
-    ids=str,
-)
+GREEDY = [pytest.param(one, marks=pytest.mark.nightly) for one in ({}, {"min_new_tokens": 5})]
+
+
+@pytest.mark.parametrize("options", [*GREEDY, {"no_repeat_ngram_size": 2}], ids=str)
 def test_greedy(options: dict[str, int], reference: Any) -> None:
     check(Settings(max_new_tokens=NEW, **options), reference, **options)
 
@@ -95,7 +92,7 @@ BEAMS = {
 }
 
 
-@pytest.mark.parametrize("case", BEAMS)
+@pytest.mark.parametrize("case", [pytest.param("likely", marks=pytest.mark.nightly), "full", "never"])
 def test_beams(case: str, reference: Any) -> None:
     strategy, options = BEAMS[case]
     options |= {"num_beams": 4, "num_return_sequences": 3, "length_penalty": strategy.length_penalty}
@@ -108,48 +105,28 @@ def test_beams_with_constraints(reference: Any) -> None:
     check(settings, reference, num_beams=3, num_return_sequences=3, **options)
 
 
-@pytest.fixture(scope="module")
-def reference_translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """transformers' model with the parameters of `translator`."""
-    folder = tmp_path_factory.mktemp("translator")
-    huggingface.save(TRANSLATOR.module(Purpose.CAUSAL_LM, Execution()), translator_parameters(), folder)
-    return transformers.MarianMTModel.from_pretrained(folder).eval()
-
-
 ONCE = {"no_repeat_ngram_size": 1}
-OF_SOURCES = {
-    "greedy": (Settings(max_new_tokens=NEW, **ONCE), {}),
-    "beams": (
-        Settings(BeamSearch(4, length_penalty=0.6, sequences=3), max_new_tokens=NEW, **ONCE),
-        {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": False},
-    ),
+OF_BEAMS = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": False}
+SYSTEMS = {
+    "marian": (TRANSLATOR, translator_parameters, "MarianMTModel", {}),
+    "t5": (T5, t5_parameters, "T5ForConditionalGeneration", {}),
+    # Its first token is forced, at no cost in the score of a beam.
+    "bart": (BART, bart_parameters, "BartForConditionalGeneration", {"forced_bos_token_id": 5}),
 }
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", OF_SOURCES)
-def test_texts_of_sources(case: str, reference_translator: Any) -> None:
-    settings, options = OF_SOURCES[case]
-    check(settings, reference_translator, translator(), **options, **ONCE)
-
-
-@pytest.mark.nightly  # 3 s each; its texts with all settings are by day in test_settings_of_transformers.py
-@pytest.mark.parametrize("case", OF_SOURCES)
-def test_texts_of_t5(case: str, tmp_path: Path) -> None:
-    """Its distances count on in cached decoding, and its sources have no limit."""
-    huggingface.save(T5.module(Purpose.CAUSAL_LM, Execution()), t5_parameters(), tmp_path)
-    model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
-    settings, options = OF_SOURCES[case]
-    check(settings, model, BatchGenerator(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
-
-
-@pytest.mark.nightly
-def test_texts_of_bart(tmp_path: Path) -> None:
-    """Their first token is forced, at no cost in the score of a beam."""
-    huggingface.save(BART.module(Purpose.CAUSAL_LM, Execution()), bart_parameters(), tmp_path)
-    model = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).eval()
-    settings, options = OF_SOURCES["beams"]
-    settings, options = dataclasses.replace(settings, forced_bos_token_id=5), options | {"forced_bos_token_id": 5}
-    ours = BatchGenerator(BART, bart_parameters(), VOCABULARY)
-    check(settings, model, ours, **options, **ONCE)
-    assert {text.tokens[0] for texts in ours(PROMPTS, settings) for text in texts} == {5}
+@pytest.mark.nightly  # 3 s each; their texts with all settings: test_settings_of_transformers.py
+@pytest.mark.parametrize("strategy", ["greedy", "beams"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_texts_of_sources(system: str, strategy: str, tmp_path: Path) -> None:
+    config, params, kind, forced = SYSTEMS[system]
+    huggingface.save(config.module(Purpose.CAUSAL_LM, Execution()), params(), tmp_path)
+    model, ours = (
+        getattr(transformers, kind).from_pretrained(tmp_path).eval(),
+        BatchGenerator(config, params(), VOCABULARY),
+    )
+    beams = {"strategy": BeamSearch(4, length_penalty=0.6, sequences=3)} if strategy == "beams" else {}
+    settings = Settings(**beams, max_new_tokens=NEW, **ONCE, **forced)
+    check(settings, model, ours, **(OF_BEAMS if beams else {}), **ONCE, **forced)
+    first = {text.tokens[0] for texts in ours(PROMPTS, settings) for text in texts}
+    assert not forced or first == {5}

@@ -77,15 +77,6 @@ def test_beams_go_on_where_the_likeliest_tokens_are_all_ends() -> None:
         assert not np.isin(beams.written.last, ends).any()
 
 
-def test_every_row_of_a_prompt_has_the_lengths_of_its_prompt() -> None:
-    """Rows are in the order of prompts, as tokens and keys are repeated for them."""
-    for lengths, expected in (
-        (Lengths(np.array([1, 2]), np.array([3, 4])), ([1, 1, 1, 2, 2, 2], [3, 3, 3, 4, 4, 4])),
-        (Lengths.alike(2, 1, 5), ([1] * 6, [5] * 6)),
-    ):
-        np.testing.assert_array_equal(lengths.of_rows(3), expected)
-
-
 def test_only_the_best_candidates_may_end_a_text() -> None:
     """As many as there are beams: the third of all candidates ends, and is not kept."""
     search, lengths = BeamSearch(2), Lengths(np.zeros(1, np.int32), np.full(1, LONGEST, np.int32))

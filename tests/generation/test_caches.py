@@ -78,7 +78,7 @@ def test_text_goes_on_behind_a_memory_that_is_full(settings) -> None:
     assert tokens == text.tokens and len(tokens) > config.mem_len
 
 
-@models("reformer")
+@models("transformer_xl", "reformer")
 def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
     writer, settings = BatchGenerator(config, scaled_parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
     (alone,) = writer(PROMPTS[1:2], settings)

@@ -144,7 +144,9 @@ def test_the_smallest_temperatures_draw_the_likeliest_token(temperature: float, 
         np.testing.assert_array_equal(found, scores.argmax(axis=-1))
 
 
-@pytest.mark.parametrize("options", [{"top_p": 0.6}, {"top_k": 4, "top_p": 0.6}], ids=str)
+@pytest.mark.parametrize(
+    "options", [pytest.param({"top_p": 0.6}, marks=pytest.mark.nightly), {"top_k": 4, "top_p": 0.6}], ids=str
+)
 def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[str, float]) -> None:
     """The tokens that are ever drawn are those that transformers keeps in this order."""
     temperature, row = 3.0, SCORES[:1]

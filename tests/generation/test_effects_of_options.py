@@ -128,7 +128,16 @@ def no_character_twice(text: Record) -> bool:
     return len({*text["text"]}) == len(text["text"])
 
 
-@pytest.mark.parametrize("option", OF_A_TEXT)
+BY_NIGHT = (
+    "min_length", "no_repeat_ngram_size", "repetition_penalty", "bad_words_ids", "forced_bos_token_id",
+    "forced_eos_token_id", "renormalize_logits", "top_k", "top_p", "length_normalization",
+)  # fmt: skip
+"""Options whose scores test_constraints.py compares, and whose way to them test_generate.py shows; a second each."""
+
+
+@pytest.mark.parametrize(
+    "option", [pytest.param(one, marks=pytest.mark.nightly if one in BY_NIGHT else ()) for one in OF_A_TEXT]
+)
 @EFFECTS.of(*OF_A_TEXT, "checkpoint", "prompt", "output")
 def test_a_text_shows(option: str, decoder: Decoder, greedy: Record) -> None:
     options, shows = OF_A_TEXT[option]

@@ -1,8 +1,10 @@
-"""The decoding loop: what it writes, what it compiles, where it runs."""
+"""The decoding loop: what it writes, what it compiles, where it and its parameters are, and prompts as a prefix."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.decoder import decoder_of
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Lengths
+from plmjax.interop.run_directories import export_checkpoint
 from plmjax.parallel import mesh as meshes
 from tests.generation.model import (
     CONFIG,
@@ -61,14 +64,6 @@ def test_every_place_of_a_text_is_drawn_anew() -> None:
     scores, keys = jnp.zeros((2, 50)), jax.random.split(jax.random.key(0), 2)
     drawn = np.stack([Sampling().choose(scores, keys, jnp.int32(place)) for place in range(20)])
     assert min(len({*row}) for row in drawn.T.tolist()) > 10
-
-
-@pytest.mark.nightly
-def test_prompts_of_about_the_same_length_are_read_together() -> None:
-    """Texts come in the order of the prompts."""
-    prompts, settings = [[3] * length for length in (30, 1, 29, 2)], Settings(max_new_tokens=2, batch_size=2)
-    alone = [writer()([prompt], settings)[0][0].tokens for prompt in prompts]
-    assert [text.tokens for (text,) in writer()(prompts, settings)] == alone
 
 
 def test_the_end_comes_token_by_token() -> None:
@@ -164,13 +159,6 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
 
 
-@pytest.mark.nightly
-def test_a_text_of_a_source_comes_token_by_token() -> None:
-    settings = Settings(max_new_tokens=8, no_repeat_ngram_size=1)
-    (whole,), *_ = translator()(PROMPTS[:1], settings)
-    assert list(translator().stream(PROMPTS[0], settings))[-1] == (whole, True)
-
-
 def test_prompts_and_texts_that_just_fit() -> None:
     """There are 48 positions: a prompt and its text take all; so does a source, and a text with the token before it."""
     for own, prompt, new in ((writer(), 36, 12), (translator(), 48, 47)):
@@ -206,3 +194,51 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
         scores[: least[row], END] = -np.inf
         assert tokens.tolist() == scores.argmax(axis=-1).tolist()
         assert count == most[row] or tokens[-1] == END
+
+
+AXES = {
+    "table": ("vocab", "embed"),
+    "scale": ("embed",),
+    "kernel": ("layers", "embed", "mlp"),
+    "bias": ("layers", "mlp"),
+    "count": None,
+}
+SHAPES = {"table": (8, 4), "scale": (4,), "kernel": (2, 4, 6), "bias": (2, 6), "count": ()}
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 3])
+def test_products_are_cast_and_layers_apart_where_code_is_straight(unroll: int) -> None:
+    """Biases and the scales of norms stay in float32, in every layer."""
+    random = np.random.default_rng(0)
+    params = {name: np.asarray(random.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
+    boxed = {
+        name: array if AXES[name] is None else nn.LogicallyPartitioned(array, AXES[name])
+        for name, array in params.items()
+    }
+    mesh = meshes.make(Mesh(data=1, fsdp=1, tensor=2), jax.devices()[:2])
+    execution = Execution(dtype=jnp.bfloat16, unroll=unroll)
+    placed = weights.placed(params, boxed, execution, mesh)
+    apart = [name for name, leaf in placed.items() if isinstance(leaf, weights.Apart)]
+    assert apart == (["bias", "kernel"] if unroll >= 2 else [])
+    found = weights.together(placed)
+    for name, array in params.items():
+        dtype = jnp.bfloat16 if name in ("table", "kernel") else jnp.float32
+        assert found[name].dtype == dtype
+        np.testing.assert_array_equal(found[name], array.astype(dtype))
+    kernels = placed["kernel"].layers if unroll >= 2 else (placed["kernel"],)
+    assert {one.sharding.shard_shape(one.shape)[-2:] for one in kernels} == {(4, 3)}  # half of the feed-forward
+
+
+def test_cached_equals_the_whole_text_read_with_the_prompt_as_prefix() -> None:
+    texts = BatchGenerator(CONFIG, parameters(), VOCABULARY, reads_prefix=True)(PROMPTS, Settings(max_new_tokens=NEW))
+    for prompt, (text,) in zip(PROMPTS, texts, strict=True):
+        tokens, nats = uncached(prompt, NEW, prefix_lengths=np.array([len(prompt)], np.int32))
+        assert text.tokens == tokens
+        np.testing.assert_allclose(text.log_probability, nats, rtol=1e-5)
+    causal = writer()(PROMPTS, Settings(max_new_tokens=NEW))
+    assert [text.tokens for (text,) in texts] != [text.tokens for (text,) in causal]
+
+
+def test_an_export_says_that_transformers_has_no_prefix(decoder_run: Path, prefix_run: Path, tmp_path: Path) -> None:
+    assert "lost: this run is a prefix" in export_checkpoint(prefix_run, tmp_path / "prefix")
+    assert "prefix" not in export_checkpoint(decoder_run, tmp_path / "causal").replace(str(tmp_path), "")

@@ -78,10 +78,6 @@ def test_the_standard_input(given: bytes, names: str, fails: Callable, monkeypat
     assert names in fails("generate", decoder_run, "--input", "-")
 
 
-def test_a_model_without_a_decoder(fails: Callable, small_run: Path) -> None:
-    assert "BertConfig" in fails("generate", small_run, "The class")
-
-
 class Bare(parity.Numbers):
     vocabulary = Vocabulary(CONFIG.vocab_size)
 

@@ -31,16 +31,10 @@ ALONE = {
     "lengths": {"min_length": 8, "max_length": 14, "max_new_tokens": None},
 }
 TOGETHER = {
-    "bad_words_ids": [[28], [11], [19, 4]],
-    "forced_bos_token_id": 5,
-    "forced_eos_token_id": small.END,
-    "max_length": 13,
-    "max_new_tokens": None,
-    "min_length": 4,
-    "no_repeat_ngram_size": 3,
-    "renormalize_logits": True,
+    "bad_words_ids": [[28], [11], [19, 4]], "forced_bos_token_id": 5, "forced_eos_token_id": small.END,
+    "max_length": 13, "max_new_tokens": None, "min_length": 4, "no_repeat_ngram_size": 3, "renormalize_logits": True,
     "repetition_penalty": 1.2,
-}
+}  # fmt: skip
 STRATEGIES = {
     "greedy": {"do_sample": False, "num_beams": 1},
     "beams": {"num_beams": 3, "length_penalty": 2.0, "early_stopping": True},
@@ -112,11 +106,11 @@ def test_all_settings_together(system: str, strategy: str, theirs: Any) -> None:
         assert {text[0] for text in texts} == {5}
 
 
-# 56 programs to compile; test_constraints compares every setting alone at the scores, in milliseconds.
+# 28 programs to compile; test_constraints compares every setting alone at the scores, in milliseconds.
 @pytest.mark.nightly
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("setting", ALONE)
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["bart", "gpt2"])
 def test_each_setting_alone(system: str, setting: str, strategy: str, theirs: Any) -> None:
     without, case = plain(system, strategy), ALONE[setting]
     if setting == "bad_words":

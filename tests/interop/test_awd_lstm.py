@@ -82,29 +82,22 @@ def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Pa
     assert tokenizers.load(tmp_path / "out").fingerprint == tokenizers.load(tokenizer).fingerprint
 
 
-def without_a_bias(state: dict[str, Any]) -> None:
-    del state["1.decoder.bias"]
-
-
-def untied(state: dict[str, Any]) -> None:
-    state["1.decoder.weight"] = state["1.decoder.weight"] + 1
-
-
-def both_directions(state: dict[str, Any]) -> None:
-    state["0.rnns.0.module.weight_ih_l0_reverse"] = state["0.rnns.0.module.weight_ih_l0"]
-
-
-def without_the_first_layer(state: dict[str, Any]) -> None:
-    del state["0.rnns.0.weight_hh_l0_raw"]
+INPUTS = "0.rnns.0.module.weight_ih_l0"
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (without_a_bias, r"found 1\.decoder\.bias missing"),
-        (untied, r"Expected 1\.decoder\.weight to be 0\.encoder\.weight in .*lm\.pth, found another"),
-        (both_directions, r"found 0\.rnns\.0\.module\.weight_ih_l0_reverse that the model has no parameter for"),
-        (without_the_first_layer, r"from N = 0 on in .*, found layers \[1\]"),
+        (lambda state: state.pop("1.decoder.bias"), r"found 1\.decoder\.bias missing"),
+        (
+            lambda state: state.update({"1.decoder.weight": state["1.decoder.weight"] + 1}),
+            r"Expected 1\.decoder\.weight to be 0\.encoder\.weight in .*lm\.pth, found another",
+        ),
+        (
+            lambda state: state.update({f"{INPUTS}_reverse": state[INPUTS]}),
+            r"found 0\.rnns\.0\.module\.weight_ih_l0_reverse that the model has no parameter for",
+        ),
+        (lambda state: state.pop("0.rnns.0.weight_hh_l0_raw"), r"from N = 0 on in .*, found layers \[1\]"),
     ],
 )
 def test_other_files_are_one_sentence(spoil: Any, said: str, tmp_path: Path) -> None:

@@ -69,8 +69,7 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
 @needs_torch
 # T5's texts are those of tests/generation/test_settings_of_transformers.py; 5 s: pytest -m nightly tests/interop
 @pytest.mark.parametrize(
-    "config",
-    [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.nightly)],
+    "config", [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.nightly)]
 )
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     """The tokenizer was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
@@ -111,10 +110,7 @@ def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> Non
 def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     """No output of one batch tells it."""
     config = dataclasses.replace(TRANSLATOR, **IDS)
-    module, tokenizer = (
-        config.module(Purpose.CAUSAL_LM, Execution()),
-        tokenizers.from_words(WORDS, tmp_path),
-    )
+    module, tokenizer = (config.module(Purpose.CAUSAL_LM, Execution()), tokenizers.from_words(WORDS, tmp_path))
     params = parameters(module, ("", "decoder_"))
     huggingface.save(module, params, tmp_path)
     file = tmp_path / "config.json"

@@ -173,30 +173,23 @@ class Attack:
         return Path.write_text, (Path("attacked"), "")
 
 
+OF = {"args": argparse.Namespace(**ARGS)}
+TWO = ("classification_heads.a.dense.bias", "classification_heads.b.dense.bias")
 REFUSED = {
     "code": (lambda state: {"args": Attack(), "model": state}, "it holds other objects, or is damaged"),
-    "no settings": (lambda state: {"model": state}, "settings \\(args or cfg\\) with encoder_attention_heads in"),
-    "no model": (lambda state: {"args": argparse.Namespace(**ARGS)}, "the tensors of a model under 'model' in"),
-    "another model": (
-        lambda state: {"args": argparse.Namespace(**ARGS), "model": {"encoder.conv.weight": torch.ones(2)}},
-        "Expected a RoBERTa or a BART of fairseq in",
-    ),
+    "no settings": (lambda state: {"model": state}, r"settings \(args or cfg\) with encoder_attention_heads in"),
+    "no model": (lambda state: OF, "the tensors of a model under 'model' in"),
+    "another": (lambda state: OF | {"model": {"encoder.conv.weight": torch.ones(2)}}, "a RoBERTa or a BART of"),
     "two heads": (
-        lambda state: {
-            "args": argparse.Namespace(**ARGS),
-            "model": state | {f"classification_heads.{name}.dense.bias": torch.ones(2) for name in "ab"},
-        },
+        lambda state: OF | {"model": state | dict.fromkeys(TWO, torch.ones(2))},
         "at most one classification head in .*, found a, b",
     ),
     "norms before": (
-        lambda state: {
-            "args": argparse.Namespace(**ARGS),
-            "model": renewed(state) | {"encoder.sentence_encoder.layer_norm.bias": torch.ones(24)},
-        },
+        lambda state: OF | {"model": renewed(state) | {"encoder.sentence_encoder.layer_norm.bias": torch.ones(24)}},
         r"encoder\.sentence_encoder\.layer_norm\.bias that the model has no parameter for",
     ),
     "too short": (
-        lambda state: {"args": argparse.Namespace(**ARGS), "model": {"decoder.sentence_encoder.a": torch.ones(2)}},
+        lambda state: OF | {"model": {"decoder.sentence_encoder.a": torch.ones(2)}},
         r"the matrix roberta\.embeddings\.word_embeddings\.weight .*, found none",
     ),
 }

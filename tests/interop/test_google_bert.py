@@ -1,49 +1,31 @@
 """Google's TensorFlow checkpoints in: the same parameters as from the same model in transformers' form."""
 
 import chex
-import numpy as np
 import pytest
 
 from plmjax.errors import UserError
 from plmjax.interop import google_bert, huggingface
-from plmjax.models.bert import BertConfig, BertForPreTraining
+from plmjax.models.bert import BertConfig
 from tests.interop.odd_bert import SIZES, published
 from tests.optional import torch, transformers
-
-
-def test_parameters_are_the_variables(tmp_path):
-    variables = published(tmp_path)
-    assert google_bert.evidence(tmp_path)
-    model, params = google_bert.load(tmp_path)
-    assert isinstance(model, BertForPreTraining)
-    # Deviation: Google's "gelu" is the tanh form, which transformers calls gelu_new.
-    assert model.config == BertConfig(**SIZES, hidden_act="gelu_new", layer_norm_eps=1e-12)
-    layers = params["bert"]["encoder"]["layers"]
-    for layer in range(SIZES["num_hidden_layers"]):
-        scope = f"bert/encoder/layer_{layer}"
-        query = variables[f"{scope}/attention/self/query/kernel"]
-        np.testing.assert_array_equal(layers["attention"]["query"]["kernel"][layer].reshape(15, 15), query)
-        output = variables[f"{scope}/attention/output/dense/kernel"]
-        np.testing.assert_array_equal(layers["attention"]["output"]["kernel"][layer].reshape(15, 15), output)
-        gamma = variables[f"{scope}/output/LayerNorm/gamma"]
-        np.testing.assert_array_equal(layers["feed_forward_layer_norm"]["scale"][layer], gamma)
-    head = params["next_sentence"]["kernel"]
-    np.testing.assert_array_equal(head, variables["cls/seq_relationship/output_weights"].T)
 
 
 @pytest.mark.parametrize(
     ("heads", "architecture"),
     [
         (("cls/predictions", "cls/seq_relationship"), "BertForPreTraining"),
-        (("cls/predictions",), "BertForMaskedLM"),
+        pytest.param(("cls/predictions",), "BertForMaskedLM", marks=pytest.mark.nightly),
         (("output_",), "BertForSequenceClassification"),
-        ((), "BertModel"),
+        pytest.param((), "BertModel", marks=pytest.mark.nightly),
     ],
 )
 def test_equals_transformers_of_the_same_variables(tmp_path, heads, architecture):
     variables = published(tmp_path, heads)
+    assert google_bert.evidence(tmp_path)
     model, params = google_bert.load(tmp_path)
     assert type(model).__name__ == architecture
+    # Deviation: Google's "gelu" is the tanh form, which transformers calls gelu_new.
+    assert model.config == BertConfig(**SIZES, hidden_act="gelu_new", layer_norm_eps=1e-12)
 
     # transformers' own model, filled by the rules of its conversion script rather than by our table of names.
     config = transformers.BertConfig(**SIZES, hidden_act="gelu_new", num_labels=4)

@@ -34,12 +34,7 @@ from plmjax.interop.run_directories import (
     import_checkpoint,
 )
 from plmjax.layers import int8
-from plmjax.models.bert import (
-    BertConfig,
-    BertForPreTraining,
-    BertForSequenceClassification,
-    BertModel,
-)
+from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
@@ -328,6 +323,7 @@ def test_a_parameter_that_one_side_lacks_is_a_difference():
 def test_word_vectors_are_exported_alone(fails, tmp_path):
     (tmp_path / "vectors.txt").write_text("3 2\na 1 2\nb 3 4\nc 5 6\n")
     cli.run(["import", str(tmp_path / "vectors.txt"), str(tmp_path / "run")])
+    assert not can_export(tmp_path / "run")
     said = fails("export", tmp_path / "run", tmp_path / "out")
     assert "found StaticVectorsConfig" in said and "or write the vectors of its words with --vectors text" in said
     assert not (tmp_path / "out").exists()

@@ -74,10 +74,7 @@ ODD = {
     "width of text": (settings(hidden_size="768"), "Expected int as the config's hidden_size, found '768'"),
     "width negative": (settings(hidden_size=-15), "hidden_size of at least 1, found -15"),
     "positions huge": (settings(max_position_embeddings=10**9), "as the config's max_position_embeddings"),
-    "epsilon of text": (
-        settings(layer_norm_eps="small"),
-        "float as the config's layer_norm_eps, found 'small'",
-    ),
+    "epsilon of text": (settings(layer_norm_eps="small"), "float as the config's layer_norm_eps, found 'small'"),
     "heads none": (settings(num_attention_heads=0), "15 and 0 heads"),
     "layers beyond number": (settings(num_hidden_layers=2**70), "finite number below 2**31"),
     "layers beyond memory": (settings(num_hidden_layers=10**9), "at most 4,096 as the config's num_hidden_layers"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plmjax.experiment import Mixture
+from plmjax.experiment import Experiment, Mixture
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.report import model_card
 from plmjax.training.checkpoints import ancestry
@@ -55,10 +55,18 @@ def test_time_and_flops_are_those_of_each_span_between_two_records(tmp_path: Pat
     assert f"| time of the steps | {round(half / 4000 + half / 1000)} s |" in text
 
 
+def tagging() -> Experiment:
+    return dataclasses.replace(experiments.bert(), objective=TokenTagging(labels=("a", "b")))
+
+
 @pytest.mark.parametrize(
     ("make", "task"),
     [
         (experiments.bert, "fill-mask"),
+        (
+            lambda: dataclasses.replace(experiments.bert(), objective=TokenTagging(labels=("a",))),
+            "token-classification",
+        ),
         (experiments.gpt2, "text-generation"),
         (experiments.t5, "text2text-generation"),
         (experiments.classification, "text-classification"),
@@ -66,15 +74,10 @@ def test_time_and_flops_are_those_of_each_span_between_two_records(tmp_path: Pat
     ],
 )
 def test_its_task_is_what_the_trained_module_does(make, task: str, tmp_path: Path) -> None:
-    run = make()
-    assert model_card._task(run) == task
-    if task == "fill-mask":
-        tagging = dataclasses.replace(run, objective=TokenTagging(labels=("a", "b")))
-        assert model_card._task(tagging) == "token-classification"
-
-
-def test_a_folder_of_sentence_transformers_is_named_as_such(tmp_path: Path) -> None:
-    workdir, folder = write(tmp_path / "run", lines=records(**SPEED)), tmp_path / "out"
+    """A folder of sentence-transformers is named as such."""
+    workdir, folder = write(tmp_path / "run", make(), records(**SPEED)), tmp_path / "out"
+    metadata, _ = parts(model_card.write(workdir, tmp_path / "card.md").read_text(encoding="utf-8"))
+    assert metadata["pipeline_tag"] == task
     folder.mkdir()
     for name in ("config.json", "modules.json"):
         (folder / name).write_text("{}")
@@ -94,13 +97,11 @@ def test_it_names_evaluations_and_the_checkpoints_it_was_made_from(tmp_path: Pat
     (dev,) = [one for one in metadata["model-index"][0]["results"] if one["dataset"]["name"] == "dev"]
     assert [metric["type"] for metric in dev["metrics"]] == ["accuracy"]
     assert "| runs/teacher | 1200 | distil | abc |" in text and "| runs/bert |  | start | def |" in text
-
-
-def test_a_compressed_model_has_the_record_of_its_training(tmp_path: Path) -> None:
-    (tmp_path / "small").mkdir()
-    write(tmp_path / "small" / "training", lines=records(**SPEED))
-    ancestry.write(tmp_path / "small", [Ancestor("runs/teacher", 1200, "abc", "distil", {})])
-    text = model_card.write(tmp_path / "small", tmp_path / "card.md").read_text(encoding="utf-8")
+    small = tmp_path / "small"  # a compressed model, with the record of its training
+    small.mkdir()
+    write(small / "training", lines=records(**SPEED))
+    ancestry.write(small, [Ancestor("runs/teacher", 1200, "abc", "distil", {})])
+    text = model_card.write(small, tmp_path / "small.md").read_text(encoding="utf-8")
     assert "# small\n" in text and "| runs/teacher | 1200 | distil | abc |" in text and "| loss | 5.25 |" in text
 
 
@@ -114,17 +115,13 @@ def test_it_names_the_sources_of_a_mixture(tmp_path: Path) -> None:
     assert "mixture" not in alone.read_text(encoding="utf-8")
 
 
-def test_the_hub_reads_it(tmp_path: Path) -> None:
-    hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub, which transformers brings")
-    workdir = write(tmp_path / "run", lines=records(**SPEED))
-    found = hub.ModelCard.load(model_card.write(workdir, tmp_path / "README.md"))
-    assert found.data.model_name == "run" and found.data.eval_results[0].metric_value == 5.25
-
-
 def test_a_card_is_written_again_and_another_file_stays(tmp_path: Path, fails) -> None:
     workdir = write(tmp_path / "run", lines=records(**SPEED))
     for _ in range(2):
         model_card.write(workdir, tmp_path)
+    hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub, which transformers brings")
+    found = hub.ModelCard.load(tmp_path / "README.md")
+    assert found.data.model_name == "run" and found.data.eval_results[0].metric_value == 5.25
     (tmp_path / "mine.md").write_text("mine")
     assert "found another one" in fails("card", workdir, tmp_path / "mine.md")
 

@@ -17,7 +17,6 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
 from plmjax.report.curves import POINTS
 from plmjax.report.page import report
-from plmjax.report.runs import Run
 from plmjax.training import metrics
 from plmjax.training.optimizers import BertAdamW, Lamb
 
@@ -88,13 +87,6 @@ def test_one_run_shows_its_results_and_curves(tmp_path):
     assert "Settings that differ" not in page(tmp_path / "report.html")
 
 
-def test_the_last_of_several_values_is_told():
-    lines = [{"step": s, "time": 9.0, "train/loss": 9.0 - s} for s in (1, 2)] + [{"step": 3, "time": 9.0, "mfu": 0.5}]
-    run = Run("run", RUN, lines)
-    assert (run.last("train/loss"), run.last("mfu"), run.last("eval/loss")) == (7.0, 0.5, None)
-    assert [series.tolist() for series in run.series("train/loss")] == [[1, 2], [8, 7]]
-
-
 def test_what_the_model_has_written_is_text_and_no_markup(tmp_path):
     first, second = write(tmp_path / "silent"), write(tmp_path / "decoder")
     samples = [
@@ -138,16 +130,10 @@ def test_words_of_each_run_stand_where_their_vectors_are(tmp_path):
     assert "Vectors of words" not in page(tmp_path / "report.html")
 
 
-def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path):
-    run = write(tmp_path / "run")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"Expected to write .*file/report\.html, found: File exists; name another"):
-        report([run], tmp_path / "file" / "report.html")
-
-
 def test_two_runs_stand_side_by_side_with_what_differs(tmp_path):
     other = dataclasses.replace(RUN, optimizer=Lamb(learning_rate=1e-3))
-    first, second = write(tmp_path / "adam"), write(tmp_path / "lamb", other, records(50, **{"train/loss": 6.5}))
+    less = records(50, **{"train/loss": 6.5, "train/next_sentence_accuracy": 0.5})
+    first, second = write(tmp_path / "adam"), write(tmp_path / "lamb", other, less)
     report([first, second], tmp_path / "report.html")
     text = page(tmp_path / "report.html")
     table = rows(text)
@@ -158,13 +144,8 @@ def test_two_runs_stand_side_by_side_with_what_differs(tmp_path):
     assert table["optimizer.learning_rate"] == ["0.0001", "0.001"]
     assert not any(name.startswith(("model.", "training.")) for name in table)
     assert table["steps"] == ["100 of 100", "50 of 100"] and table["train/loss"] == ["7.5", "6.5"]
+    assert table["train/next_sentence_accuracy"] == ["", "0.5"]
     assert {"adam, train", "lamb, train", "adam, eval", "lamb, eval"} <= set(words(charts(text)["Loss"]))
-
-
-def test_a_measure_that_one_run_lacks_is_an_empty_cell(tmp_path):
-    lines = [line | {"train/next_sentence_accuracy": 0.5} for line in records()]
-    report([write(tmp_path / "mlm"), write(tmp_path / "nsp", lines=lines)], tmp_path / "report.html")
-    assert rows(page(tmp_path / "report.html"))["train/next_sentence_accuracy"] == ["", "0.5"]
 
 
 def heights(drawing: ElementTree.Element) -> list[float]:
@@ -255,81 +236,72 @@ def test_a_long_series_is_averaged_and_what_is_no_number_leaves_a_gap(tmp_path, 
     assert longest.count("M") == 2  # every mean of four steps is 1.5: a level line, interrupted once
 
 
-def test_the_same_runs_give_the_same_page(tmp_path):
-    run = write(tmp_path / "tiny")
-    report([run], tmp_path / "first.html")
-    report([run], tmp_path / "second.html")
-    assert page(tmp_path / "first.html") == page(tmp_path / "second.html")
-
-
 @pytest.mark.parametrize(("name", "begins"), [("loss.png", b"\x89PNG\r\n"), ("loss.svg", b"<?xml"), ("L.PDF", b"%PDF")])
 def test_the_loss_is_written_as_a_picture_of_the_kind_asked_for(tmp_path, name, begins):
     run = write(tmp_path / "tiny")
     for folder in ("deep", "again"):
         report([run], tmp_path / folder / "report.html", curve=tmp_path / folder / name)
     assert (tmp_path / "deep" / name).read_bytes().startswith(begins)
-    assert (tmp_path / "deep" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    for file in (name, "report.html"):  # the same runs give the same page
+        assert (tmp_path / "deep" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["loss.gif", "loss"])
-def test_a_picture_of_another_kind_is_refused_before_anything_is_written(tmp_path, name):
-    with pytest.raises(UserError, match=rf"ends in \.png, \.svg or \.pdf for --curve, found .*{name}; name one"):
-        report([write(tmp_path / "tiny")], tmp_path / "report.html", curve=tmp_path / name)
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_bad_input_is_one_sentence(tmp_path):
-    cases = {
-        "nothing": ([], "at least one run"),
-        "missing": ([tmp_path / "missing"], "Expected experiment.json"),
-        "no step": ([write(tmp_path / "fresh", lines=[])], "found none yet"),
-        "no number": (
-            [write(tmp_path / "words", lines=[{"step": 1, "time": 2.0, "train/loss": "low"}])],
-            "in line 1 of",
-        ),
-        "no time": ([write(tmp_path / "timeless", lines=[{"step": 1, "train/loss": 1.0}])], "in line 1 of"),
-    }
-    for workdirs, message in cases.values():
-        with pytest.raises(UserError, match=message):
-            report(workdirs, tmp_path / "report.html")
-    (tmp_path / "fresh" / "metrics.jsonl").unlink()
-    with pytest.raises(UserError, match=r"metrics\.jsonl"):
-        report([tmp_path / "fresh"], tmp_path / "report.html")
-    with pytest.raises(UserError, match="name a file in it"):
-        report([write(tmp_path / "good")], tmp_path / "good")
-
-
-@pytest.mark.parametrize(
-    "group, name, value",
-    [
-        ("training", "steps", "many"),
-        ("training", "steps", None),
-        ("training", "steps", 0),
-        ("training", "batch_size", [8]),
-        ("data", "sequence_length", True),
-        ("data", "sequence_length", -5),
-        ("model", "vocab_size", {"a": 1}),
-        ("", "data", 3),
-        ("", "phases", [1]),
-        ("", "phases", [{"type": "plmjax.experiment.settings:Phase", "fraction": 0.5}]),
-        ("", "model", [None]),
-    ],
-)
-def test_an_experiment_of_wrong_types_is_named(tmp_path, group, name, value):
-    folder = write(tmp_path / "run")
-    file = folder / "experiment.json"
+def damaged(folder: Path, group: str, name: str, value: object) -> Path:
+    """A run whose experiment.json has another value."""
+    file = write(folder) / "experiment.json"
     found = json.loads(file.read_text())
     (found[group] if group else found)[name] = value
     file.write_text(json.dumps(found))
-    with pytest.raises(UserError, match=r"run/experiment\.json"):
-        report([folder], tmp_path / "report.html")
+    return folder
+
+
+def with_a_folder(folder: Path, name: str) -> Path:
+    """A run with a folder in the place of a file."""
+    (write(folder) / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    return folder
+
+
+PHASE = {"type": "plmjax.experiment.settings:Phase", "fraction": 0.5}
+BAD_RUNS = [
+    (lambda path: path, "Expected experiment.json"),
+    (lambda path: write(path, lines=[]), "found none yet"),
+    (lambda path: write(path, lines=[{"step": 1, "time": 2.0, "train/loss": "low"}]), "in line 1 of"),
+    (lambda path: write(path, lines=[{"step": 1, "train/loss": 1.0}]), "in line 1 of"),
+    *(
+        (lambda path, name=name: with_a_folder(path, name), rf"{name}, found")
+        for name in ("experiment.json", "samples.jsonl", "metrics.jsonl")
+    ),
+    *(
+        (lambda path, place=place: damaged(path, *place), r"run/experiment\.json")
+        for place in (
+            ("training", "steps", "many"), ("training", "steps", None), ("training", "steps", 0),
+            ("training", "batch_size", [8]), ("data", "sequence_length", True), ("data", "sequence_length", -5),
+            ("model", "vocab_size", {"a": 1}), ("", "data", 3), ("", "phases", [1]), ("", "phases", [PHASE]),
+            ("", "model", [None]),
+        )
+    ),
+]  # fmt: skip
+"""What makes a run that cannot be read, and the sentence on it."""
+
+
+@pytest.mark.parametrize(("make", "sentence"), BAD_RUNS)
+def test_a_run_that_cannot_be_read_is_one_sentence(make, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        report([make(tmp_path / "run")], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
-    for name in ("experiment.json", "samples.jsonl", "metrics.jsonl"):
-        folder = write(tmp_path / name.split(".")[0])
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).mkdir()
-        with pytest.raises(UserError, match=rf"{name}, found"):
-            report([folder], tmp_path / "report.html")
+def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path):
+    run = write(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="at least one run"):
+        report([], tmp_path / "report.html")
+    with pytest.raises(UserError, match="name a file in it"):
+        report([run], run)
+    with pytest.raises(UserError, match=r"Expected to write .*file/report\.html, found: File exists; name another"):
+        report([run], tmp_path / "file" / "report.html")
+    for name in ("loss.gif", "loss"):
+        with pytest.raises(UserError, match=rf"ends in \.png, \.svg or \.pdf for --curve, found .*{name}; name one"):
+            report([run], tmp_path / "report.html", curve=tmp_path / name)
+    assert not (tmp_path / "report.html").exists()
