@@ -14,10 +14,10 @@ from plmjax.compression.quantization.calibration import calibrated, ranges_of
 from plmjax.compression.quantization.products import with_products
 from plmjax.compression.quantization.weights import GRANULARITIES, comparison, shared_axes, stored_form
 from plmjax.compression.run import TRAINING, Source, composed, hold_output, train, write
-from plmjax.contracts.execution import INT8_DYNAMIC, INT8_STATIC
 from plmjax.errors import UserError, check_choice, quoted
 from plmjax.experiment import Experiment
 from plmjax.files import storage
+from plmjax.layers.int8 import INT8_DYNAMIC, INT8_STATIC
 from plmjax.runs import epochs
 from plmjax.training.checkpoints import checkpoints
 

@@ -19,8 +19,8 @@ from plmjax.compression.kernels import input_axes, layer_kernels
 from plmjax.compression.run import Source, hold_output, write
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
-from plmjax.layers.projection import EXPAND, REDUCE
-from plmjax.models.families.low_rank import KINDS
+from plmjax.models.compressed.configs import LowRankConfig, compressed_class, with_compression
+from plmjax.models.compressed.low_rank import EXPAND, KINDS, REDUCE
 
 
 @hold_output
@@ -61,7 +61,7 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
         if own:
             params = each.applied(params, own)
     kept = [each.kept(own) if own else 1.0 for each, own in zip(found.values(), ranks, strict=True)]
-    run = dataclasses.replace(run, model=dataclasses.replace(run.model, ranks=ranks))
+    run = dataclasses.replace(run, model=with_compression(run.model, ranks=ranks))
     settings = {"ranks": list(ranks)} | ({"rank": rank} if energy is None else {"energy": energy})
     line = write(output, source, params, run, "factorize", settings)
     named = ", ".join(
@@ -76,12 +76,12 @@ def projections(params: Params, model: ModelConfig) -> dict[str, dict[str, bool]
     Raises:
         UserError: the model has no ranks, or has them already.
     """
-    if "ranks" not in {field.name for field in dataclasses.fields(model)}:
+    if compressed_class(model) is None:
         raise UserError(
             f"Expected a BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT or GPT-2 to factorize, found {model.system}; "
             f"factorize another checkpoint."
         )
-    if model.ranks:
+    if isinstance(model, LowRankConfig) and model.ranks:
         raise UserError(
             f"Expected a model with whole matrices, found ranks of {' '.join(map(str, model.ranks))}; factorize the "
             f"checkpoint that it was made from."

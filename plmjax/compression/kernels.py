@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import group_of
 from plmjax.errors import UserError
-from plmjax.layers.projection import EXPAND, REDUCE
+from plmjax.models.compressed.low_rank import EXPAND, REDUCE
 
 
 def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:

@@ -18,6 +18,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.compressed.configs import LowRankConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.sentence_pairs import MaskedLanguageModelWithPairs
@@ -66,8 +67,8 @@ def with_groups(model: ModelConfig, groups: int) -> AlbertConfig:
             f"Expected a BERT or an ALBERT to share the parameters of its layers, found {model.system}; share another "
             f"checkpoint."
         )
-    if model.layer_heads or model.ranks:
-        found = "layers without some of their heads and features" if model.layer_heads else "matrices of a lower rank"
+    if isinstance(model, LowRankConfig):
+        found = "matrices of a lower rank" if model.ranks else "layers without some of their heads and features"
         raise UserError(
             f"Expected layers of one size with whole matrices, found {found}; share the checkpoint that it was made "
             f"from, and compress the result."

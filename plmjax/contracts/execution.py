@@ -1,18 +1,15 @@
-"""The execution of a model: dtype, loop over layers, memory of the backward pass, attention backend, and products.
+"""The execution of a model: dtype, loop over layers, memory of the backward pass, attention backend, and projections.
 
-Outputs change only by rounding. Products in int8 have further parameters, their scales; nothing else changes
+Outputs change only by rounding. Projections in int8 or of a lower rank have other parameters; nothing else changes
 parameters.
 """
 
 import dataclasses
+from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-
-FLOAT, INT8_DYNAMIC, INT8_STATIC = "float", "int8_dynamic", "int8_static"
-CALIBRATED, SIMULATED = "calibrated", "simulated"
-MATMUL_PRECISIONS = (FLOAT, INT8_DYNAMIC, INT8_STATIC)
-"""Products that a run may have. Calibrated and simulated ones are those of compression, which makes such runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,17 +21,17 @@ class Execution:
         [L ...].
     remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
     attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
-    matmul_precision: of the products with matrices of attention and feed-forward networks, in float or in integers
-        (`layers/int8.py`).
     kernels: true if kernels of Pallas may be used where they are faster; false for XLA alone.
+    projection: makes the linear maps of attention and feed-forward networks, with the arguments of
+        `plmjax.layers.projection.Projection`, such as one in int8; None for that class itself.
     """
 
     dtype: jnp.dtype = jnp.float32
     unroll: int = 1
     remat: str = "none"
     attention: str = "dense"
-    matmul_precision: str = FLOAT
     kernels: bool = True
+    projection: Callable[..., nn.Module] | None = None
 
     @property
     def at_once(self) -> bool:

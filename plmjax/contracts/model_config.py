@@ -34,10 +34,6 @@ class ModelConfig:
     """Initializer of the kernels of a downstream task's head."""
     decoder_start_token_id: int | None = None
     """First token id that the decoder of an encoder-decoder reads."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the matrices of a layer that are products of two (`models/families/low_rank.py`); empty: all are whole.
-    A system whose matrices may be such products makes it a field.
-    """
     field_names: ClassVar[Mapping[str, str]] = {}
     """Dict from `width`, `depth`, `longest`, `longest_target`, `characters`, `padding_token`, `end_token` and
     `separator_token` to the field of the config, where the names differ.

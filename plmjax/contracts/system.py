@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import flax.linen as nn
 
@@ -93,30 +93,6 @@ def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | No
     return None if longest is None else (longest, prefixes[longest])
 
 
-class Prunable(Protocol):
-    """Removal of attention heads and of features inside the feed-forward networks.
-
-    Parameters are dicts from path to array. Each function returns those of another model, and its config.
-    """
-
-    def sizes(self, config: Any) -> tuple[tuple[int, int], ...]:
-        """Return the number of heads and of features of each layer."""
-
-    def divides(self, config: Any, block: int) -> bool:
-        """Return whether blocks of so many rows and columns divide the attention matrices of a head."""
-
-    def kept(
-        self, params: Mapping[str, Any], config: Any, heads: Sequence[Sequence[int]], features: Sequence[Sequence[int]]
-    ) -> tuple[dict[str, Any], Any]:
-        """Return the model with these heads and features of each layer; at least one of each."""
-
-    def without_zeros(self, params: Mapping[str, Any], config: Any) -> tuple[dict[str, Any], Any]:
-        """Return the model without heads and features that add nothing but a constant; outputs do not change."""
-
-    def filled(self, params: Mapping[str, Any], config: Any) -> tuple[dict[str, Any], Any]:
-        """Return the model with layers of one size again; removed heads and features are 0."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class System:
     """A system, as its model file declares it.
@@ -138,8 +114,6 @@ class System:
     cache: function from config, number of rows, capacity in tokens per row and execution to the cache of rows of which
         nothing is read, for a module that generates text. It returns None if the source of a row makes its cache. None
         for a system that keeps no cache.
-    removable: the heads and features that structured pruning may remove, so that layers differ in their sizes; None for
-        a system whose layers always have one size.
     packs: true if a row may hold several packed sequences and each is read independently.
     backwards: true if it reads texts from their end to their beginning.
     instead: advice for a purpose that is absent, if there is better advice than that of the purpose.
@@ -156,7 +130,6 @@ class System:
     token_table: str | None = None
     token_vectors: Callable[[Mapping[str, Any]], Any] | None = None
     cache: Callable[[Any, int, int, Execution], Cache | None] | None = None
-    prunable: Prunable | None = None
     packs: bool = True
     backwards: bool = False
     instead: str = ""

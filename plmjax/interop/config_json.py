@@ -108,27 +108,14 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
     """Return the settings with which transformers builds the same model.
 
     Raises:
-        UserError: each token sees only a window of its row, the layers differ in their sizes, or a matrix is a product
-            of two, which transformers' class does not implement.
+        UserError: each token sees only a window of its row, which transformers' class does not implement.
     """
-    if model.config.ranks:
-        raise UserError(
-            f"Expected a model with whole matrices, as transformers' {model_type} has them, found ranks of "
-            f"{' '.join(map(str, model.config.ranks))}; multiply them first, as plmjax export does."
-        )
-    if getattr(model.config, "layer_heads", ()):
-        raise UserError(
-            f"Expected layers of one size, as transformers' {model_type} has them, found layers of "
-            f"{' '.join(map(str, model.config.layer_heads))} heads; fill them with zeros first, as plmjax export does."
-        )
     if model.config.windows:
         raise UserError(
             f"Expected a model whose tokens see their whole row, as transformers' {model_type} has it, found a window "
             f"of {model.config.attention_window} tokens; export a Longformer instead."
         )
     config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
-    compressed = ("layer_heads", "layer_widths", "ranks")
-    config = {name: value for name, value in config.items() if name not in compressed}
     if hasattr(model, "num_labels"):
         labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
         config["id2label"] = {str(label): name for label, name in enumerate(labels)}

@@ -45,7 +45,8 @@ from plmjax.interop.sentence_folders import SentenceFolder
 from plmjax.interop.transformers_files import CONFIG
 from plmjax.layers import int8
 from plmjax.layers.text_vectors import TextVectors
-from plmjax.models.families import low_rank
+from plmjax.models.compressed.configs import LowRankConfig
+from plmjax.models.compressed.parameters import dense
 from plmjax.objectives.capabilities import GeneratesText, ReadsPrefix
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints, items
@@ -225,9 +226,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     params, description = checkpoints.load_parameters(checkpoint)
     in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")
     changed = ["stored in int8; exported in float32"] if in_int8 else []
-    changed += ["products of two matrices; exported as whole ones"] if description.experiment.model.ranks else []
-    params, config = low_rank.whole(int8.without_scales(params), description.experiment.model)
-    params, run, filled = _dense(params, dataclasses.replace(description.experiment, model=config))
+    params, run, densified = _dense(int8.without_scales(params), description.experiment)
+    changed += densified
     if description.tokenizer and libraries.own_files(run.model) is None:
         ids = config_json.ids_of_tokenizer(run.model, description.load_tokenizer().vocabulary)
         changed += [f"{name} is the tokenizer's, {found}" for name, found in ids.items()]
@@ -245,7 +245,6 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)
-    lost = [*filled, *lost]
     if run.text_vectors is not None:
         lost.append(f"lost: {run.text_vectors}, which --to sentence-transformers keeps")
     module, _ = huggingface.as_architecture(model, params, architecture)
@@ -275,14 +274,17 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 
 
 def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
-    """Return the run without removed parts, as transformers has it, and a sentence on the parts that were filled."""
-    if run.model.system.prunable is None:
+    """Return the run of a dense model, as transformers has it, and a sentence on each change."""
+    model = run.model
+    if not isinstance(model, LowRankConfig):
         return params, run, []
-    flat, model = run.model.system.prunable.filled(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
-    if model == run.model:
-        return params, run, []
-    note = "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=model), [note]
+    flat, plain = dense(flax.traverse_util.flatten_dict(params, sep="/"), model)
+    changes = ["products of two matrices; exported as whole ones"] if model.ranks else []
+    if getattr(model, "layer_heads", ()):
+        changes.append(
+            "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"
+        )
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=plain), changes
 
 
 def _written_generation(

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.contracts.execution import FLOAT
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError, quoted
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.projection import Projection
+from plmjax.layers.projection import layer_projection
 
 
 def _exact_gelu(x: jax.Array) -> jax.Array:
@@ -75,26 +75,19 @@ class FeedForward(nn.Module):
 
     output_init: initializer of W2; `kernel_init` by default.
     dropout: dropout rate of the F features inside.
-    matmul_precision: of the products with both kernels, as `Execution.matmul_precision`.
-    ranks: of W1 and W2, as `Projection.rank`.
     """
 
     inner_size: int
     activation: str
     kernel_init: Initializer
-    dtype: jnp.dtype = jnp.float32
+    execution: Execution = Execution()
     output_init: Initializer | None = None
     dropout: float = 0.0
-    matmul_precision: str = FLOAT
-    ranks: tuple[int, ...] = (0, 0)
 
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        size = x.shape[-1]
-        projection = functools.partial(Projection, dtype=self.dtype, matmul_precision=self.matmul_precision)
-        first, last = self.ranks
-        inner = projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, rank=first, name="intermediate")
-        output_init = self.output_init or self.kernel_init
-        outer = projection((size,), ("mlp", "embed"), output_init, rank=last, name="output")
+        projection = functools.partial(layer_projection, self.execution)
+        inner = projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, name="intermediate")
+        outer = projection(x.shape[-1:], ("mlp", "embed"), self.output_init or self.kernel_init, name="output")
         x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
         return outer(Dropout(self.dropout, axes=("batch", "length", "mlp"))(x, deterministic))

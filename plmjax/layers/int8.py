@@ -5,7 +5,7 @@ in int32, so that
 
     x W  =  (round(s_x x) . round(s_w W)) / (s_x s_w)
 
-Each output of W has its own scale, a parameter `kernel_scale`. Scales of x are, by `Execution.matmul_precision`,
+Each output of W has its own scale, a parameter `kernel_scale`. Scales of x are, by the precision of a projection,
 
     int8_dynamic    those of each token, from its largest value: tokens do not depend on each other
     int8_static     the same for all tokens, from the parameter `input_range`; results are rounded by `output_range`
@@ -19,6 +19,9 @@ difference that the rounded result shows.
 Deviation: nlp-architect's dynamic scales are those of a whole batch. Then the text of one row would change another.
 """
 
+import functools
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -26,9 +29,13 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.execution import CALIBRATED, INT8_STATIC, SIMULATED
 from plmjax.contracts.parameters import as_scale
+from plmjax.layers.projection import Projection
 
+FLOAT, INT8_DYNAMIC, INT8_STATIC = "float", "int8_dynamic", "int8_static"
+CALIBRATED, SIMULATED = "calibrated", "simulated"
+MATMUL_PRECISIONS = (FLOAT, INT8_DYNAMIC, INT8_STATIC)
+"""Precisions that a run may have. Calibrated and simulated ones are those of compression, which makes such runs."""
 LARGEST = 127
 DECAY = 0.9999
 """Decay of the moving averages."""
@@ -37,6 +44,37 @@ RANGES = "ranges"
 KERNEL_SCALE, INPUT, OUTPUT = "kernel_scale", "input_range", "output_range"
 ADDED = (KERNEL_SCALE, INPUT, OUTPUT)
 """Names of the parameters that a projection has for products in int8."""
+
+
+class Int8Projection(Projection):
+    """A projection in int8, with the parameters `kernel_scale` and, where scales are static, ranges."""
+
+    precision: str = INT8_DYNAMIC
+
+    def product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Multiply in int8, or in float between two ranges."""
+        if self.precision not in (INT8_DYNAMIC, INT8_STATIC):
+            return super().product(contracted, ranged(self, self.precision, INPUT, x), kernel)
+        # One axis: an array with several would be cast to the dtype of the products.
+        init = as_scale(nn.initializers.ones, (None,))
+        of_kernel = self.param(KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
+        static = self.precision == INT8_STATIC
+        of_x = static_scale(self, INPUT) if static else token_scales(x, contracted)
+        return product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
+
+    def result(self, y: jax.Array) -> jax.Array:
+        """Round the results to the range of outputs, where scales are static."""
+        return ranged(self, self.precision, OUTPUT, y)
+
+
+PROJECTIONS: Mapping[str, Callable[..., nn.Module] | None] = {
+    FLOAT: None,
+    **{
+        precision: functools.partial(Int8Projection, precision=precision)
+        for precision in (INT8_DYNAMIC, INT8_STATIC, CALIBRATED, SIMULATED)
+    },
+}
+"""Precision -> `Execution.projection`."""
 
 
 def scale_of(largest: jax.Array) -> jax.Array:

@@ -10,6 +10,11 @@ import jax
 from jax.sharding import PartitionSpec
 
 
+def shard_hidden(x: jax.Array) -> jax.Array:
+    """Return hidden states [B T D], divided over the mesh as they are between sublayers."""
+    return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+
 def partition_spec(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpec:
     """Return the mesh axes that divide each dimension, without axes that do not divide it evenly.
 

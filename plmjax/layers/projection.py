@@ -2,18 +2,15 @@
 
 import functools
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.contracts.execution import FLOAT, INT8_DYNAMIC, INT8_STATIC
-from plmjax.contracts.parameters import as_bias, as_scale
-from plmjax.layers import int8
-
-REDUCE, EXPAND = "reduce", "expand"
-"""Names of the two projections of a product of two matrices."""
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import as_bias
 
 
 class Projection(nn.Module):
@@ -26,9 +23,6 @@ class Projection(nn.Module):
     logits: returns the sums of the product in float32, for a softmax or a squared error.
     use_bias: true to add b.
     bias_init: initializer of b.
-    matmul_precision: of the product of x and W, as `Execution.matmul_precision`; in int8 there are further parameters,
-        `kernel_scale` and ranges.
-    rank: R of W = A B, two kernels [in R] and [R out] of projections of their own; 0 for one kernel.
     """
 
     features: tuple[int, ...]
@@ -38,41 +32,32 @@ class Projection(nn.Module):
     logits: bool = False
     use_bias: bool = True
     bias_init: Initializer = nn.initializers.zeros
-    matmul_precision: str = FLOAT
-    rank: int = 0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         contracted = len(self.axes) - len(self.features)
-        if self.rank:
-            inputs, outputs = self.axes[:contracted], self.axes[contracted:]
-            # The initial values of A B are as large as those of one kernel.
-            kept, init = (
-                {"dtype": self.dtype, "matmul_precision": self.matmul_precision},
-                nn.initializers.normal(self.rank**-0.5),
-            )
-            x = Projection((self.rank,), (*inputs, "rank"), init, use_bias=False, name=REDUCE, **kept)(x)
-            biases = {"use_bias": self.use_bias, "bias_init": self.bias_init, "logits": self.logits}
-            second = Projection(self.features, ("rank", *outputs), self.kernel_init, name=EXPAND, **biases, **kept)
-            return second(x)
         shape = x.shape[x.ndim - contracted :] + self.features
         kernel = self.param("kernel", nn.with_logical_partitioning(self.kernel_init, self.axes), shape)
-        y = self._product(contracted, x.astype(self.dtype), kernel.astype(self.dtype))
+        y = self.product(contracted, x.astype(self.dtype), kernel.astype(self.dtype))
         if self.use_bias:
             bias_init = as_bias(self.bias_init, self.axes[contracted:])
             y = y + self.param("bias", bias_init, self.features).astype(y.dtype)
-        return int8.ranged(self, self.matmul_precision, int8.OUTPUT, y)
+        return self.result(y)
 
-    def _product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        if self.matmul_precision not in (INT8_DYNAMIC, INT8_STATIC):
-            x = int8.ranged(self, self.matmul_precision, int8.INPUT, x)
-            return _product(contracted, self.logits, x, kernel)
-        # One axis: an array with several would be cast to the dtype of the products.
-        init = as_scale(nn.initializers.ones, (None,))
-        of_kernel = self.param(int8.KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
-        static = self.matmul_precision == INT8_STATIC
-        of_x = int8.static_scale(self, int8.INPUT) if static else int8.token_scales(x, contracted)
-        return int8.product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
+    def product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Multiply [... in] by [in out] to [... out]; the first `contracted` axes of the kernel are inputs."""
+        return _product(contracted, self.logits, x, kernel)
+
+    def result(self, y: jax.Array) -> jax.Array:
+        """Return y [... out] as it is; a projection that rounds its results overrides this."""
+        return y
+
+
+def layer_projection(
+    execution: Execution, features: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer, **settings: Any
+) -> nn.Module:
+    """Return a projection of attention or of a feed-forward network, as its execution computes them."""
+    return (execution.projection or Projection)(features, axes, init, execution.dtype, **settings)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -52,13 +52,13 @@ from plmjax.layers.attention.relative_shift import PositionalScores, copied
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.kinks import clamp
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.segments import Memory, SegmentOutput, segment_documents
 
-ROW = ("batch", "length", "embed")
 LAYER_NORM_EPSILON = 1e-5
 SMALLEST = 2.0**-80
 """Added to every mask: a masked key has this weight instead of none, which no sum in float32 shows.
@@ -257,21 +257,14 @@ class AdaptiveSpanLayer(nn.Module):
             SoftSpan(spans, config.ramp, config.persistent_size),
         )
         y = attention.attend(x, key_values, mask_terms, terms, deterministic=self.deterministic)
-        x = nn.with_logical_constraint(attention_norm(x + y), ROW)
+        x = shard_hidden(attention_norm(x + y))
         if config.persistent_size:
             return x
-        feed_forward = FeedForward(
-            config.d_inner,
-            "relu",
-            config.initializer,
-            dtype,
-            dropout=config.dropout,
-            matmul_precision=execution.matmul_precision,
-            name="feed_forward",
-        )
+        sizes, init = (config.d_inner, "relu"), config.initializer
+        feed_forward = FeedForward(*sizes, init, execution, dropout=config.dropout, name="feed_forward")
         feed_forward_norm = LayerNorm(LAYER_NORM_EPSILON, dtype, name="feed_forward_layer_norm")
         y = feed_forward(x, deterministic=self.deterministic)
-        return nn.with_logical_constraint(feed_forward_norm(x + y), ROW)
+        return shard_hidden(feed_forward_norm(x + y))
 
     def _with_persistent(self, key_values: KeyValues) -> KeyValues:
         """Put the persistent keys and values of each head before those of the text, [B S N H] each.
@@ -335,7 +328,7 @@ class AdaptiveSpanModel(nn.Module):
         keys = jnp.concatenate([memory.documents[:, config.attn_span - past :], documents], axis=1)
         keys = jnp.pad(keys, ((0, 0), (persistent, 0)))
         mask_terms = MaskTerms((WithinSpan(documents, keys, config.span, persistent),), query_offset=persistent + past)
-        x = nn.with_logical_constraint(self.words(input_ids), ROW)
+        x = shard_hidden(self.words(input_ids))
         positions = copied(self._distances(length, persistent + past).astype(self.execution.dtype), rows)
 
         def body(layer: AdaptiveSpanLayer, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:

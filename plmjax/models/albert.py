@@ -31,6 +31,7 @@ from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
 from plmjax.models.bert import BertConfig, BertEmbeddings, BertForMaskedLM, BertLayer, BertModel
@@ -65,10 +66,6 @@ class AlbertConfig(EncoderConfig):
     """Number of encoder layers, each with its own parameters, in one layer of a group."""
     classifier_dropout_prob: float = 0.1
     """Dropout rate before a classifier."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
-    """
     bos_token_id: int | None = 2
     """Token id of [CLS]; transformers needs it."""
     eos_token_id: int | None = 3
@@ -181,7 +178,7 @@ class SharedLayers(nn.Module):
             x = layer(x, mask_terms)
             return x, x if output_hidden_states else None
 
-        x = nn.with_logical_constraint(mapping(x), ("batch", "length", "embed"))
+        x = shard_hidden(mapping(x))
         states = [x[None]]
         for group, size in enumerate(config.group_sizes):
             layer = LayerGroup(config, execution, deterministic, name=f"group_{group}")

@@ -38,6 +38,7 @@ from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, LstmState, recurrence
 from plmjax.layers.recurrent.masks import visible_tokens
@@ -174,7 +175,7 @@ class WeightDroppedLstm(nn.Module):
         bias = self.param("recurrent_bias", as_bias(init, axes[1:]), shape[1:])
         kernel = Dropout(self.dropout, axes=axes)(kernel, deterministic)
         x, state = recurrence(gates + bias.astype(self.dtype), kernel, state, starts=starts, visible=visible)
-        return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
+        return shard_hidden(x), state
 
 
 class AwdLstmModel(nn.Module):
@@ -214,7 +215,7 @@ class AwdLstmModel(nn.Module):
         before = config.zero_states(len(input_ids)) if states is None else states
         kept = Dropout(config.embedding_dropout, axes=("vocab",))(jnp.ones((config.vocab_size, 1)), deterministic)
         x = self.word_embeddings(input_ids) * kept[input_ids].astype(self.execution.dtype)
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = shard_hidden(x)
         after, hidden, rates = [], [x], (config.input_dropout,) + (config.hidden_dropout,) * (config.num_layers - 1)
         for number, (size, rate, state) in enumerate(zip(config.layer_sizes, rates, before, strict=True)):
             layer = WeightDroppedLstm(size, config.weight_dropout, self.execution.dtype, name=f"layer_{number}")

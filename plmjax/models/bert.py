@@ -34,6 +34,7 @@ from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack_states
 from plmjax.layers.tokens import check_token_inputs, first_tokens, gather_tokens
@@ -47,8 +48,6 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
-from plmjax.models.families.layer_sizes import PrunableEncoder
-from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
@@ -61,14 +60,6 @@ class BertConfig(EncoderConfig):
 
     classifier_dropout: float | None = None
     """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
-    layer_heads: tuple[int, ...] = ()
-    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
-    layer_widths: tuple[int, ...] = ()
-    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
-    """
 
     base = Size(
         "BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12)
@@ -120,53 +111,44 @@ class BertEmbeddings(nn.Module):
         token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         x = self.word_embeddings(input_ids) + self.position_embeddings(positions)
         x = self.layer_norm(x + self.token_type_embeddings(token_type_ids))
-        return nn.with_logical_constraint(self.dropout(x, deterministic), ("batch", "length", "embed"))
+        return shard_hidden(self.dropout(x, deterministic))
 
 
 class BertLayer(nn.Module):
-    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm.
-
-    heads, width: number of heads, and inner size of the feed-forward network; by default those of the config.
-    """
+    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
 
     config: EncoderConfig
     execution: Execution
     deterministic: bool
-    heads: int | None = None
-    width: int | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, *seen: Any) -> jax.Array:
         """Map [B T D] to [B T D]; `seen` is the rest of the arguments of `attention`."""
-        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
-        width = self.width or config.intermediate_size
-        attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(
-            width,
-            config.hidden_act,
-            init,
-            dtype,
-            matmul_precision=self.execution.matmul_precision,
-            ranks=feed_forward_ranks(config),
-            name="feed_forward",
-        )
-        feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
+        config, execution, init = self.config, self.execution, self.config.initializer
+        norm = functools.partial(LayerNorm, config.layer_norm_eps, execution.dtype)
+        attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
+        feed_forward = FeedForward(self.inner_size, config.hidden_act, init, execution, name="feed_forward")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
-        x = attention_norm(x + self.attended(self.attention(x, *seen), dropout))
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-        x = feed_forward_norm(x + dropout(feed_forward(x)))
-        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = shard_hidden(attention_norm(x + self.attended(self.attention(x, *seen), dropout)))
+        return shard_hidden(feed_forward_norm(x + dropout(feed_forward(x))))
 
     def attention(self, x: jax.Array, mask_terms: MaskTerms) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
-        config, init, rate = self.config, self.config.initializer, self.config.attention_probs_dropout_prob
-        size, heads, head_size = config.hidden_size, self.heads or config.num_attention_heads, config.head_size
-        ranks = attention_ranks(config)
-        attention = MultiHeadAttention(
-            size, heads, rate, init, self.execution, head_size, ranks=ranks, name="attention"
-        )
+        config, rate = self.config, self.config.attention_probs_dropout_prob
+        sizes, init = (config.hidden_size, self.heads), config.initializer
+        attention = MultiHeadAttention(*sizes, rate, init, self.execution, config.head_size, name="attention")
         return attention(x, x, mask_terms, deterministic=self.deterministic)
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads."""
+        return self.config.num_attention_heads
+
+    @property
+    def inner_size(self) -> int:
+        """Inner size of the feed-forward network."""
+        return self.config.intermediate_size
 
     def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Drop features of the output of attention, [B T D]; a system that drops none overrides this."""
@@ -175,8 +157,6 @@ class BertLayer(nn.Module):
 
 class BertEncoder(nn.Module):
     """L layers whose parameters are stacked [L ...] under `layers`.
-
-    Layers of different sizes are stacks of one layer, `layer_0`, `layer_1` and so on.
 
     layer: class of the layers, with the fields of `BertLayer`; it maps [B T D] and a `MaskTerms` to [B T D].
     """
@@ -194,32 +174,27 @@ class BertEncoder(nn.Module):
         def apply(layer: nn.Module, x: jax.Array, _: None) -> jax.Array:
             return layer(x, mask_terms)
 
-        config, execution = self.config, self.execution
-        if not config.layer_heads:
-            layers = self.layer(config, execution, deterministic, name="layers")
-            depth = config.num_hidden_layers
-            return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
-        states = [x]
-        for number, (heads, width) in enumerate(config.layer_sizes):
-            layer = self.layer(config, execution, deterministic, heads, width, name=f"layer_{number}")
-            states.append(stack_states(apply, layer, 1, execution, states[-1], output_hidden_states=False)[0])
-        return states[-1], jnp.stack(states) if output_hidden_states else None
+        depth, execution = self.config.num_hidden_layers, self.execution
+        layers = self.layer(self.config, execution, deterministic, name="layers")
+        return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
 
 
 class BertModel(nn.Module):
     """Embeddings, encoder and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b).
 
-    A system that changes only a part of this model overrides `setup`, `position_rows`, `embed` or `pool`.
+    A system that changes only a part of this model overrides `encoder_class`, `setup`, `position_rows`, `embed` or
+    `pool`.
     """
 
     config: EncoderConfig
     execution: Execution = Execution()
     pooling: bool = True
+    encoder_class: ClassVar[Callable[..., nn.Module]] = BertEncoder
 
     def setup(self) -> None:
         config, execution = self.config, self.execution
         self.embeddings = BertEmbeddings(config, config.hidden_size, execution)
-        self.encoder = BertEncoder(config, execution)
+        self.encoder = self.encoder_class(config, execution)
         if self.pooling:
             self.pooler = Projection((config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype)
 
@@ -401,6 +376,5 @@ SYSTEM = declare(
         name="bert",
         template=encoder_template,
         parts=encoder_parts,
-        prunable=PrunableEncoder(),
     )
 )

@@ -34,6 +34,7 @@ from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.errors import SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.models.bert import BertEmbeddings, BertEncoder, BertForMaskedLM, BertLayer, BertModel
 from plmjax.models.families.encoder import (
@@ -44,7 +45,6 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
-from plmjax.models.families.layer_sizes import PrunableEncoder
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 
 
@@ -68,14 +68,6 @@ class DistilBertConfig(EncoderConfig):
     """Dropout rate between the two layers of the heads for labels of texts and for choices."""
     qa_dropout: float = 0.1
     """Dropout rate of the input of the head for answers."""
-    layer_heads: tuple[int, ...] = ()
-    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
-    layer_widths: tuple[int, ...] = ()
-    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
-    """
 
     type_vocab_size: ClassVar[int] = 1
     """Tokens have no types."""
@@ -119,7 +111,7 @@ class DistilBertEmbeddings(BertEmbeddings):
                 "or take a layout of rows without types, such as FullSentences."
             )
         x = self.layer_norm(self.word_embeddings(input_ids) + self.position_embeddings(positions))
-        return nn.with_logical_constraint(self.dropout(x, deterministic), ("batch", "length", "embed"))
+        return shard_hidden(self.dropout(x, deterministic))
 
 
 class DistilBertLayer(BertLayer):
@@ -144,10 +136,11 @@ class DistilBertModel(BertModel):
 
     config: DistilBertConfig
     pooling: bool = False
+    encoder_class: ClassVar[Callable[..., nn.Module]] = DistilBertEncoder
 
     def setup(self) -> None:
         self.embeddings = DistilBertEmbeddings(self.config, self.config.hidden_size, self.execution)
-        self.encoder = DistilBertEncoder(self.config, self.execution)
+        self.encoder = self.encoder_class(self.config, self.execution)
 
     def pool(self, x: jax.Array) -> jax.Array:
         """Return the first tokens themselves."""
@@ -231,6 +224,5 @@ SYSTEM = declare(
         name="distilbert",
         template=encoder_template,
         parts=encoder_parts,
-        prunable=PrunableEncoder(),
     )
 )

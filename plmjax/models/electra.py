@@ -31,9 +31,10 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import gather_tokens
-from plmjax.models.bert import BertEmbeddings, BertEncoder, BertModel, MaskedLanguageModelHead
+from plmjax.models.bert import BertEmbeddings, BertModel, MaskedLanguageModelHead
 from plmjax.models.families.encoder import (
     EncoderConfig,
     EncoderForMultipleChoice,
@@ -72,10 +73,6 @@ class ElectraConfig(EncoderConfig):
     """Inner size of the generator's feed-forward network; 0 is four times its hidden size."""
     summary_last_dropout: float = 0.1
     """Dropout rate between the two layers of the multiple choice head."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
-    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +118,7 @@ class ElectraConfig(EncoderConfig):
 
     @property
     def generator(self) -> Self:
-        """The generator's sizes as those of a network; its own generator is the same. Its matrices are whole."""
+        """The generator's sizes as those of a network; its own generator is the same."""
         size, heads, inner = self._generator_sizes()
         return dataclasses.replace(
             self,
@@ -131,7 +128,6 @@ class ElectraConfig(EncoderConfig):
             generator_hidden_size=size,
             generator_num_attention_heads=heads,
             generator_intermediate_size=inner,
-            ranks=(),
         )
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -166,7 +162,7 @@ class ElectraModel(BertModel):
             self.embeddings_project = Projection(
                 (config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype
             )
-        self.encoder = BertEncoder(config, execution)
+        self.encoder = self.encoder_class(config, execution)
 
     def embed(self, *inputs: jax.Array | None, deterministic: bool) -> jax.Array:
         """Compute the embeddings of the base class, [B T E], and project them to [B T D]."""
@@ -174,7 +170,7 @@ class ElectraModel(BertModel):
         x = embeddings(*inputs, deterministic=deterministic)
         if self.config.embedding_size == self.config.hidden_size:
             return x
-        return nn.with_logical_constraint(self.embeddings_project(x), ("batch", "length", "embed"))
+        return shard_hidden(self.embeddings_project(x))
 
     def pool(self, x: jax.Array) -> jax.Array:
         """Return the first tokens themselves."""
@@ -207,7 +203,7 @@ class ElectraForPreTraining(nn.Module):
 
     def setup(self) -> None:
         config, execution = self.config, self.execution
-        self.electra = ElectraModel(config, execution)
+        self.electra = config.module(Purpose.ENCODING, execution)
         self.generator = ElectraModel(config.generator, execution, shared=self.electra.embeddings)
         exact = dataclasses.replace(config.generator, hidden_act="gelu")
         self.masked_language_model = MaskedLanguageModelHead(exact, execution)

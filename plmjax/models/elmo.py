@@ -36,6 +36,7 @@ from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import Lstm, LstmState
 from plmjax.layers.recurrent.masks import recurrent_masks
@@ -211,7 +212,7 @@ class WordEncoder(nn.Module):
             x = Highway(self.dtype, name=f"highway_{number}")(x)
         x = Projection((config.projection_dim,), ("mlp", "embed"), _scaled, self.dtype, name="projection")(x)
         x = x.reshape(*characters.shape[:-1], -1)
-        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        return shard_hidden(x)
 
 
 class LanguageModel(nn.Module):

@@ -36,6 +36,7 @@ from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding, check_ids
@@ -51,7 +52,6 @@ from plmjax.models.families.decoder import (
     decoder_cache,
     read_to_the_end,
 )
-from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import QuestionAnswering
 
 
@@ -80,36 +80,18 @@ class GptLayer(nn.Module):
         self, x: jax.Array, mask_terms: MaskTerms, cache: KeyValueCache | None, layer: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
         """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
-        config, execution, dtype = self.config, self.execution, self.execution.dtype
-        init, epsilon = config.initializer, config.layer_norm_epsilon
-        attention = MultiHeadAttention(
-            config.n_embd,
-            config.n_head,
-            config.attn_pdrop,
-            init,
-            execution,
-            ranks=attention_ranks(config),
-            name="attention",
-        )
-        attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(
-            config.inner_size,
-            config.activation_function,
-            init,
-            dtype,
-            matmul_precision=execution.matmul_precision,
-            ranks=feed_forward_ranks(config),
-            name="feed_forward",
-        )
-        feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
+        config, execution, init = self.config, self.execution, self.config.initializer
+        norm = functools.partial(LayerNorm, config.layer_norm_epsilon, execution.dtype)
+        attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
+        sizes = config.n_embd, config.n_head
+        attention = MultiHeadAttention(*sizes, config.attn_pdrop, init, execution, name="attention")
+        feed_forward = FeedForward(config.inner_size, config.activation_function, init, execution, name="feed_forward")
         attend = functools.partial(attention.attend, deterministic=self.deterministic)
         dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)
 
         key_values, cache = with_past(attention.key_values(x), cache, layer)
-        x = attention_norm(x + dropout(attend(x, key_values, mask_terms)))
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-        x = feed_forward_norm(x + dropout(feed_forward(x)))
-        return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
+        x = shard_hidden(attention_norm(x + dropout(attend(x, key_values, mask_terms))))
+        return shard_hidden(feed_forward_norm(x + dropout(feed_forward(x)))), cache
 
 
 class GptModel(nn.Module):
@@ -159,7 +141,7 @@ class GptModel(nn.Module):
         kept = Dropout(config.embd_pdrop, axes=("vocab",))(table.embedding, deterministic)
         x = jnp.take(kept, input_ids, axis=0, mode="clip")
         x += jnp.take(kept, tokens + rows.positions, axis=0, mode="clip")
-        x = nn.with_logical_constraint(x.astype(execution.dtype), ("batch", "length", "embed"))
+        x = shard_hidden(x.astype(execution.dtype))
 
         def body(layer: GptLayer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple[Any, Any]:
             x, cache = layer(carried[0], rows.mask_terms, carried[1], number)

@@ -36,6 +36,7 @@ from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
@@ -49,7 +50,6 @@ from plmjax.models.families.decoder import (
     DecoderOutput,
     decoder_cache,
 )
-from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import QuestionAnswering
 
 POSITION_DEVIATION = 0.01
@@ -110,39 +110,20 @@ class Gpt2Layer(nn.Module):
         self, x: jax.Array, mask_terms: MaskTerms, cache: KeyValueCache | None, layer: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
         """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
-        config, execution, dtype = self.config, self.execution, self.execution.dtype
-        init, residual, epsilon = config.initializer, config.residual_initializer, config.layer_norm_epsilon
-        attention = MultiHeadAttention(
-            config.n_embd,
-            config.n_head,
-            config.attn_pdrop,
-            init,
-            execution,
-            output_init=residual,
-            ranks=attention_ranks(config),
-            name="attention",
-        )
-        attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(
-            config.inner_size,
-            config.activation_function,
-            init,
-            dtype,
-            output_init=residual,
-            matmul_precision=execution.matmul_precision,
-            ranks=feed_forward_ranks(config),
-            name="feed_forward",
-        )
-        feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
+        config, execution = self.config, self.execution
+        norm = functools.partial(LayerNorm, config.layer_norm_epsilon, execution.dtype)
+        attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
+        made = {"execution": execution, "output_init": config.residual_initializer}
+        sizes, rate, init = (config.n_embd, config.n_head), config.attn_pdrop, config.initializer
+        attention = MultiHeadAttention(*sizes, rate, init, **made, name="attention")
+        feed_forward = FeedForward(config.inner_size, config.activation_function, init, **made, name="feed_forward")
         attend = functools.partial(attention.attend, deterministic=self.deterministic)
         dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)
 
         y = attention_norm(x)
         key_values, cache = with_past(attention.key_values(y), cache, layer)
-        x = x + dropout(attend(y, key_values, mask_terms))
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-        x = x + dropout(feed_forward(feed_forward_norm(x)))
-        return nn.with_logical_constraint(x, ("batch", "length", "embed")), cache
+        x = shard_hidden(x + dropout(attend(y, key_values, mask_terms)))
+        return shard_hidden(x + dropout(feed_forward(feed_forward_norm(x)))), cache
 
 
 class Gpt2Model(nn.Module):
@@ -176,7 +157,7 @@ class Gpt2Model(nn.Module):
         """Take and return the same as `GptModel`; the last of the hidden states is normalised, as in transformers."""
         rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
         x = self.dropout(self.word_embeddings(input_ids) + self.position_embeddings(rows.positions), deterministic)
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = shard_hidden(x)
 
         def body(layer: Gpt2Layer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple[Any, Any]:
             before = carried[0]

@@ -48,7 +48,8 @@ from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
-from plmjax.layers.projection import Projection
+from plmjax.layers.partitioning import shard_hidden
+from plmjax.layers.projection import Projection, layer_projection
 from plmjax.layers.tokens import check_token_inputs, first_tokens
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.bert import (
@@ -306,7 +307,7 @@ class MobileBertEmbeddings(nn.Module):
         x = self.transformation(with_neighbors(self.word_embeddings(input_ids), sequences))
         x = x + self.position_embeddings(positions) + self.token_type_embeddings(token_type_ids)
         x = self.dropout(self.layer_norm(x), deterministic)
-        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        return shard_hidden(x)
 
 
 class MobileBertLayer(nn.Module):
@@ -341,25 +342,19 @@ class MobileBertLayer(nn.Module):
             z = self.feed_forward(z, f"feed_forward_{number}")
         y = Dropout(config.hidden_dropout_prob)(outer(z), self.deterministic)  # [B T I] -> [B T D]
         x = norm(config, dtype, "bottleneck_output_layer_norm")(x + y)
-        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        return shard_hidden(x)
 
     def bottleneck(self, x: jax.Array, name: str) -> jax.Array:
         """Return norm(W x + b), [B T D] -> [B T I]."""
-        config, dtype = self.config, self.execution.dtype
-        init, precision = config.initializer, self.execution.matmul_precision
-        inner = Projection(
-            (config.intra_bottleneck_size,), ("embed", "mlp"), init, dtype, matmul_precision=precision, name=name
-        )
-        return norm(config, dtype, f"{name}_layer_norm")(inner(x))
+        config, execution, axes = self.config, self.execution, ("embed", "mlp")
+        inner = layer_projection(execution, (config.intra_bottleneck_size,), axes, config.initializer, name=name)
+        return norm(config, execution.dtype, f"{name}_layer_norm")(inner(x))
 
     def feed_forward(self, z: jax.Array, name: str) -> jax.Array:
         """Return norm(z + feed_forward(z)), [B T I] -> [B T I]."""
-        config, dtype = self.config, self.execution.dtype
-        init, precision = config.initializer, self.execution.matmul_precision
-        network = FeedForward(
-            config.intermediate_size, config.hidden_act, init, dtype, matmul_precision=precision, name=name
-        )
-        return norm(config, dtype, f"{name}_layer_norm")(z + network(z))
+        config, execution = self.config, self.execution
+        network = FeedForward(config.intermediate_size, config.hidden_act, config.initializer, execution, name=name)
+        return norm(config, execution.dtype, f"{name}_layer_norm")(z + network(z))
 
 
 class MobileBertEncoder(BertEncoder):

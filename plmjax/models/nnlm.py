@@ -32,6 +32,7 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
@@ -206,7 +207,7 @@ class Nnlm(nn.Module):
             tables.append(Embedding(config.vocab_size, config.context, "vocab", init, name="direct").embedding)
         zeros = as_bias(nn.initializers.zeros_init(), ("vocab",))
         bias = self.param("output_bias", zeros, (config.vocab_size,))
-        last = nn.with_logical_constraint(jnp.concatenate(features, axis=-1), ("batch", "length", "embed"))
+        last = shard_hidden(jnp.concatenate(features, axis=-1))
         return NnlmOutput(last, VocabularyScores(last, jnp.concatenate(tables, axis=-1), bias), cache)
 
 

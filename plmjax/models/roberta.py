@@ -43,7 +43,6 @@ from plmjax.models.families.encoder import (
     encoder_parts,
     encoder_sizes,
 )
-from plmjax.models.families.layer_sizes import PrunableEncoder
 from plmjax.models.families.task_heads import TOKEN_HEADS, ClassificationHead
 
 
@@ -76,14 +75,6 @@ class RobertaConfig(EncoderConfig):
 
     classifier_dropout: float | None = None
     """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
-    layer_heads: tuple[int, ...] = ()
-    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
-    layer_widths: tuple[int, ...] = ()
-    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
-    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,6 +183,5 @@ SYSTEM = declare(
         name="roberta",
         template=roberta_template,
         parts=encoder_parts,
-        prunable=PrunableEncoder(),
     )
 )

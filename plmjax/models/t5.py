@@ -50,7 +50,8 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
 from plmjax.layers.feed_forward import ACTIVATIONS, check_activation
 from plmjax.layers.normalization import RmsNorm
-from plmjax.layers.projection import Projection
+from plmjax.layers.partitioning import shard_hidden
+from plmjax.layers.projection import layer_projection
 from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.stack import stack_states
 from plmjax.layers.words.embeddings import Embedding
@@ -61,8 +62,6 @@ from plmjax.models.families.encoder_decoder import (
     LayerSize,
     layers_products,
 )
-
-STREAM = ("batch", "length", "embed")
 
 
 def _layers(each: int) -> dict[str, int]:
@@ -232,9 +231,7 @@ class T5FeedForward(nn.Module):
     def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
         config, execution = self.config, self.execution
         width, size = config.d_model, config.d_ff
-        projection = functools.partial(
-            Projection, dtype=execution.dtype, use_bias=False, matmul_precision=execution.matmul_precision
-        )
+        projection = functools.partial(layer_projection, execution, use_bias=False)
 
         def inner(name: str) -> jax.Array:
             return projection((size,), ("embed", "mlp"), config.normal(width), name=name)(x)
@@ -272,8 +269,8 @@ class T5EncoderLayer(nn.Module):
 
         y = self.attention_norm(x)
         key_values = self.drop_values(self.attention.key_values(y), deterministic)
-        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, mask_terms, terms)), STREAM)
-        return nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
+        x = shard_hidden(x + dropout(attend(y, key_values, mask_terms, terms)))
+        return shard_hidden(x + dropout(feed_forward(self.feed_forward_norm(x))))
 
     def drop_values(self, key_values: KeyValues, deterministic: bool) -> KeyValues:
         """Drop attention probabilities with one mask for all queries, which is a dropout of the values."""
@@ -313,12 +310,12 @@ class T5DecoderLayer(T5EncoderLayer):
         y = self.attention_norm(x)
         key_values, cache = with_past(self.attention.key_values(y), cache, layer)
         key_values = self.drop_values(key_values, deterministic)
-        x = nn.with_logical_constraint(x + dropout(attend(y, key_values, mask_terms, terms)), STREAM)
+        x = shard_hidden(x + dropout(attend(y, key_values, mask_terms, terms)))
         y = by_source(self.cross_attention_norm(x), source)
         source = self.drop_values(source, deterministic)
         context = attend_to_source(y, source, source_visibility).reshape(x.shape)
-        x = nn.with_logical_constraint(x + dropout(context), STREAM)
-        x = nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
+        x = shard_hidden(x + dropout(context))
+        x = shard_hidden(x + dropout(feed_forward(self.feed_forward_norm(x))))
         return x, cache
 
 
@@ -415,7 +412,7 @@ class T5Model(EncoderDecoderModel):
         self.decoder = T5Decoder(config, self.execution)
 
     def _embedded(self, ids: jax.Array) -> jax.Array:
-        return nn.with_logical_constraint(self.shared(ids), STREAM)
+        return shard_hidden(self.shared(ids))
 
     def _encoded(self, input_ids: jax.Array, rows: EncoderRows, **how: bool) -> tuple[jax.Array, jax.Array | None]:
         return self.encoder(self._embedded(input_ids), rows.mask_terms, **how)

@@ -46,6 +46,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack_states
@@ -62,7 +63,6 @@ from plmjax.models.families.encoder_decoder import (
 
 LAYER_NORM_EPSILON = 1e-5
 """Added to the variance in layer normalisation, as in fairseq and in transformers."""
-ROW = ("batch", "length", "embed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +138,8 @@ class EncoderLayer(nn.Module):
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
-        x = self.attention_layer_norm(x + dropout(attend(x, *seen)))
-        x = nn.with_logical_constraint(x, ROW)
-        x = self.feed_forward_layer_norm(x + dropout(feed_forward(x)))
-        return nn.with_logical_constraint(x, ROW)
+        x = shard_hidden(self.attention_layer_norm(x + dropout(attend(x, *seen))))
+        return shard_hidden(self.feed_forward_layer_norm(x + dropout(feed_forward(x))))
 
 
 class DecoderLayer(nn.Module):
@@ -185,13 +183,10 @@ class DecoderLayer(nn.Module):
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
         key_values, cache = with_past(self.attention.key_values(y), cache, layer)
-        y = self.attention_layer_norm(y + dropout(attend(y, key_values, mask_terms)))
-        y = nn.with_logical_constraint(y, ROW)
+        y = shard_hidden(self.attention_layer_norm(y + dropout(attend(y, key_values, mask_terms))))
         context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
-        y = self.cross_attention_layer_norm(y + dropout(context))
-        y = nn.with_logical_constraint(y, ROW)
-        y = self.feed_forward_layer_norm(y + dropout(feed_forward(y)))
-        return nn.with_logical_constraint(y, ROW), cache
+        y = shard_hidden(self.cross_attention_layer_norm(y + dropout(context)))
+        return shard_hidden(self.feed_forward_layer_norm(y + dropout(feed_forward(y)))), cache
 
 
 def attention_of(config: EncoderDecoderConfig, size: int, heads: int, execution: Execution) -> MultiHeadAttention:
@@ -203,14 +198,7 @@ def attention_of(config: EncoderDecoderConfig, size: int, heads: int, execution:
 def feed_forward_of(config: EncoderDecoderConfig, inner_size: int, execution: Execution) -> FeedForward:
     """Return the feed-forward network of a layer."""
     activation, dropout = config.activation_function, config.activation_dropout
-    return FeedForward(
-        inner_size,
-        activation,
-        config.initializer,
-        execution.dtype,
-        dropout=dropout,
-        matmul_precision=execution.matmul_precision,
-    )
+    return FeedForward(inner_size, activation, config.initializer, execution, dropout=dropout)
 
 
 def encoded(
@@ -227,7 +215,7 @@ def encoded(
 
     If requested, return also all hidden states [depth+1 B S D].
     """
-    x = nn.with_logical_constraint(x, ROW)
+    x = shard_hidden(x)
 
     def apply(layer: EncoderLayer, x: jax.Array, _: None) -> jax.Array:
         return layer(x, mask_terms, deterministic=deterministic)
@@ -292,7 +280,7 @@ class TransformerModel(EncoderDecoderModel):
         output_hidden_states: bool,
     ) -> EncoderDecoderOutput:
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
-        y = nn.with_logical_constraint(y, ROW)
+        y = shard_hidden(y)
 
         def apply(layer: DecoderLayer, y: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
             return layer(y, rows.mask_terms, source, of_source, cache, number, deterministic=deterministic)

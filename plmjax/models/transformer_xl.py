@@ -55,6 +55,7 @@ from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
@@ -65,7 +66,6 @@ from plmjax.models.families.segments import KeyValueMemory, Memory, SegmentOutpu
 INITIAL_MEMORIES = ("empty", "zeros")
 PROJECTION_DEVIATION = 0.01
 """Standard deviation of the initial projections of embeddings (train.py, `proj_init_std`)."""
-ROW = ("batch", "length", "embed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +238,7 @@ class TransformerXlLayer(nn.Module):
             biases: u and v, float32 [N H]; None for a layer with its own.
         """
         config, execution, dtype = self.config, self.execution, self.execution.dtype
-        init, heads, epsilon = config.initializer, (config.n_head, config.d_head), config.layer_norm_epsilon
+        init, heads = config.initializer, (config.n_head, config.d_head)
         attention = MultiHeadAttention(
             config.d_model,
             config.n_head,
@@ -250,17 +250,10 @@ class TransformerXlLayer(nn.Module):
             name="attention",
         )
         relative = Projection(heads, ("embed", "heads", "head"), init, dtype, use_bias=False, name="relative")
-        feed_forward = FeedForward(
-            config.d_inner,
-            "relu",
-            init,
-            dtype,
-            dropout=config.dropout,
-            matmul_precision=execution.matmul_precision,
-            name="feed_forward",
-        )
-        attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
-        feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
+        sizes = config.d_inner, "relu"
+        feed_forward = FeedForward(*sizes, init, execution, dropout=config.dropout, name="feed_forward")
+        norm = functools.partial(LayerNorm, config.layer_norm_epsilon, dtype)
+        attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.dropout), deterministic=self.deterministic)
         u, v = position_biases(self, config) if biases is None else biases
 
@@ -269,7 +262,7 @@ class TransformerXlLayer(nn.Module):
 
         def summed(norm: LayerNorm, x: jax.Array, y: jax.Array) -> jax.Array:
             y = x + dropout(y)
-            return nn.with_logical_constraint(y if config.pre_lnorm else norm(y), ROW)
+            return shard_hidden(y if config.pre_lnorm else norm(y))
 
         if isinstance(memory, KeyValues):
             queries = normalised(attention_norm, x)
@@ -345,7 +338,7 @@ class TransformerXlModel(nn.Module):
         table = Dropout(config.dropout, axes=())(jnp.asarray(table, self.execution.dtype), deterministic)
         table = copied(table, rows)
         x = math.sqrt(config.d_model) * self.words(input_ids)
-        x = nn.with_logical_constraint(self.dropout(x, deterministic), ROW)
+        x = shard_hidden(self.dropout(x, deterministic))
         biases = None if config.untie_r else position_biases(self, config)
 
         def body(layer: TransformerXlLayer, x: jax.Array, memory: jax.Array | KeyValues) -> tuple[jax.Array, Any]:

@@ -33,6 +33,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.kinks import largest
 from plmjax.layers.normalization import BatchNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import LstmState
 from plmjax.layers.recurrent.masks import text_starts
@@ -158,7 +159,7 @@ class UlmfitForSequenceClassification(nn.Module):
         how = dataclasses.replace(self.execution, unroll=1)
         _, hidden = repeat(read, self.encoder, count, how, self.config.zero_states(batch), inputs)
         hidden = jnp.moveaxis(hidden, 0, 1).reshape(batch, count * WINDOW, -1)[:, :length]
-        return nn.with_logical_constraint(hidden, ("batch", "length", "embed"))
+        return shard_hidden(hidden)
 
 
 class PoolingClassifier(nn.Module):

@@ -95,7 +95,7 @@ def _metadata(run: Run, results: Results, library: str) -> dict[str, Any]:
     return {
         "library_name": library,
         **language,
-        "tags": ["plmjax", "jax", type(model).__name__.removesuffix("Config").lower()],
+        "tags": ["plmjax", "jax", type(model).__name__.removeprefix("Compressed").removesuffix("Config").lower()],
         "pipeline_tag": task,
         "model-index": [{"name": run.name, "results": entries}],
     }

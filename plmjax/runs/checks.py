@@ -9,7 +9,6 @@ import jax
 from jax.sharding import AbstractMesh
 
 from plmjax import experiment as experiments
-from plmjax.contracts.execution import FLOAT
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import mixture
@@ -17,6 +16,7 @@ from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment, Finetuning
 from plmjax.finetuning.evaluation import check_whole_file
 from plmjax.finetuning.tasks.task import Task, TaskObjective
+from plmjax.layers.int8 import FLOAT
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, placement, tracking
 from plmjax.training import program as programs

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.execution import MATMUL_PRECISIONS, REMAT_POLICIES, Execution
+from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.int8 import MATMUL_PRECISIONS, PROJECTIONS
 from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
@@ -108,9 +109,8 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
     attention = "dense" if training.attention == "cudnn" and platform != "gpu" else training.attention
-    return Execution(
-        known[dtype], unroll, training.remat, attention, training.matmul_precision, training.kernels != "off"
-    )
+    projection = PROJECTIONS[training.matmul_precision]
+    return Execution(known[dtype], unroll, training.remat, attention, training.kernels != "off", projection)
 
 
 def check_cudnn(experiment: Experiment, platform: str) -> None:

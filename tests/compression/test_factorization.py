@@ -20,9 +20,11 @@ from plmjax.contracts.system import Purpose
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.compressed import low_rank
+from plmjax.models.compressed.configs import with_compression
+from plmjax.models.compressed.parameters import dense
 from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
-from plmjax.models.families import low_rank
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.training.checkpoints import checkpoints
 from tests.families import FAMILIES
@@ -31,13 +33,14 @@ from tests.systems.modules import boxed_shapes
 
 RANKS = (3, 2, 0, 4, 5, 6)
 SIZES = {"max_position_embeddings": 16, "initializer_range": 0.3}
-CONFIGS = {
-    "bert": BertConfig(60, 16, 2, 2, 24, ranks=RANKS, **SIZES),
-    "albert": AlbertConfig(60, 16, 3, 2, 24, ranks=RANKS, embedding_size=8, inner_group_num=2, **SIZES),
-    "electra": ElectraConfig(60, 16, 2, 2, 24, ranks=RANKS, embedding_size=8, **SIZES),
-    "distilbert": DistilBertConfig(60, 16, 2, 2, 24, ranks=RANKS, **SIZES),
-    "gpt2": Gpt2Config(vocab_size=60, n_positions=16, n_embd=16, n_layer=2, n_head=2, ranks=RANKS),
+PLAIN = {
+    "bert": BertConfig(60, 16, 2, 2, 24, **SIZES),
+    "albert": AlbertConfig(60, 16, 3, 2, 24, embedding_size=8, inner_group_num=2, **SIZES),
+    "electra": ElectraConfig(60, 16, 2, 2, 24, embedding_size=8, **SIZES),
+    "distilbert": DistilBertConfig(60, 16, 2, 2, 24, **SIZES),
+    "gpt2": Gpt2Config(vocab_size=60, n_positions=16, n_embd=16, n_layer=2, n_head=2),
 }
+CONFIGS = {name: with_compression(config, ranks=RANKS) for name, config in PLAIN.items()}
 IDS = jnp.asarray(np.random.default_rng(0).integers(0, 60, size=(2, 12)))
 
 
@@ -65,8 +68,9 @@ def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
     module, variables = made(config, purpose)
     name = config.system.name
     params = variables["params"] if purpose is Purpose.PRETRAINING else {name: variables["params"]}
-    whole, plain = low_rank.whole(params, config)
-    assert plain.ranks == ()
+    whole, plain = dense(flax.traverse_util.flatten_dict(params, sep="/"), config)
+    whole = flax.traverse_util.unflatten_dict(whole, sep="/")
+    assert plain == PLAIN[system]
     other, expected = made(plain, purpose)
     whole = whole if purpose is Purpose.PRETRAINING else whole[name]
     chex.assert_trees_all_equal_shapes(whole, expected["params"])
@@ -86,7 +90,7 @@ def test_the_model_computes_less(system: str) -> None:
         module = config.module(Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING, Execution())
         return flops(functools.partial(outputs, module), nn.meta.unbox(boxed_shapes(module)))
 
-    plain = dataclasses.replace(config, ranks=())
+    plain = PLAIN[system]
     inner = 24 if system == "bert" else 64
     saved = sum(
         a * b - rank * (a + b)
@@ -134,8 +138,8 @@ def test_every_matrix_keeps_its_share_of_the_energy() -> None:
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "gpt", "gpt2"])
 def test_every_projection_of_a_system_has_the_rank_of_its_kind(name: str) -> None:
     """Only projections of the system's first module are read. The generator of an ELECTRA has whole matrices."""
-    module = FAMILIES[name].heads[0].module
-    module = module.clone(config=dataclasses.replace(module.config, ranks=(1, 2, 3, 4, 5, 6)))
+    config = with_compression(FAMILIES[name].heads[0].module.config, ranks=(1, 2, 3, 4, 5, 6))
+    module = config.module(Purpose.PRETRAINING, Execution())
     shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module)), sep="/")
     ranks = {path: leaf.shape[-1] for path, leaf in shapes.items() if path.endswith("/reduce/kernel")}
     assert len(ranks) == len(low_rank.KINDS)
@@ -198,7 +202,7 @@ def test_each_kind_has_the_rank_of_its_energy(small_run: Path, tmp_path: Path, c
         output = tmp_path / options[1]
         cli.run(["compress", "factorize", str(tmp_path / "run"), "--output", str(output), *options])
         found, smaller = loaded(output)
-        assert smaller == dataclasses.replace(model, ranks=expected) and said in capsys.readouterr().out
+        assert smaller == with_compression(model, ranks=expected) and said in capsys.readouterr().out
         (record,) = json.loads((output / "ancestry.json").read_text())["ancestors"]
         assert record["settings"] == {"ranks": [*expected], options[0][2:]: float(options[1])}
         for kind, rank in zip(low_rank.KINDS, expected, strict=True):

@@ -26,7 +26,6 @@ from plmjax.compression.pruning.masks import two_of_four
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
 from plmjax.compression.pruning.pruned import MovementPruning
 from plmjax.compression.pruning.schedule import Cubic
-from plmjax.compression.pruning.structure import removable_parts
 from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.compression.quantization.weights import shared_axes
 from plmjax.compression.sharing import with_groups
@@ -41,9 +40,10 @@ from plmjax.interop import huggingface
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bert import BertConfig, BertForMaskedLM
+from plmjax.models.compressed.configs import CompressedBertConfig, check_prunable, with_compression
+from plmjax.models.compressed.removal import without_zeros
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.checkpoints import checkpoints
@@ -203,7 +203,7 @@ def trained_in_int8(model: Any, objective: Any) -> None:
 
 
 def exported(folder: Path) -> None:
-    model = dataclasses.replace(BERT, layer_heads=(2, 1, 2, 2), layer_widths=(3, 24, 1, 24))
+    model = with_compression(BERT, layer_heads=(2, 1, 2, 2), layer_widths=(3, 24, 1, 24))
     module = BertForMaskedLM(model, Execution())
     huggingface.save(module, jax.tree.map(lambda one: np.zeros(one.shape), nn.meta.unbox(boxed_shapes(module))), folder)
 
@@ -221,11 +221,10 @@ SETTINGS: list[tuple[str, Callable[[], Any], str]] = [
     ("other shape", lambda: ticket(KERNELS, {QUERY: KERNELS[QUERY][..., :2]}, BERT, 0.25),
      "query/kernel of shape (1, 8, 2, 6) in --rewind"),
     ("no kernel", lambda: ticket(KERNELS, {}, BERT, 0.25), "query/kernel of shape (1, 8, 2, 6) in --rewind"),
-    ("removed", lambda: removable_parts(AlbertConfig()), "found AlbertConfig"),
-    ("longformer", lambda: LongformerConfig(layer_heads=(12,) * 12, layer_widths=(3072,) * 12),
-     "layers of one size for a Longformer"),
-    ("widths", lambda: BertConfig(layer_heads=(12,) * 12), "--model.layer_widths for each of 12 layers"),
-    ("heads", lambda: BertConfig(layer_heads=(0,) * 12, layer_widths=(3072,) * 12), "--model.layer_heads of at least"),
+    ("removed", lambda: check_prunable(AlbertConfig()), "found AlbertConfig"),
+    ("widths", lambda: CompressedBertConfig(layer_heads=(12,) * 12), "--model.layer_widths for each of 12 layers"),
+    ("heads", lambda: CompressedBertConfig(layer_heads=(0,) * 12, layer_widths=(3072,) * 12),
+     "--model.layer_heads of at least"),
     ("no layers", lambda: layer_kernels(["words/embedding"], GloveConfig.tiny()), "a model with layers of matrices"),
     ("no tables", lambda: shared_axes({"bias": (3,)}, GloveConfig.tiny(), "tensor"), "a model with kernels or tables"),
     ("aware", lambda: QuantizationAware("row"), "--granularity, found 'row'"),
@@ -233,17 +232,16 @@ SETTINGS: list[tuple[str, Callable[[], Any], str]] = [
      embedding_size=4), TASK), "layers with parameters of their own for quantization-aware training"),
     ("aware lstm", lambda: trained_in_int8(AwdLstmConfig(vocab_size=40, embedding_size=4, hidden_size=6),
      AwdLstmPretraining()), "a model with projections that"),
-    ("ranks", lambda: BertConfig(ranks=(3, 4)), "--model.ranks of 6 numbers from 0, found 3 4"),
-    ("narrow", lambda: removable_parts(BERT).without_zeros(KERNELS, dataclasses.replace(BERT, ranks=(4,) * 6)),
+    ("ranks", lambda: CompressedBertConfig(ranks=(3, 4)), "--model.ranks of 6 numbers from 0, found 3 4"),
+    ("narrow", lambda: without_zeros(KERNELS, with_compression(BERT, ranks=(4,) * 6)),
      "4 4 4 4 4 4; remove heads and features first"),
-    ("whole", lambda: LongformerConfig(ranks=(3,) * 6), "whole matrices for a Longformer"),
     ("projections", lambda: projections(KERNELS, BERT), "found BertConfig"),
     ("no ranks", lambda: projections({}, GloveConfig.tiny()), "to factorize, found GloveConfig"),
     ("no group", lambda: with_groups(BERT, 0), "--groups from 1 to the 4 layers, found 0"),
     ("shared", lambda: with_groups(Gpt2Config(), 1), "a BERT or an ALBERT"),
-    ("shared ranks", lambda: with_groups(dataclasses.replace(BERT, ranks=(2,) * 6), 1), "matrices of a lower rank"),
+    ("shared ranks", lambda: with_groups(with_compression(BERT, ranks=(2,) * 6), 1), "matrices of a lower rank"),
     ("shared heads", lambda: with_groups(
-        dataclasses.replace(BERT, layer_heads=(1, 2, 2, 2), layer_widths=(24,) * 4), 1),
+        with_compression(BERT, layer_heads=(1, 2, 2, 2), layer_widths=(24,) * 4), 1),
      "layers without some of their heads"),
     *((f"layer {layer}", lambda layer=layer: TakenLayers((0, layer)).model(BertConfig.base()), f"found {layer};")
       for layer in (12, -1)),
@@ -284,7 +282,7 @@ def test_settings(refused: Callable[[], Any], said: str) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="layers of 2 1 2 2 heads; fill them with zeros first"):
+    with pytest.raises(UserError, match="found BertForMaskedLM of a CompressedBertConfig"):
         exported(tmp_path / "files")
     scores = tmp_path / "scores.npz"
     for content, found in ((None, "FileNotFoundError"), (b"no archive", "ValueError"), (b"PK" + bytes(40), "")):

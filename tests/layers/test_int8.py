@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import CALIBRATED, FLOAT, INT8_DYNAMIC, INT8_STATIC, SIMULATED, Execution
+from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.layers import int8
+from plmjax.layers.int8 import CALIBRATED, FLOAT, INT8_DYNAMIC, INT8_STATIC, PROJECTIONS, SIMULATED
 from plmjax.layers.projection import Projection
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
@@ -21,7 +22,7 @@ SHAPES = {"one": ((4, 6), 1), "heads": ((4, 2, 3), 1), "joining": ((2, 3, 4), 2)
 def projected(precision: str, shape: tuple[int, ...], contracted: int, **changes) -> Projection:
     outputs = shape[contracted:]
     axes = (None,) * len(shape)
-    return Projection(outputs, axes, nn.initializers.normal(1.0), matmul_precision=precision, **changes)
+    return (PROJECTIONS[precision] or Projection)(outputs, axes, nn.initializers.normal(1.0), **changes)
 
 
 def expected_integers(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -108,7 +109,7 @@ def test_models_have_scales_for_the_kernels_of_their_layers(system: str) -> None
     ids = jnp.asarray(DRAWS.integers(0, 60, size=(2, 12)))
 
     def made(precision: str):
-        module = config.module(Purpose.PRETRAINING, Execution(matmul_precision=precision))
+        module = config.module(Purpose.PRETRAINING, Execution(projection=PROJECTIONS[precision]))
         return module, nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(1), ids))
 
     def names(tree) -> dict[str, tuple[int, ...]]:
@@ -129,7 +130,7 @@ def test_models_have_scales_for_the_kernels_of_their_layers(system: str) -> None
 @pytest.mark.nightly
 def test_a_token_depends_on_no_other_row_and_on_no_later_token() -> None:
     config, _ = SMALL["gpt2"]
-    module = config.module(Purpose.PRETRAINING, Execution(matmul_precision=INT8_DYNAMIC))
+    module = config.module(Purpose.PRETRAINING, Execution(projection=PROJECTIONS[INT8_DYNAMIC]))
     ids = jnp.asarray(DRAWS.integers(0, 60, size=(2, 12)))
     apply, variables = jax.jit(module.apply), nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), ids))
     states = apply(variables, ids).last_hidden_state

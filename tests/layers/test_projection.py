@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import INT8_DYNAMIC
+from plmjax.layers.int8 import INT8_DYNAMIC, PROJECTIONS
 from plmjax.layers.projection import Projection
+from plmjax.models.compressed.low_rank import LowRankProjection
 
 CASES = {
     "features": ((5,), ("embed", "mlp"), "BTD,DF->BTF"),
@@ -60,7 +61,8 @@ def test_logits_of_bfloat16_are_float32_sums_and_their_gradients_are_bfloat16_pr
 def test_a_product_of_two_matrices_has_the_dtype_the_bias_and_the_scales_of_one() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 400)), jnp.bfloat16)
     features, axes, two = (2, 3), ("embed", "heads", "head"), nn.initializers.constant(2.0)
-    module = Projection(features, axes, nn.initializers.normal(1.0), jnp.bfloat16, True, bias_init=two, rank=4)
+    settings = {"kernel_init": nn.initializers.normal(1.0), "dtype": jnp.bfloat16, "logits": True, "bias_init": two}
+    module = LowRankProjection(features, axes, **settings, rank=4)
     found, variables = module.init_with_output(jax.random.key(0), x)
     first, second = (nn.meta.unbox(variables)["params"][name] for name in ("reduce", "expand"))
     assert (first["kernel"].shape, second["kernel"].shape) == ((400, 4), (4, 2, 3)) and set(first) == {"kernel"}
@@ -69,6 +71,6 @@ def test_a_product_of_two_matrices_has_the_dtype_the_bias_and_the_scales_of_one(
     kernel = second["kernel"].astype(jnp.bfloat16).astype(np.float32)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, np.einsum("br,rnh->bnh", hidden, kernel) + 2, rtol=1e-5, atol=1e-5)
-    integers = module.clone(matmul_precision=INT8_DYNAMIC, use_bias=False)
+    integers = module.clone(make=PROJECTIONS[INT8_DYNAMIC], use_bias=False)
     shapes = jax.eval_shape(lambda: integers.init(jax.random.key(0), x))["params"]
     assert {name: set(part) for name, part in shapes.items()} == {one: {"kernel", "kernel_scale"} for one in shapes}

@@ -10,6 +10,7 @@ from plmjax.errors import UserError
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.compressed.configs import CompressedBertConfig
 from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -95,12 +96,16 @@ SEVERAL = {
     ),
     "filters of a CVT": (lambda numbers: CvtConfig(filter_widths=numbers, max_characters_per_token=5), (2, 3), [0, 6]),
     "heads of layers": (
-        lambda numbers: BertConfig.tiny(num_hidden_layers=2, layer_heads=numbers, layer_widths=(3, 3)), (1, 2), [0],
+        lambda numbers: CompressedBertConfig.tiny(num_hidden_layers=2, layer_heads=numbers, layer_widths=(3, 3)),
+        (1, 2),
+        [0],
     ),
     "widths of layers": (
-        lambda numbers: BertConfig.tiny(num_hidden_layers=2, layer_heads=(1, 1), layer_widths=numbers), (1, 2), [0],
+        lambda numbers: CompressedBertConfig.tiny(num_hidden_layers=2, layer_heads=(1, 1), layer_widths=numbers),
+        (1, 2),
+        [0],
     ),
-    "ranks": (lambda numbers: BertConfig.tiny(ranks=numbers), (0, 1, 2, 3, 4, 5), [-1]),
+    "ranks": (lambda numbers: CompressedBertConfig.tiny(ranks=numbers), (0, 1, 2, 3, 4, 5), [-1]),
     "widths of convolutions": (
         lambda numbers: LiteTransformerConfig.tiny(encoder_layers=2, encoder_kernel_sizes=numbers), (3, 5), [-1, 0, 4],
     ),

@@ -7,6 +7,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.models.compressed.configs import CompressedElectraConfig
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -51,8 +52,9 @@ def test_the_generator_of_a_generator_is_itself() -> None:
 
 def test_a_generator_has_a_quarter_of_the_width_a_head_for_64_features_and_whole_matrices() -> None:
     def sizes(**changes: int) -> tuple[int, ...]:
-        network = ElectraConfig.base(generator_hidden_size=0, ranks=(3,) * 6, **changes).generator
-        return network.hidden_size, network.num_attention_heads, network.intermediate_size, *network.ranks
+        network = CompressedElectraConfig.base(generator_hidden_size=0, ranks=(3,) * 6, **changes).generator
+        assert type(network) is ElectraConfig
+        return network.hidden_size, network.num_attention_heads, network.intermediate_size
 
     assert sizes() == (192, 3, 768)
     assert sizes(hidden_size=120) == (30, 1, 120)

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.execution import INT8_DYNAMIC, INT8_STATIC, Execution
+from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.layers.int8 import INT8_DYNAMIC, INT8_STATIC, PROJECTIONS
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, hlo
@@ -18,7 +19,7 @@ from plmjax.plan.products import INTEGERS, multiply_adds
 @pytest.mark.parametrize("precision", [INT8_DYNAMIC, INT8_STATIC])
 def test_all_projections_of_the_layers_multiply_integers(precision: str) -> None:
     config = BertConfig.tiny(vocab_size=256, num_attention_heads=2)
-    module = config.module(Purpose.ENCODING, Execution(dtype=jnp.bfloat16, matmul_precision=precision))
+    module = config.module(Purpose.ENCODING, Execution(dtype=jnp.bfloat16, projection=PROJECTIONS[precision]))
     (device,) = topologies.parse("v5e:1x1").devices()
     place = NamedSharding(jax.sharding.Mesh([device], ("data",)), PartitionSpec())
     ids = jax.ShapeDtypeStruct((8, 128), jnp.int32)

@@ -16,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import INT8_DYNAMIC, Execution
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.layers.int8 import INT8_DYNAMIC, PROJECTIONS
 from plmjax.layers.projection import Projection
 from plmjax.models.bart.translation import BartForTranslation, BartTranslationConfig
+from plmjax.models.compressed.configs import with_compression
 from tests.families import FAMILIES, REPRESENTATIVES
 from tests.families.encoder_decoders import WRITER_SIZES
 from tests.families.family import Family
@@ -104,12 +107,13 @@ ATTENDING = [
 """The model without a head of every system that attends, by day one for each kind of layers."""
 BERT = FAMILIES["bert"].bodies[0]
 COMPRESSED = {
-    "pruned": {"config": dataclasses.replace(BERT.config, layer_heads=(2, 3, 1), layer_widths=(5, 7, 6))},
-    "factorized": {"config": dataclasses.replace(BERT.config, ranks=(3, 2, 4, 5, 6, 7))},
-    "quantized": {"execution": Execution(matmul_precision=INT8_DYNAMIC)},
+    "pruned": (with_compression(BERT.config, layer_heads=(2, 3, 1), layer_widths=(5, 7, 6)), Execution()),
+    "factorized": (with_compression(BERT.config, ranks=(3, 2, 4, 5, 6, 7)), Execution()),
+    "quantized": (BERT.config, Execution(projection=PROJECTIONS[INT8_DYNAMIC])),
 }
 ATTENDING += [
-    pytest.param(BERT.clone(**changes), CASES[BODIES["bert"]][1], id=name) for name, changes in COMPRESSED.items()
+    pytest.param(config.module(Purpose.ENCODING, execution), CASES[BODIES["bert"]][1], id=name)
+    for name, (config, execution) in COMPRESSED.items()
 ]
 
 

@@ -100,7 +100,7 @@ class WindowedLayer(nn.Module):
     ) -> tuple[jax.Array, KeyValueCache | None]:
         config, execution, init = self.config, self.execution, self.config.initializer
         attention = MultiHeadAttention(config.n_embd, config.n_head, 0.0, init, execution, name="attention")
-        feed_forward = FeedForward(config.inner_size, "gelu", init, execution.dtype, name="feed_forward")
+        feed_forward = FeedForward(config.inner_size, "gelu", init, execution, name="feed_forward")
         norm = functools.partial(LayerNorm, config.layer_norm_epsilon, execution.dtype)
         slopes = nn.with_logical_partitioning(nn.initializers.zeros, ("heads", None, None))
         term = Slopes(self.param("slopes", slopes, (config.n_head, 1, 1)))

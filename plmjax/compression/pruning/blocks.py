@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from plmjax.compression.compression import Params
 from plmjax.compression.pruning.masks import top_share
 from plmjax.compression.pruning.pruned import Arrays, MovementPruning, straight_through
-from plmjax.compression.pruning.structure import removable_parts
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, UserError, check_ranges
+from plmjax.models.compressed.configs import check_prunable, divides_heads
+from plmjax.models.compressed.removal import without_zeros
 from plmjax.objectives.objective import Objective
 
 _INNER, _OUTER = "feed_forward/intermediate/kernel", "feed_forward/output/kernel"
@@ -45,8 +46,9 @@ class BlockMovementPruning(MovementPruning):
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
         """Raise UserError for a model whose layers cannot differ, or whose heads are not made of whole blocks."""
-        parts, block = removable_parts(model), self.attention_block
-        if block and not parts.divides(model, block):
+        check_prunable(model)
+        block = self.attention_block
+        if block and not divides_heads(model, block):
             raise UserError(
                 f"Expected --compression.attention_block to divide the features of a head, found {block}; change it, "
                 f"or set 0 for whole heads."
@@ -84,7 +86,7 @@ class BlockMovementPruning(MovementPruning):
 
     def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
         """Return the parameters and the config without the heads and the features that have no weights."""
-        return removable_parts(model).without_zeros(*super().finished(params, model))
+        return without_zeros(*super().finished(params, model))
 
 
 def _expanded(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:

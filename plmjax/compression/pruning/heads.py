@@ -18,13 +18,14 @@ import numpy as np
 
 from plmjax.compression.compression import Params
 from plmjax.compression.examples import examples_of
-from plmjax.compression.pruning.structure import removable_parts
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.models.compressed.configs import check_prunable, layer_sizes
+from plmjax.models.compressed.removal import kept
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.step import total_loss
 
@@ -41,20 +42,20 @@ def without_least_important(
     Raises:
         UserError: the layers of the model cannot differ, or a number is below 1.
     """
-    parts = removable_parts(run.model)
+    check_prunable(run.model)
     if min(rows, rounds) < 1:
         raise UserError(f"Expected --rows and --rounds of at least 1, found {rows} and {rounds}; change them.")
     params, model = source.params, run.model
-    removed, wanted = 0, round(share * sum(heads for heads, _ in parts.sizes(model)))
+    removed, wanted = 0, round(share * sum(heads for heads, _ in layer_sizes(model)))
     feed = examples_of(source, run)
     batches = feed.train(dataclasses.replace(run.resolved_phases[-1], batch_size=1, first_step=0), 0, np.arange(1))
     for done in range(1, rounds + 1):
         found = importance(params, model, run, feed.vocabulary, islice(batches, rows), source.collections)
         count = wanted * done // rounds - removed
-        kept = _kept(found, count)
+        heads = _kept(found, count)
         removed += count
-        features = [range(width) for _, width in parts.sizes(model)]
-        params, model = parts.kept(params, model, kept, features)
+        features = [range(width) for _, width in layer_sizes(model)]
+        params, model = kept(params, model, heads, features)
     return params, model
 
 

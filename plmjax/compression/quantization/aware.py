@@ -18,12 +18,12 @@ import jax.numpy as jnp
 
 from plmjax.compression.compression import Compression, Params
 from plmjax.compression.quantization.weights import GRANULARITIES, shared_axes, stored_form
-from plmjax.contracts.execution import SIMULATED, Execution
+from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import group_of
 from plmjax.errors import UserError, check_choice
 from plmjax.finetuning.tasks.task import TaskObjective
-from plmjax.layers.int8 import RANGES, rounded_values, scale_of
+from plmjax.layers.int8 import PROJECTIONS, RANGES, SIMULATED, rounded_values, scale_of
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.objectives.wrapper import ObjectiveWrapper
 from plmjax.training.checkpoints import stored
@@ -73,7 +73,7 @@ class Rounded(ObjectiveWrapper):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the module of the inner objective with rounded activations."""
-        return self.inner.module(config, dataclasses.replace(execution, matmul_precision=SIMULATED))
+        return self.inner.module(config, dataclasses.replace(execution, projection=PROJECTIONS[SIMULATED]))
 
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the variables of the inner objective and the ranges of activations.

@@ -14,10 +14,9 @@ from plmjax import experiment as experiments
 from plmjax.compression.compression import Params
 from plmjax.compression.examples import examples_of
 from plmjax.compression.run import Source
-from plmjax.contracts.execution import CALIBRATED
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.layers.int8 import RANGES
+from plmjax.layers.int8 import CALIBRATED, PROJECTIONS, RANGES
 from plmjax.objectives.objective import Batch
 from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
@@ -37,7 +36,8 @@ def calibrated(source: Source, run: Experiment, batches: int) -> Params:
     phase = dataclasses.replace(run.resolved_phases[-1], accumulation=1, first_step=0)
     program = programs.build(run, phase, mesh, feed.vocabulary, feed.batch)
     objective = run.objective
-    execution = dataclasses.replace(programs.execution(run, jax.default_backend()), matmul_precision=CALIBRATED)
+    execution = programs.execution(run, jax.default_backend())
+    execution = dataclasses.replace(execution, projection=PROJECTIONS[CALIBRATED])
     module = objective.module(run.model, execution)
     inputs = checkpoints.load_loss_inputs(source.directory, program.state)
     carry = program.start_carry()

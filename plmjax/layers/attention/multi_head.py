@@ -20,7 +20,7 @@ from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.recording import record
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.projection import Projection
+from plmjax.layers.projection import layer_projection
 
 
 @flax.struct.dataclass
@@ -42,7 +42,6 @@ class MultiHeadAttention(nn.Module):
     head_size: H; D / N by default.
     scale: factor of the scores; 1 / sqrt(H) by default.
     use_bias: true for projections with biases.
-    ranks: of the kernels of queries, keys, values and the result, as `Projection.rank`.
     """
 
     features: int
@@ -55,21 +54,16 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = True
     query_init: Initializer | None = None
     output_init: Initializer | None = None
-    ranks: tuple[int, ...] = (0, 0, 0, 0)
 
     def setup(self) -> None:
-        init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
-        heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
-        projection = functools.partial(
-            Projection, dtype=dtype, use_bias=bias, matmul_precision=self.execution.matmul_precision
-        )
-        query, key, value, last = self.ranks
-        self.query = projection(heads, inputs, self.query_init or init, rank=query)
-        self.key = projection(heads, inputs, init, rank=key)
-        self.value = projection(heads, inputs, init, rank=value)
+        heads, inputs, init = (self.num_heads, self.size), ("embed", "heads", "head"), self.kernel_init
+        projection = functools.partial(layer_projection, self.execution, use_bias=self.use_bias)
+        self.query = projection(heads, inputs, self.query_init or init, name="query")
+        self.key = projection(heads, inputs, init, name="key")
+        self.value = projection(heads, inputs, init, name="value")
         joined = ("heads", "head", "embed")
-        self.output = projection((self.features,), joined, self.output_init or init, rank=last)
+        self.output = projection((self.features,), joined, self.output_init or init, name="output")
         self.probability_dropout = Dropout(self.dropout)
 
     def __call__(
@@ -85,8 +79,9 @@ class MultiHeadAttention(nn.Module):
 
         The queries are [B T D] and the result is [B T D]. The other arguments are those of `attend`.
         """
-        query = self._scaled_query(queries)
-        return self._attend(query, self.key_values(source), mask_terms, terms, deterministic)
+        query = self.scaled(self.query(queries))
+        key_values = self.key_values(source)
+        return self.output(self.context(query, key_values, mask_terms, terms, deterministic, self.name))
 
     def key_values(self, source: jax.Array, value_source: jax.Array | None = None) -> KeyValues:
         """Project [B S ...] to the keys and values of `attend`.
@@ -116,45 +111,32 @@ class MultiHeadAttention(nn.Module):
         Returns:
             [B T D].
         """
-        return self._attend(self._scaled_query(queries), key_values, mask_terms, terms, deterministic)
+        query = self.scaled(self.query(queries))
+        return self.output(self.context(query, key_values, mask_terms, terms, deterministic, self.name))
 
-    def _scaled_query(self, queries: jax.Array) -> jax.Array:
-        return self._scaled(self.query(queries))
-
-    def _scaled(self, query: jax.Array) -> jax.Array:
+    def scaled(self, query: jax.Array) -> jax.Array:
         """Multiply projected queries, [B T N H], by the factor of the scores."""
         scale = 1.0 / math.sqrt(self.size) if self.scale is None else self.scale
         return _by_heads(query) * jnp.asarray(scale, self.execution.dtype)
 
-    def _attend(
+    def context(
         self,
         query: jax.Array,
         key_values: KeyValues,
         mask_terms: MaskTerms | None,
         terms: tuple[BiasTerm, ...],
         deterministic: bool,
+        name: str | None = None,
     ) -> jax.Array:
-        record(self.name, lambda: weights(query, key_values.keys, mask_terms or MaskTerms(), terms))
-        return self.output(self._context(query, key_values, mask_terms, terms, deterministic))
+        """Attend from scaled queries, [B T N H] -> [B T N H].
 
-    def _context(
-        self,
-        query: jax.Array,
-        key_values: KeyValues,
-        mask_terms: MaskTerms | None,
-        terms: tuple[BiasTerm, ...],
-        deterministic: bool,
-    ) -> jax.Array:
-        """Attend from scaled queries, [B T N H] -> [B T N H]."""
-        return BACKENDS[self.execution.attention](
-            query,
-            key_values.keys,
-            key_values.values,
-            mask_terms or MaskTerms(),
-            terms,
-            self.dropout,
-            self.probability_dropout.key(deterministic),
-        )
+        name: of the weights where a caller asks for them (`plmjax.layers.attention.recording`); None: not recorded.
+        """
+        keys, values, mask_terms = key_values.keys, key_values.values, mask_terms or MaskTerms()
+        if name is not None:
+            record(name, lambda: weights(query, keys, mask_terms, terms))
+        backend, dropout_key = BACKENDS[self.execution.attention], self.probability_dropout.key(deterministic)
+        return backend(query, keys, values, mask_terms, terms, self.dropout, dropout_key)
 
 
 def _by_heads(x: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.product import float32_product
 from plmjax.layers.recurrent.scan_over_time import (
     BACK_TO_STATE,
@@ -275,7 +276,7 @@ class Lstm(RecurrentLayer):
             forget_bias=self.forget_bias,
             reverse=self.reverse,
         )
-        return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
+        return shard_hidden(x), state
 
 
 class BidirectionalLstm(nn.Module):

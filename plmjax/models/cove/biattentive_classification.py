@@ -38,6 +38,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
 from plmjax.layers.kinks import largest
 from plmjax.layers.normalization import BatchNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
@@ -169,7 +170,7 @@ class BiattentiveNetwork(nn.Module):
         x = dropout(x, deterministic)
         x = nn.relu(Projection((size,), ("embed", "mlp"), fan_in_uniform, dtype, name="feed_forward")(x))
         x, _ = lstm("encoder")(x, starts=starts, visible=first | second)
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = shard_hidden(x)
         context = biattention(x, first, second)
         x = dropout(jnp.concatenate([x, x - context, x * context], axis=-1), deterministic)
         pooled = []

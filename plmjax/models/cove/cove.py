@@ -51,6 +51,7 @@ from plmjax.layers.attention.recording import CROSS, record_layers, recorded, wa
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
 from plmjax.layers.initializers import uniform
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm, Lstm, LstmState
 from plmjax.layers.recurrent.luong_attention import LuongAttention
 from plmjax.layers.recurrent.masks import recurrent_masks, visible_tokens
@@ -61,7 +62,6 @@ from plmjax.models.families.task_heads import QuestionAnswering
 
 ATTENTIONS = ("general", "dot")
 ENCODER = "cove"
-ROW = ("batch", "length", "embed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +184,7 @@ class MtLstm(nn.Module):
         check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids)
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", nn.initializers.zeros, dtype)
-        words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
+        words = shard_hidden(Embedding(*sizes, name="words")(input_ids))
         reads = recurrent_masks(attention_mask, segment_ids, token_type_ids)
         dropout, layers, states = Dropout(config.dropout), [words], []
         for layer in range(config.num_layers):
@@ -314,7 +314,7 @@ class RecurrentDecoder(nn.Module):
         """
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer, dtype)
-        words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
+        words = shard_hidden(Embedding(*sizes, name="words")(input_ids))
         if before is None:
             before = DecoderState(source.states, jnp.zeros((len(input_ids), config.width), dtype))
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible
@@ -328,7 +328,7 @@ class RecurrentDecoder(nn.Module):
         loop = nn.scan(body, in_axes=1, out_axes=1, **shared)
         after, (spoken, weights) = loop(DecoderStep(config, self.execution, name="step"), before, (words, visible))
         record_layers({name: jnp.moveaxis(each[..., 0, :], 1, 3) for name, each in weights.items()})  # [1 T B 1 1 S]
-        return nn.with_logical_constraint(spoken, ROW), after
+        return shard_hidden(spoken), after
 
 
 class CoveForTranslation(nn.Module):

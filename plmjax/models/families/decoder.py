@@ -22,7 +22,6 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import last_tokens
-from plmjax.models.families import low_rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +62,6 @@ class DecoderConfig(ModelConfig):
     """
     attention_window: int | None = None
     """Number of tokens before a token that it sees; None for all."""
-    ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
-    """
 
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
@@ -75,7 +70,6 @@ class DecoderConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
-        low_rank.check(self)
         if self.n_head < 1 or self.n_embd % self.n_head:
             raise UserError(
                 f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "
@@ -128,11 +122,15 @@ class DecoderConfig(ModelConfig):
         token and 6 D V per prediction. Attention counts all pairs of tokens, as everywhere in this project, although
         half of them are hidden. With a window of w tokens, w + 1 keys take the place of T.
         """
-        size, window = self.n_embd, self.attention_window
+        window = self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layer = low_rank.layer_products(self, size, size, self.inner_size) + 2 * keys * size
-        head = predictions * size * self.vocab_size
-        return 6.0 * batch_size * (sequence_length * self.n_layer * layer + head)
+        head = predictions * self.n_embd * self.vocab_size
+        return 6.0 * batch_size * (sequence_length * self.layers_products(keys) + head)
+
+    def layers_products(self, keys: int) -> int:
+        """Return the number of products of all layers for one token that sees so many keys."""
+        size = self.n_embd
+        return self.n_layer * (4 * size**2 + 2 * size * self.inner_size + 2 * keys * size)
 
 
 @flax.struct.dataclass

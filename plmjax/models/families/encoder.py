@@ -21,7 +21,6 @@ from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_range
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.projection import Projection
-from plmjax.models.families import low_rank
 from plmjax.models.families.task_heads import score_choices
 
 
@@ -77,12 +76,6 @@ class EncoderConfig(ModelConfig):
     """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
     field.
     """
-    layer_heads: ClassVar[tuple[int, ...]] = ()
-    """Number of attention heads of each layer; empty: all have `num_attention_heads`. Systems whose layers may differ
-    after structured pruning make it and `layer_widths` fields.
-    """
-    layer_widths: ClassVar[tuple[int, ...]] = ()
-    """Inner size of the feed-forward network of each layer; empty: all have `intermediate_size`."""
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",
         "depth": "num_hidden_layers",
@@ -100,16 +93,6 @@ class EncoderConfig(ModelConfig):
         self.check_heads()
         check_activation(self.hidden_act)
         self.check_window()
-        for name in ("layer_heads", "layer_widths"):
-            sizes = getattr(self, name)
-            if (sizes or self.layer_heads or self.layer_widths) and len(sizes) != self.num_hidden_layers:
-                raise UserError(
-                    f"Expected one --model.{name} for each of {self.num_hidden_layers} layers, or none of both, found "
-                    f"{len(sizes)}; change them."
-                )
-            if min(sizes, default=1) < 1:
-                raise UserError(f"Expected --model.{name} of at least 1, found {min(sizes)}; change it.")
-        low_rank.check(self)
 
     def check_heads(self) -> None:
         """Raise UserError for features that attention cannot divide among its heads."""
@@ -154,26 +137,19 @@ class EncoderConfig(ModelConfig):
         """Number of features of an attention head, H."""
         return self.hidden_size // self.num_attention_heads
 
-    @property
-    def layer_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The number of attention heads and the inner size of the feed-forward network of each layer."""
-        if self.layer_heads:
-            return tuple(zip(self.layer_heads, self.layer_widths, strict=True))
-        return ((self.num_attention_heads, self.intermediate_size),) * self.num_hidden_layers
-
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (4 D N H + 2 D F + 2 T N H) per token and layer. With a window of w tokens, w + 1 keys take the place of T. A
-        matrix of rank R has R (D + F) in place of D F.
+        6 (4 D^2 + 2 D F + 2 T D) per token and layer. With a window of w tokens, w + 1 keys take the place of T.
         """
-        size, window = self.hidden_size, self.attention_window
+        window = self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layers = sum(
-            low_rank.layer_products(self, size, heads * self.head_size, width) + 2 * keys * heads * self.head_size
-            for heads, width in self.layer_sizes
-        )
-        return 6.0 * batch_size * sequence_length * layers
+        return 6.0 * batch_size * sequence_length * self.layers_products(keys)
+
+    def layers_products(self, keys: int) -> int:
+        """Return the number of products of all layers for one token that sees so many keys."""
+        size = self.hidden_size
+        return self.num_hidden_layers * (4 * size**2 + 2 * size * self.intermediate_size + 2 * keys * size)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
@@ -257,10 +233,7 @@ class EncoderForMultipleChoice(EncoderForSequenceClassification):
 def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the embeddings, each layer, and other parts of the encoder, such as a pooler."""
     name = config.system.name
-    if config.layer_heads:
-        layers = (ParameterGroup((f"{name}/encoder/layer_{layer}",), 0) for layer in range(config.depth))
-    else:
-        layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
+    layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
     return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
 
 

@@ -34,6 +34,7 @@ from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import DecoderRows, read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
@@ -46,7 +47,7 @@ from plmjax.models.lite_transformer.branches import (
     equal_kernels,
     long_short_cache,
 )
-from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, feed_forward_of, words_at_positions
+from plmjax.models.transformer import LAYER_NORM_EPSILON, feed_forward_of, words_at_positions
 
 KERNEL_SIZES = (15,) * 2 + (31,) * 4 + (63,) * 6
 """Number of tokens that the convolutions of the published model read (default of --decoder-kernel-size-list)."""
@@ -158,9 +159,8 @@ class LiteTransformerDecoderLayer(CausalBranches):
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
         y, cache = self.branches(self.attention_layer_norm(x), rows, cache, layer, deterministic=deterministic)
-        x = nn.with_logical_constraint(x + dropout(y), ROW)
-        x = x + dropout(feed_forward(self.feed_forward_layer_norm(x)))
-        return nn.with_logical_constraint(x, ROW), cache
+        x = shard_hidden(x + dropout(y))
+        return shard_hidden(x + dropout(feed_forward(self.feed_forward_layer_norm(x)))), cache
 
 
 class LiteTransformerDecoderModel(nn.Module):
@@ -194,7 +194,7 @@ class LiteTransformerDecoderModel(nn.Module):
         config = self.config
         rows = read_rows(config, input_ids, attention_mask, positions, segment_ids, None, cache)
         x = self.dropout(words_at_positions(config, self.words, input_ids, rows.positions), deterministic)
-        x = nn.with_logical_constraint(x, ROW)
+        x = shard_hidden(x)
         states, cache = [x[None]], rows.cache
 
         def body(layer: LiteTransformerDecoderLayer, carried: tuple[jax.Array, Any], number: jax.Array) -> tuple:

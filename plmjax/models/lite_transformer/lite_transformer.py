@@ -38,6 +38,7 @@ from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
@@ -51,7 +52,7 @@ from plmjax.models.lite_transformer.branches import (
     equal_kernels,
     long_short_cache,
 )
-from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, TransformerModel, attention_of, feed_forward_of
+from plmjax.models.transformer import LAYER_NORM_EPSILON, TransformerModel, attention_of, feed_forward_of
 
 
 def flattened(size: int, **fields: Any) -> dict[str, Any]:
@@ -175,10 +176,8 @@ class EncoderLayer(nn.Module):
         window = jnp.pad(inputs, ((0, 0), (side, side), (0, 0)))
         distant = attention(distant, distant, rows.mask_terms)
         near = convolution(inputs, window, rows.segment_ids, side)
-        x = self.attention_layer_norm(x + dropout(jnp.concatenate([distant, near], axis=-1)))
-        x = nn.with_logical_constraint(x, ROW)
-        x = self.feed_forward_layer_norm(x + dropout(feed_forward(x)))
-        return nn.with_logical_constraint(x, ROW)
+        x = shard_hidden(self.attention_layer_norm(x + dropout(jnp.concatenate([distant, near], axis=-1))))
+        return shard_hidden(self.feed_forward_layer_norm(x + dropout(feed_forward(x))))
 
 
 class DecoderLayer(CausalBranches):
@@ -220,13 +219,10 @@ class DecoderLayer(CausalBranches):
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
         branches, cache = self.branches(y, rows, cache, layer, deterministic=deterministic)
-        y = self.attention_layer_norm(y + dropout(branches))
-        y = nn.with_logical_constraint(y, ROW)
+        y = shard_hidden(self.attention_layer_norm(y + dropout(branches)))
         context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
-        y = self.cross_attention_layer_norm(y + dropout(context))
-        y = nn.with_logical_constraint(y, ROW)
-        y = self.feed_forward_layer_norm(y + dropout(feed_forward(y)))
-        return nn.with_logical_constraint(y, ROW), cache
+        y = shard_hidden(self.cross_attention_layer_norm(y + dropout(context)))
+        return shard_hidden(self.feed_forward_layer_norm(y + dropout(feed_forward(y)))), cache
 
 
 class LiteTransformerModel(TransformerModel):
@@ -249,7 +245,7 @@ class LiteTransformerModel(TransformerModel):
         self, input_ids: jax.Array, rows: EncoderRows, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
-        x = nn.with_logical_constraint(x, ROW)
+        x = shard_hidden(x)
         states = [x[None]]
 
         def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
@@ -283,7 +279,7 @@ class LiteTransformerModel(TransformerModel):
     ) -> EncoderDecoderOutput:
         made = source if isinstance(source, KeyValues) else None
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
-        y = nn.with_logical_constraint(y, ROW)
+        y = shard_hidden(y)
         states, cache = [y[None]], rows.cache
 
         def body(layer: DecoderLayer, carried: tuple[jax.Array, Any], lane: tuple) -> tuple[Any, Any]:

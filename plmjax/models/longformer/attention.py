@@ -142,7 +142,7 @@ class LongformerAttention(MultiHeadAttention):
         side: half of this layer's window. Padding attends to nothing: its context is 0, as in the released code.
         """
         dropout_key = self.probability_dropout.key(deterministic)
-        query, keys = self._scaled_query(x), self.key_values(x)
+        query, keys = self.scaled(self.query(x)), self.key_values(x)
         context = self._dilated(query, keys, reading, side, dropout_key)
         context = jnp.where(reading.real[..., None, None], context, 0)
         if self.is_initializing():  # the parameters exist also where no token is global
@@ -222,9 +222,9 @@ class LongformerAttention(MultiHeadAttention):
     def _of_global_tokens(self, x: jax.Array, reading: Reading, deterministic: bool) -> jax.Array:
         """Attend from the global tokens to all tokens, [B T D] -> [B G N H]."""
         query, keys = self._projected_for_global(x, reading.tokens)
-        return self._context(query, keys, MaskTerms((KeyMask(reading.real),)), (), deterministic)
+        return self.context(query, keys, MaskTerms((KeyMask(reading.real),)), (), deterministic)
 
     def _projected_for_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
         """Return the scaled queries of the global tokens, [B G N H], and the keys and values that they see."""
-        query = self._scaled(self.query_global(tokens.of_rows(x)))
+        query = self.scaled(self.query_global(tokens.of_rows(x)))
         return query, KeyValues(self.key_global(x), self.value_global(x))

@@ -51,6 +51,7 @@ from plmjax.layers.attention.relative_shift import copied
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
@@ -61,7 +62,6 @@ from plmjax.models.longformer.decoder_attention import Documents, LongformerDeco
 from plmjax.models.longformer.longformer import for_layers
 from plmjax.models.transformer_xl import position_biases
 
-ROW = ("batch", "length", "embed")
 WINDOWS = (32,) * 2 + (64,) * 2 + (128,) * 2 + (256,) * 3 + (512,) * 3
 """Windows of the small model in the first stage."""
 LARGE_WINDOWS = (32,) * 5 + (64,) * 5 + (128,) * 5 + (256,) * 7 + (512,) * 8
@@ -224,36 +224,28 @@ class LongformerDecoderLayer(nn.Module):
             biases: u and v, float32 [N H].
             past: keys and values of M tokens before these, [B N H M].
         """
-        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        config, execution, init = self.config, self.execution, self.config.initializer
+        norm = functools.partial(LayerNorm, config.layer_norm_epsilon, execution.dtype)
+        attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
         attention = LongformerDecoderAttention(
             config.d_model,
             config.n_head,
             0.0,
             init,
-            self.execution,
+            execution,
             use_bias=False,
             window=self.window,
             dilation=self.dilation,
             dilated_heads=config.dilated_heads,
             name="attention",
         )
-        attention_norm = LayerNorm(config.layer_norm_epsilon, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(
-            config.d_inner,
-            "gelu",
-            init,
-            dtype,
-            dropout=config.dropout,
-            matmul_precision=self.execution.matmul_precision,
-            name="feed_forward",
-        )
-        feed_forward_norm = LayerNorm(config.layer_norm_epsilon, dtype, name="feed_forward_layer_norm")
+        sizes = config.d_inner, "gelu"
+        feed_forward = FeedForward(*sizes, init, execution, dropout=config.dropout, name="feed_forward")
         dropout = functools.partial(Dropout(config.dropout), deterministic=deterministic)
 
         y, key_values = attention(attention_norm(x), documents, table, biases, past)
-        x = nn.with_logical_constraint(x + dropout(y), ROW)
-        x = x + dropout(feed_forward(feed_forward_norm(x), deterministic=deterministic))
-        return nn.with_logical_constraint(x, ROW), key_values
+        x = shard_hidden(x + dropout(y))
+        return shard_hidden(x + dropout(feed_forward(feed_forward_norm(x), deterministic=deterministic))), key_values
 
 
 class LongformerDecoderModel(nn.Module):
@@ -298,7 +290,7 @@ class LongformerDecoderModel(nn.Module):
         table = jnp.asarray(sinusoids(np.arange(farthest, -1, -1), config.d_model), self.execution.dtype)
         table = copied(self.table_dropout(table, deterministic), rows)
         x = self.dropout(math.sqrt(config.d_model) * self.words(input_ids), deterministic)
-        x = nn.with_logical_constraint(x, ROW)
+        x = shard_hidden(x)
         inputs, kept = [x[None]], []
 
         def body(layer: LongformerDecoderLayer, x: jax.Array, past: KeyValues | None) -> tuple[jax.Array, tuple]:

@@ -63,7 +63,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
             biases: u and v, float32 [N H].
             past: keys and values of the memory, [B N H M]; None without one.
         """
-        query, seen = self._scaled_query(x), self.key_values(x)
+        query, seen = self.scaled(self.query(x)), self.key_values(x)
         if past is not None:
             seen = jax.tree.map(_after, past, seen)
         near = self.num_heads if self.dilation == 1 else self.num_heads - self.dilated_heads

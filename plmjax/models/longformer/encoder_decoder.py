@@ -26,6 +26,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, check_ranges
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import EncoderRows, read_source
 from plmjax.layers.stack import stack_states
 from plmjax.models.bart.bart import BartConfig, BartModel, bart_parts
@@ -36,7 +37,7 @@ from plmjax.models.families.encoder_decoder import (
 )
 from plmjax.models.longformer.attention import LongformerAttention, Reading
 from plmjax.models.longformer.longformer import check_share, check_windows, for_layers
-from plmjax.models.transformer import ROW, EncoderLayer
+from plmjax.models.transformer import EncoderLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +173,7 @@ class LedModel(BartModel):
     ) -> tuple[jax.Array, jax.Array | None]:
         config, reading = self.config, rows.reading
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
-        x = nn.with_logical_constraint(reading.refused(x), ROW)
+        x = shard_hidden(reading.refused(x))
 
         def apply(layer: LedEncoderLayer, x: jax.Array, side: jax.Array) -> jax.Array:
             return layer(x, reading, side, deterministic=deterministic)

@@ -125,11 +125,6 @@ class LongformerConfig(RobertaConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layer_heads:
-            raise UserError(
-                f"Expected layers of one size for a Longformer, found --model.layer_heads "
-                f"{' '.join(map(str, self.layer_heads))}; take a checkpoint whose heads were not removed."
-            )
         if len(self.attention_dilation) not in (1, self.num_attention_heads) or min(self.attention_dilation) < 1:
             raise UserError(
                 f"Expected --model.attention_dilation of numbers from 1, one for all or one for each of "
@@ -137,11 +132,6 @@ class LongformerConfig(RobertaConfig):
                 f"change it."
             )
         check_share(self.max_global_tokens, self.longest)
-        if self.ranks:
-            raise UserError(
-                f"Expected whole matrices for a Longformer, found --model.ranks {' '.join(map(str, self.ranks))}; take "
-                f"a checkpoint that was not factorized."
-            )
 
     base = Size(
         "Longformer-Base of 4,096 tokens: 148,711,257 parameters with its masked language model's head.",

@@ -39,6 +39,7 @@ from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.reversible_stack import reversible_stack
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
@@ -339,9 +340,6 @@ def _spaced(numbers: tuple[int, ...]) -> str:
     return " ".join(map(str, numbers)) or "none"
 
 
-ROW = ("batch", "length", "embed")
-
-
 class ReformerModel(nn.Module):
     """Embeddings, L reversible layers whose parameters are stacked by period under `layers`, and a norm."""
 
@@ -402,7 +400,7 @@ class ReformerModel(nn.Module):
             positions = jnp.broadcast_to(jnp.arange(length), input_ids.shape)
             positions = positions if cache is None else cache.key_values.positions(documents)
         x = self.dropout(self.word_embeddings(input_ids), deterministic)
-        x = nn.with_logical_constraint(x + self.position_embeddings(positions, deterministic), ROW)
+        x = shard_hidden(x + self.position_embeddings(positions, deterministic))
         if cache is not None:
             cache = cache.with_mask(documents)
         added = 0
@@ -424,7 +422,7 @@ class ReformerModel(nn.Module):
             else:
                 (streams, cache), states = stack(body, block, repetitions, self.execution, (streams, cache), numbers)
         x = self.dropout(self.layer_norm(jnp.concatenate(streams, axis=-1)[:, :length]), deterministic)
-        x = nn.with_logical_constraint(x, ROW)
+        x = shard_hidden(x)
         if states is not None:
             states = states.reshape(-1, *states.shape[2:])[:, :, :length].astype(x.dtype)
             states = jnp.concatenate([states, x[None]])

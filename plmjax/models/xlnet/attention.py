@@ -136,8 +136,8 @@ class TwoStreamAttention(MultiHeadAttention):
         targets: one-hot [B P T]. Queries are moved to their positions, where the shift of distances expects them, and
         results are moved back.
         """
-        moved = jnp.einsum("BPNH,BPT->BTNH", self._scaled_query(queries), targets)
-        context = self._context(moved, key_values, mask_terms, terms, deterministic)
+        moved = jnp.einsum("BPNH,BPT->BTNH", self.scaled(self.query(queries)), targets)
+        context = self.context(moved, key_values, mask_terms, terms, deterministic)
         record(
             QUERY_STREAM,
             lambda: jnp.einsum("BNTS,BPT->BNPS", weights(moved, key_values.keys, mask_terms, terms), targets),

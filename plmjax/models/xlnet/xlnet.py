@@ -59,6 +59,7 @@ from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward, check_activation
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
@@ -237,30 +238,19 @@ class XlnetLayer(nn.Module):
         self, content: jax.Array, query: jax.Array | None, memory: jax.Array | None, reading: Reading
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D], [B P D] and a memory [B M D] to both streams, [B T D] and [B P D]."""
-        config, dtype, init, still = self.config, self.execution.dtype, self.config.initializer, self.deterministic
-        attention = TwoStreamAttention(
-            config.d_model, config.n_head, config.dropout, init, self.execution, use_bias=False, name="attention"
-        )
-        attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(
-            config.d_inner,
-            config.ff_activation,
-            init,
-            dtype,
-            dropout=config.dropout,
-            matmul_precision=self.execution.matmul_precision,
-            name="feed_forward",
-        )
-        feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
+        config, execution, still = self.config, self.execution, self.deterministic
+        norm = functools.partial(LayerNorm, config.layer_norm_eps, execution.dtype)
+        attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
+        made = {"kernel_init": config.initializer, "execution": execution, "dropout": config.dropout}
+        attention = TwoStreamAttention(config.d_model, config.n_head, **made, use_bias=False, name="attention")
+        feed_forward = FeedForward(config.d_inner, config.ff_activation, **made, name="feed_forward")
         dropout = functools.partial(Dropout(config.dropout), deterministic=still)
 
         def after(x: jax.Array, attended: jax.Array) -> jax.Array:
-            x = attention_norm(x + dropout(attended))
-            x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-            x = feed_forward_norm(x + dropout(feed_forward(x, deterministic=still)))
-            return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+            x = shard_hidden(attention_norm(x + dropout(attended)))
+            return shard_hidden(feed_forward_norm(x + dropout(feed_forward(x, deterministic=still))))
 
-        source = content if memory is None else jnp.concatenate([memory.astype(dtype), content], axis=1)
+        source = content if memory is None else jnp.concatenate([memory.astype(execution.dtype), content], axis=1)
         key_values, terms = attention.key_values(source), attention.terms(reading, content.shape[1])
         attended = attention.attend(content, key_values, reading.content, terms, deterministic=still)
         if query is not None:
@@ -355,7 +345,7 @@ class XlnetModel(nn.Module):
             return after, (kept, after[0] if output_hidden_states else None)
 
         content = dropout(self.word_embeddings(input_ids))
-        content = nn.with_logical_constraint(content, ("batch", "length", "embed"))
+        content = shard_hidden(content)
         streams = content, None if targets is None else dropout(query)
         layers = XlnetLayer(config, execution, deterministic, name="layers")
         states = None if memory is None else jax.lax.stop_gradient(memory.states)

@@ -13,10 +13,12 @@ import pytest
 
 from plmjax.compression.pruning.blocks import BlockMovementPruning
 from plmjax.compression.pruning.heads import without_least_important
-from plmjax.compression.pruning.structure import removable_parts
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.models.bert import BertConfig, BertForMaskedLM
+from plmjax.models.compressed import configs, removal
+from plmjax.models.compressed.configs import with_compression
+from plmjax.models.compressed.parameters import dense
 from plmjax.models.distilbert import DistilBertConfig, DistilBertForMaskedLM
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from tests.systems.modules import random_params
@@ -67,39 +69,37 @@ def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
     module, flat = model_of(name)
     flat = zeroed(flat, name)
     expected = outputs(module, flat)
-    parts = removable_parts(module.config)
-    smaller, config = parts.without_zeros(flat, module.config)
+    smaller, config = removal.without_zeros(flat, module.config)
     assert config.layer_heads == (2, 1, 3) and config.layer_widths == (3, 10, 1)
-    assert parts.sizes(config) == ((2, 3), (1, 10), (3, 1))
+    assert configs.layer_sizes(config) == ((2, 3), (1, 10), (3, 1))
     assert smaller[f"{name}/encoder/layer_0/attention/query/kernel"].shape == (1, 12, 2, 4)
     found = outputs(type(module)(config, Execution()), smaller)
     np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-5, atol=2e-5)
     np.testing.assert_allclose(found.hidden_states[:-1], expected.hidden_states[:-1], rtol=1e-5, atol=2e-5)
-    whole, dense = parts.filled(smaller, config)
-    assert dense == module.config
+    whole, plain = dense(smaller, config)
+    assert plain == module.config
     np.testing.assert_allclose(outputs(module, whole).logits, expected.logits, rtol=1e-5, atol=2e-5)
 
 
 def test_layers_can_lose_parts_twice_and_keep_at_least_one() -> None:
     module, flat = model_of("bert")
-    parts = removable_parts(module.config)
-    once, config = parts.kept(flat, module.config, HEADS, FEATURES)
-    twice, config = parts.kept(once, config, [[1], [0], [0, 2]], [[0, 2], [3, 4], [0]])
-    direct, same = parts.kept(flat, module.config, [[2], [1], [0, 2]], [[1, 5], [3, 4], [9]])
+    once, config = removal.kept(flat, module.config, HEADS, FEATURES)
+    twice, config = removal.kept(once, config, [[1], [0], [0, 2]], [[0, 2], [3, 4], [0]])
+    direct, same = removal.kept(flat, module.config, [[2], [1], [0, 2]], [[1, 5], [3, 4], [9]])
     assert config == same and twice.keys() == direct.keys()
     for path, value in twice.items():
         np.testing.assert_array_equal(value, direct[path])
     empty = {path: np.zeros_like(value) for path, value in flat.items()}
-    assert parts.without_zeros(empty, module.config)[1].layer_heads == (1, 1, 1)
+    assert removal.without_zeros(empty, module.config)[1].layer_heads == (1, 1, 1)
 
 
 def test_flops_and_groups_are_those_of_the_smaller_layers() -> None:
     config = BertConfig(**SIZES)
-    smaller = dataclasses.replace(config, layer_heads=(2, 1, 3), layer_widths=(3, 10, 1))
+    smaller = with_compression(config, layer_heads=(2, 1, 3), layer_widths=(3, 10, 1))
     rows, length = 2, 9
     per_token = sum((4 * 12 + 2 * length) * heads * 4 + 2 * 12 * width for heads, width in smaller.layer_sizes)
     assert smaller.layers_flops(rows, length) == 6.0 * rows * length * per_token
-    same = dataclasses.replace(config, layer_heads=(3, 3, 3), layer_widths=(10, 10, 10))
+    same = with_compression(config, layer_heads=(3, 3, 3), layer_widths=(10, 10, 10))
     assert same.layers_flops(rows, length) == config.layers_flops(rows, length)
     prefixes = [group.prefixes[0] for group in smaller.parameter_groups]
     assert prefixes == ["bert/embeddings", *(f"bert/encoder/layer_{layer}" for layer in range(3)), "bert"]

@@ -13,12 +13,13 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.compression.quantization.aware import QuantizationAware
-from plmjax.contracts.execution import SIMULATED, Execution
+from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.int8 import PROJECTIONS, SIMULATED
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints
@@ -188,7 +189,7 @@ def test_a_step_and_an_evaluation_are_computed_with_rounded_values() -> None:
 
     objective = QuantizationAware("tensor").trained(Seen(labels=("even", "odd")), 1)
     module, kernel = objective.module(CONFIG, Execution()), np.float32([[127.0, 63.4], [-0.6, 0.4]])
-    assert module.execution.matmul_precision == SIMULATED
+    assert module.execution.projection == PROJECTIONS[SIMULATED]
     given = LossInputs({"bert": {"pooler": {"kernel": jnp.asarray(kernel), "bias": jnp.float32([0.3])}}})
     for found in (
         objective.sums(module, given, {}, jax.random.key(0), training=True),

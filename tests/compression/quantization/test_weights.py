@@ -12,13 +12,15 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.compression.quantization.weights import comparison, shared_axes
-from plmjax.contracts.execution import CALIBRATED, INT8_STATIC, Execution
+from plmjax.contracts.execution import Execution
 from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.predict import predict
+from plmjax.layers import int8
+from plmjax.layers.int8 import CALIBRATED, INT8_STATIC
 from plmjax.models.albert import AlbertConfig
 from plmjax.runs.init_from import InitFrom
 from plmjax.training.checkpoints import checkpoints, items, stored
@@ -141,7 +143,7 @@ def test_what_multiplies_in_int8_is_stored_so(system: str) -> None:
     keys = {"params": jax.random.key(0), "sampling": jax.random.key(1)}
 
     def shapes(precision: str) -> dict[str, tuple[int, ...]]:
-        made = module.clone(execution=Execution(matmul_precision=precision))
+        made = module.clone(execution=Execution(projection=int8.PROJECTIONS[precision]))
         variables = nn.meta.unbox(jax.eval_shape(lambda: made.init(keys, **inputs)))
         flat = flax.traverse_util.flatten_dict(variables["params"], sep="/")
         collected = flax.traverse_util.flatten_dict(variables.get("ranges", {}), sep="/")
