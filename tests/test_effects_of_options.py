@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import numpy as np
@@ -24,12 +23,11 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.commands import cli
-from plmjax.contracts.system import ParameterGroup
 from plmjax.data import mixture, store, tokenizers
 from plmjax.data.mixing import Mixture
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, metrics, optimizers
+from plmjax.training import loop, metrics
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import Optimizer
@@ -58,7 +56,48 @@ EFFECTS.shown_by(
     "tests/training/test_switches.py::test_rings_are_off_where_the_run_says_so_and_the_devices_lie_as_without_them",
     "training.rings",
 )
+EFFECTS.shown_by(
+    "tests/training/test_switches.py::test_an_option_that_the_compiler_does_not_take_is_named_before_anything_is_saved",
+    "training.compiler_options",
+)
+EFFECTS.shown_by("tests/test_bad_input.py::test_absent_platform", "training.platform")
 EFFECTS.shown_by("tests/training/test_switches.py::test_without_kernels_a_step_is_of_xla_alone", "training.kernels")
+OPTIMIZERS = "tests/training/optimizers/test_"
+OF_RULES = {
+    "optimizers.py::test_rule_is_its_formula": (
+        "Optimizer.learning_rate Decaying.weight_decay Moments.beta1 Moments.beta2 Moments.epsilon "
+        "WarmedUp.warmup_steps"
+    ),
+    "optimizers.py::test_clip_scales_to_the_norm_and_the_state_tells_it": "Optimizer.clip_norm",
+    "optimizers.py::test_decay_goes_by_what_a_parameter_is_and_not_by_its_name": "Decaying.decay_exclude",
+    "optimizers.py::test_frozen_layers_keep_their_bits_and_have_no_part_in_the_norm": "Optimizer.frozen",
+    "layer_rates.py::test_every_update_is_that_of_one_rate_times_the_layers_factor": "Optimizer.layer_decay",
+    "layer_rates.py::test_groups_are_unfrozen_from_the_head_down": "Optimizer.unfreeze_every",
+    "other_rules.py::test_rule_is_the_librarys": (
+        "StochasticGradientDescent.momentum StochasticGradientDescent.nesterov Adagrad.initial_accumulator "
+        "Adagrad.epsilon Adafactor.relative Adafactor.clip_update"
+    ),
+    "other_rules.py::test_adagrad_clips_each_layer_for_itself": "Adagrad.clip_each",
+    "other_rules.py::test_adafactor_is_mesh_tensorflows_step_by_step": (
+        "Adafactor.factored_from Adafactor.smallest_size Adafactor.decay_exponent Adafactor.epsilon"
+    ),
+    "other_rules.py::test_non_monotone_averaging_begins_where_its_authors_begin_it": (
+        "StochasticGradientDescent.averaging StochasticGradientDescent.patience"
+    ),
+    "other_rules.py::test_a_mean_may_forget": "StochasticGradientDescent.average_share",
+    "schedules.py::test_a_schedule_is_its_formula": (
+        "InverseSquareRoot.constant_steps InverseTime.decay InverseRootTime.decay Polynomial.power "
+        "SlantedTriangular.cut_fraction SlantedTriangular.ratio"
+    ),
+    "schedules.py::test_plateau_is_torchs": "Plateau.reduction Plateau.patience Plateau.threshold",
+}
+for test, options in OF_RULES.items():
+    EFFECTS.shown_by(f"{OPTIMIZERS}{test}", *options.split())
+EFFECTS.shown_by(
+    "tests/training/test_program.py::test_an_evaluation_has_rows_of_its_own_number_and_length",
+    "training.evaluation_batch_size",
+    "training.evaluation_sequence_length",
+)
 
 
 @dataclasses.dataclass
@@ -320,15 +359,6 @@ def test_a_run_that_gets_no_better_ends_after_its_patience(tmp_path: Path) -> No
     assert found[-1]["step"] == 2 * (1 + 3)
 
 
-def test_a_plateau_is_one_of_the_evaluations_of_the_run(tmp_path: Path) -> None:
-    found = looped(
-        tmp_path, "--optimizer.schedule plateau", "--optimizer.schedule.patience 0", "--optimizer.learning_rate 1e-9",
-        "--optimizer.schedule.threshold 0.5", "--training.evaluate_every 2", "--training.log_every 1",
-    )  # fmt: skip
-    rates = [record["learning_rate"] for record in found if "learning_rate" in record]
-    assert rates[4] == pytest.approx(0.1 * rates[3]) and rates[6] == pytest.approx(0.01 * rates[3])
-
-
 @EFFECTS.of("training.evaluation_batches")
 def test_an_evaluation_reads_as_many_batches(tmp_path: Path) -> None:
     found = looped(tmp_path, "--training.evaluation_batches 1", "--training.steps 1")[-1]["eval/unigram_entropy"]
@@ -383,26 +413,6 @@ def test_the_program_of_a_step_shows(option: str, plain: str) -> None:
     assert count(lowered(f"--{option} {value}")) > count(plain)
 
 
-@EFFECTS.of("training.compiler_options")
-def test_the_compiler_is_given_the_options() -> None:
-    built = program("--training.compiler_options xla_nothing=1")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'xla_nothing'"):
-        built.train.lower(built.state, built.batch).compile()
-
-
-@EFFECTS.of("training.platform")
-def test_a_platform_that_is_not_here_is_refused(fails: Callable[..., str], tmp_path: Path, folder: Path) -> None:
-    files = ["--workdir", tmp_path / "run", "--data.input", folder / "texts.jsonl"]
-    assert "found cpu only" in fails("pretrain", "bert_tiny", *files, "--training.platform", "tpu")
-
-
-@EFFECTS.of("training.evaluation_batch_size", "training.evaluation_sequence_length")
-def test_a_batch_of_an_evaluation_has_sizes_of_its_own() -> None:
-    built = program("--training.evaluation_batch_size 24", "--training.evaluation_sequence_length 12")
-    assert built.batch["input_ids"].shape == (16, 16)
-    assert built.evaluation_batch["input_ids"].shape == (24, 12)
-
-
 @EFFECTS.of("mesh.data", "mesh.fsdp", "mesh.tensor")
 def test_devices_lie_along_the_axes() -> None:
     found = program("--mesh.data 2", "--mesh.fsdp 1", "--mesh.tensor 2", devices=4).mesh.shape
@@ -428,217 +438,6 @@ def test_a_phase_has_steps_and_a_batch_of_its_own() -> None:
     assert (found.first_step, found.last_step) == (25, 100)
     assert run.data.layout.batch(found.batch_size, found.sequence_length)["input_ids"].shape == (48, 64)
     assert found.accumulation == 6
-
-
-AXES = {"table/embedding": (None, None), "layers/kernel": ("layers", None, None), "head/kernel": (None, None),
-        "head/bias": (None,)}  # fmt: skip
-SHAPES = [(5, 3), (2, 3, 3), (3, 4), (4,)]
-GROUPS = (ParameterGroup(("table",)), ParameterGroup(("layers",), 0), ParameterGroup(("layers",), 1))
-Moves = list[dict[str, np.ndarray]]
-
-
-def arrays(seed: int) -> dict[str, Any]:
-    random = np.random.default_rng(seed)
-    return {path: random.normal(size=shape).astype(np.float32) for path, shape in zip(AXES, SHAPES, strict=True)}
-
-
-def with_constant_rate() -> Experiment:
-    """An experiment with a learning rate of 1, which update rules and schedules that are chosen keep."""
-    options = "--optimizer.learning_rate 1 --optimizer.schedule constant --optimizer.schedule.warmup_steps 0"
-    return experiments.override(experiments.load("bert_tiny"), options.split())
-
-
-def moves(options: str, evaluations: tuple[float, ...] = ()) -> tuple[Moves, dict[str, np.ndarray]]:
-    """The steps of three updates by an update rule, and in the end the parameters to evaluate.
-
-    evaluations: values of the evaluations after the first updates.
-    """
-    optimizer = experiments.override(with_constant_rate(), options.split()).optimizer
-    nested = lambda flat: flax.traverse_util.unflatten_dict(flat, sep="/")  # noqa: E731
-    params = arrays(0)
-    rule = optimizer.build(
-        100, nested({path: nn.LogicallyPartitioned(leaf, AXES[path]) for path, leaf in params.items()}), GROUPS
-    )
-    params, found = nested(params), []
-    state = rule.init(params)
-    for step in range(3):
-        gradients = nested(arrays(step + 1))
-        change, state = rule.update(gradients, state, params)
-        params = jax.tree.map(np.add, params, change)
-        found.append(flax.traverse_util.flatten_dict(jax.device_get(change), sep="/"))
-        if step < len(evaluations):
-            state = optimizers.on_evaluation(optimizer, state, evaluations[step])
-    evaluated = optimizers.evaluated(state, params)
-    return found, flax.traverse_util.flatten_dict(jax.device_get(evaluated), sep="/")
-
-
-def size(step: dict[str, np.ndarray], *paths: str) -> float:
-    """The root mean square of a step, of all parameters or some."""
-    return float(np.sqrt(np.mean(np.concatenate([step[path].ravel() ** 2 for path in paths or step]))))
-
-
-SGD, ADAM, ADAGRAD = (f"--optimizer {name} --optimizer.clip_norm 0" for name in ("sgd", "adamw", "adagrad"))
-BERT = "--optimizer bert_adamw --optimizer.clip_norm 0 --optimizer.weight_decay 0"
-ADAFACTOR = "--optimizer adafactor --optimizer.clip_norm 0"
-ABSOLUTE = f"{ADAFACTOR} --optimizer.relative False"
-OF_A_RULE: dict[str, tuple[str, str, Callable[[Moves, Moves], Any], Any]] = {
-    "Optimizer.learning_rate": (SGD, "learning_rate 2", lambda base, now: size(now[0]) / size(base[0]), 2),
-    "Optimizer.clip_norm": (
-        SGD, "clip_norm 0.5", lambda base, now: np.sqrt(sum(np.sum(leaf**2) for leaf in now[0].values())), 0.5
-    ),
-    "Optimizer.frozen": (
-        SGD, "frozen layers[:1] table",
-        lambda base, now: [np.any(now[0]["table/embedding"]), *np.any(now[0]["layers/kernel"], axis=(1, 2))],
-        [False, False, True],
-    ),
-    "Optimizer.layer_decay": (
-        SGD, "layer_decay 0.5",
-        lambda base, now: [size(now[0], path) / size(base[0], path) for path in ("head/bias", "table/embedding")],
-        [1, 0.5**3],
-    ),
-    "Optimizer.unfreeze_every": (
-        SGD, "unfreeze_every 2",
-        lambda base, now: [np.any(step["layers/kernel"][1]) for step in now] + [np.any(now[2]["table/embedding"])],
-        [False, False, True, False],
-    ),
-    "Decaying.weight_decay": (
-        ADAM, "weight_decay 0.1",
-        lambda base, now: (now[0]["head/kernel"] - base[0]["head/kernel"]) / arrays(0)["head/kernel"], -0.09
-    ),
-    "Decaying.decay_exclude": (
-        ADAM, "decay_exclude table", lambda base, now: [np.any(now[0][path] != base[0][path]) for path in AXES],
-        [True, False, False, False],
-    ),
-    "Moments.beta1": (BERT, "beta1 0.5", lambda base, now: size(now[0]) / size(base[0]), 0.5 / 0.1),
-    "Moments.beta2": (BERT, "beta2 0.9", lambda base, now: size(now[0]) / size(base[0]), (0.001 / 0.1) ** 0.5),
-    "Moments.epsilon": (
-        BERT, "epsilon 100", lambda base, now: now[0]["head/bias"] / arrays(1)["head/bias"], -0.1 / 100
-    ),
-    "StochasticGradientDescent.momentum": (
-        SGD, "momentum 0.5", lambda base, now: (now[1]["head/bias"] - base[1]["head/bias"]) / now[0]["head/bias"], 0.5
-    ),
-    "StochasticGradientDescent.nesterov": (
-        f"{SGD} --optimizer.momentum 0.5", "nesterov True", lambda base, now: size(now[0]) / size(base[0]), 1.5
-    ),
-    "Adagrad.initial_accumulator": (
-        ADAGRAD, "initial_accumulator 1e6", lambda base, now: now[0]["head/bias"] / arrays(1)["head/bias"], -1e-3
-    ),
-    "Adagrad.epsilon": (ADAGRAD, "epsilon 1e4", lambda base, now: now[0]["head/bias"] / arrays(1)["head/bias"], -1e-4),
-    "Adagrad.clip_each": (
-        f"{ADAGRAD} --optimizer.epsilon 1e4", "clip_each 0.1",
-        lambda base, now: [np.linalg.norm(leaf) for leaf in (now[0]["head/kernel"], *now[0]["layers/kernel"])],
-        3 * [0.1 / 1e4],
-    ),
-    "Adafactor.relative": (
-        ADAFACTOR, "relative False",
-        lambda base, now: size(base[0], "head/bias") / size(now[0], "head/bias"), size(arrays(0), "head/bias"),
-    ),
-    "Adafactor.smallest_size": (ADAFACTOR, "smallest_size 100", lambda base, now: size(now[0], "head/bias"), 100),
-    "Adafactor.clip_update": (ABSOLUTE, "clip_update 0.1", lambda base, now: size(now[0], "head/bias"), 0.1),
-    "Adafactor.epsilon": (
-        ABSOLUTE, "epsilon 1e6", lambda base, now: now[0]["head/bias"] / arrays(1)["head/bias"], -1e-3
-    ),
-    "Adafactor.decay_exponent": (  # the second moment is the last square alone
-        f"{ABSOLUTE} --optimizer.clip_update 0", "decay_exponent 0", lambda base, now: np.abs(now[2]["head/bias"]), 1
-    ),
-    "Adafactor.factored_from": (  # products of means of rows and columns
-        f"{ADAFACTOR} --optimizer.clip_update 0", "factored_from 1",
-        lambda base, now: [np.allclose(now[0][path], base[0][path]) for path in ("head/kernel", "head/bias")],
-        [False, True],
-    ),
-}  # fmt: skip
-"""Option of an update rule -> the rule, the option with a value, and what the steps without and with it show."""
-
-
-@pytest.mark.parametrize("option", OF_A_RULE)
-@EFFECTS.of(*OF_A_RULE)
-def test_the_steps_of_a_rule_show(option: str) -> None:
-    rule, changed, found, expected = OF_A_RULE[option]
-    (base, _), (now, _) = moves(rule), moves(f"{rule} --optimizer.{changed}")
-    seen = found(base, now)
-    np.testing.assert_allclose(
-        np.asarray(seen, np.float64), np.broadcast_to(expected, np.shape(seen)), rtol=2e-3, atol=0
-    )
-
-
-def after(steps: Moves) -> list[np.ndarray]:
-    """The bias of the head after each step."""
-    return [*arrays(0)["head/bias"] + np.cumsum([step["head/bias"] for step in steps], axis=0)]
-
-
-@pytest.mark.parametrize(
-    ("options", "evaluations", "expected"),
-    [
-        ("averaging always", (), lambda places: np.mean(places, axis=0)),
-        (
-            "averaging always --optimizer.average_share 0.5",
-            (),
-            lambda places: np.average(places, axis=0, weights=(1, 1, 2)),
-        ),
-        ("averaging non-monotone --optimizer.patience 1", (1.0, 2.0), lambda places: places[2]),
-        ("averaging non-monotone --optimizer.patience 2", (1.0, 2.0), lambda places: places[-1]),
-    ],
-    ids=["averaging", "average_share", "patience 1", "patience 2"],
-)
-@EFFECTS.of(*(f"StochasticGradientDescent.{name}" for name in ("averaging", "average_share", "patience")))
-def test_the_evaluated_parameters_show(
-    options: str, evaluations: tuple[float, ...], expected: Callable[[list[np.ndarray]], np.ndarray]
-) -> None:
-    steps, evaluated = moves(f"{SGD} --optimizer.{options}", evaluations=evaluations)
-    np.testing.assert_allclose(evaluated["head/bias"], expected(after(steps)), rtol=1e-5)
-
-
-OF_A_SCHEDULE: dict[str, tuple[str, dict[int, float]]] = {
-    "WarmedUp.warmup_steps": ("linear --optimizer.schedule.warmup_steps 10", {0: 0, 5: 0.5, 50: 0.5}),
-    "InverseSquareRoot.constant_steps": (
-        "inverse_square_root --optimizer.schedule.constant_steps 16",
-        {16: 1, 64: 0.5},
-    ),
-    "InverseTime.decay": ("inverse_time --optimizer.schedule.decay 0.1", {10: 0.5}),
-    "InverseRootTime.decay": ("inverse_root_time --optimizer.schedule.decay 0.1", {100: 0.5}),
-    "Polynomial.power": ("polynomial --optimizer.schedule.power 3", {50: 0.125}),
-    "SlantedTriangular.cut_fraction": ("slanted_triangular --optimizer.schedule.cut_fraction 0.5", {50: 1}),
-    "SlantedTriangular.ratio": ("slanted_triangular --optimizer.schedule.ratio 4", {0: 0.25, 10: 1}),
-}
-"""Option of a schedule -> the schedule with a value, and the rate at steps of a run of 100."""
-
-
-@pytest.mark.parametrize("option", OF_A_SCHEDULE)
-@EFFECTS.of(*OF_A_SCHEDULE)
-def test_the_learning_rate_shows(option: str) -> None:
-    options, expected = OF_A_SCHEDULE[option]
-    rates = rates_of(f"--optimizer.schedule {options}")
-    assert {step: float(rates(step, ())) for step in expected} == pytest.approx(expected)
-
-
-def rates_of(options: str) -> Callable[[int, tuple[float, ...]], float]:
-    """(step, values of evaluations) -> the learning rate of a run of 100 steps."""
-    optimizer = experiments.override(with_constant_rate(), options.split()).optimizer
-    box = {"kernel": nn.LogicallyPartitioned(np.zeros((2, 2), np.float32), (None, None))}
-
-    def rate(step: int, values: tuple[float, ...]) -> float:
-        state = optimizer.build(100, box).init(nn.meta.unbox(box))
-        for value in values:
-            state = optimizers.on_evaluation(optimizer, state, value)
-        return optimizers.learning_rate(optimizer, state, 100, step)
-
-    return rate
-
-
-@pytest.mark.parametrize(
-    ("option", "values", "rate"),
-    [
-        ("reduction 0.25", (1.0, 1.0, 1.0), 0.25),
-        ("patience 2", (1.0, 1.0, 1.0), 1.0),
-        ("patience 2", (1.0, 1.0, 1.0, 1.0), 0.5),
-        ("threshold 0.5", (1.0, 0.9, 0.8), 0.5),
-        ("threshold 0.05", (1.0, 0.9, 0.8), 1.0),
-    ],
-)
-@EFFECTS.of("Plateau.reduction", "Plateau.patience", "Plateau.threshold")
-def test_a_plateau_shows(option: str, values: tuple[float, ...], rate: float) -> None:
-    base = "--optimizer.schedule plateau --optimizer.schedule.reduction 0.5 --optimizer.schedule.patience 1"
-    assert float(rates_of(f"{base} --optimizer.schedule.{option}")(0, values)) == pytest.approx(rate)
 
 
 GROUPS_OF_SETTINGS = {

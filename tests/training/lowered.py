@@ -14,9 +14,8 @@ from pathlib import Path
 import jax
 
 from plmjax.experiment import Mesh
-from plmjax.parallel import mesh as meshes
-from plmjax.training import program as programs
 from tests.families import STEPS
+from tests.training.built import program
 from tests.training.test_step import materials
 
 ON_EXAMPLES = ("classification", "cvt", "taglm", "ulmfit")
@@ -27,9 +26,7 @@ def lower(name: str, folder: Path) -> None:
     """Write the programs of a step: training, evaluation, and all that is compiled for a state of zeros."""
     make, source = STEPS[name]
     run = dataclasses.replace(make(), mesh=Mesh(data=2, fsdp=2, tensor=2))
-    source, (phase,) = source(run.data), run.resolved_phases
-    mesh = meshes.make(run.mesh, jax.devices())
-    built = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    built = program(run, source, 8)
     jax.config.update("jax_dump_ir_to", str(folder))
     built.initialize(0, materials(name), lambda name: True)
     (folder / "train.mlir").write_text(built.train.lower(built.state, built.batch).as_text())

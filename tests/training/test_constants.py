@@ -1,5 +1,6 @@
 """The data that the constants of a run are made from."""
 
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.training import constants
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 from tests.third_party import experiments
 
@@ -32,18 +34,19 @@ def test_tokens_that_the_text_lacks_are_counted_as_none() -> None:
     ],
 )
 def test_parameters_of_another_checkpoint_have_the_axes_of_their_module(
-    found: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    found: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def init(key: jax.Array) -> dict[str, Any]:
         kernel = nn.LogicallyPartitioned(jax.random.normal(key, (2, 3)), ("embed", "mlp"))
         return {"lm": {"kernel": kernel, "bias": jnp.zeros(3)}}
 
-    monkeypatch.setattr(constants.checkpoints, "load_parameters", lambda checkpoint: (found, None))
+    monkeypatch.chdir(tmp_path)
+    checkpoints.save_parameters(Path("runs/lm"), found, experiments.gpt2(), {})
     sources = constants.of_run(Vocabulary.placeholder(5), None, Description(experiments.gpt2(), 0, {}))
     if message:
         with pytest.raises(UserError, match=message):
             sources.parameters("runs/lm", init)
         return
     params = sources.parameters("runs/lm", init)["lm"]
-    assert params["kernel"].names == ("embed", "mlp") and params["bias"] is found["lm"]["bias"]
+    assert params["kernel"].names == ("embed", "mlp") and (params["bias"] == 1).all()
     np.testing.assert_array_equal(params["kernel"].value, found["lm"]["kernel"])

@@ -14,13 +14,13 @@ from tests.xla_flags import cpu_flags
 
 BY_DAY = ("bert",)
 NIGHTLY = tuple(sorted(STEPS.keys() - {*BY_DAY}))
-SEEDS = ("0", "1", "2")
+SEEDS = ("0", "1")
 """Of the hashes of strings, by which sets are ordered."""
 
 
 # Minutes for all other systems: pytest -m nightly tests/training/test_equal_programs.py
 @pytest.mark.parametrize("names", [BY_DAY, pytest.param(NIGHTLY, marks=pytest.mark.nightly)], ids=["bert", "others"])
-def test_three_processes_lower_the_same_programs(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_two_processes_lower_the_same_programs(names: tuple[str, ...], tmp_path: Path) -> None:
     """Training, evaluation and the first state, on eight devices."""
     started = []
     for seed in SEEDS:

@@ -2,15 +2,13 @@
 
 import types
 
-import jax
 import pytest
 
-from plmjax.parallel import mesh as meshes
 from plmjax.parallel.peak import PeakFlops
 from plmjax.training import header
-from plmjax.training import program as programs
 from tests.families import STEPS
 from tests.third_party import experiments
+from tests.training.built import program
 
 GIB = 2**30
 MEMORY = types.SimpleNamespace(
@@ -24,11 +22,9 @@ MEMORY = types.SimpleNamespace(
 def lines(**settings) -> list[str]:
     make, source = STEPS["gpt2"]
     run = experiments.changed(make(), training={"steps": 2} | settings)
-    (phase,) = run.resolved_phases
-    mesh = meshes.make(run.mesh, jax.devices())
-    built = programs.build(run, phase, mesh, source(run.data).vocabulary, source(run.data).batch)
+    built = program(run, source, 8)
     compiled = types.SimpleNamespace(memory_analysis=lambda: MEMORY)
-    return header.lines(run, built, compiled, 2e9, PeakFlops(mesh), 61.0, 1)
+    return header.lines(run, built, compiled, 2e9, PeakFlops(built.mesh), 61.0, 1)
 
 
 def test_it_says_what_a_device_holds_and_where_the_run_continues() -> None:

@@ -10,14 +10,11 @@ import numpy as np
 import optax
 import pytest
 
-from plmjax.compression.pruning.pruned import MovementPruning
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.parallel import mesh as meshes
-from plmjax.training import initial_state, placement
-from plmjax.training import program as programs
+from plmjax.training import initial_state
 from plmjax.training.initial_state import InitialState
-from plmjax.training.optimizers import BertAdamW
 from tests.third_party import experiments
 from tests.training.test_program import bert
 
@@ -89,24 +86,3 @@ def test_outputs_for_inspection_are_no_variables() -> None:
     batch = {"tokens": jax.ShapeDtypeStruct((4, 8), jnp.int32)}
     make = initial_state.initial_variables(run, phase, nn.Module(), Vocabulary.placeholder(128), batch)
     assert make(jax.random.key(0)).keys() == {"params", "statistics"}
-
-
-class Called(Exception):
-    """Ends a program where its rule is made."""
-
-
-def test_the_rule_has_the_steps_the_groups_and_the_compression_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scaled(*given: Any) -> None:
-        raise Called(*given)
-
-    asked: list[Any] = []
-    monkeypatch.setattr(BertAdamW, "build", lambda self, *given: asked.append(given) or "the rule")
-    monkeypatch.setattr(initial_state, "scale_rates", scaled)
-    pruning = MovementPruning()
-    run = dataclasses.replace(experiments.changed(bert(rows=4), training={"steps": 77}), compression=pruning)
-    (phase,), mesh = run.resolved_phases, meshes.make(run.mesh, jax.devices()[:1])
-    with pytest.raises(Called) as called:
-        programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
-    ((steps, params, groups),) = asked
-    assert steps == 77 and "bert" in params and groups == run.trained.parameter_groups(run.model) and groups
-    assert called.value.args == ("the rule", pruning.rates(run.optimizer.learning_rate))

@@ -12,18 +12,15 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, cross_entropy
-from plmjax.parallel import mesh as meshes
-from plmjax.training import carries, evaluation, loop
-from plmjax.training import program as programs
+from plmjax.training import carries, loop
 from plmjax.training.checkpoints import checkpoints
 from tests.third_party import experiments
-from tests.third_party.recurrent import NextTokenOfStream, RecurrentConfig
 from tests.third_party.source import ChainSource
+from tests.training import built
 
 
 class Counting(nn.Module):
@@ -84,47 +81,6 @@ def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int,
     assert 0 < float(before.collections["statistics"]["seen"].sum()) < seen.sum()
 
 
-@dataclasses.dataclass(frozen=True)
-class LongerMemory(NextTokenOfStream):
-    """Its evaluation carries an array more, whose size is that of its rows."""
-
-    def evaluation_carry(
-        self, config: RecurrentConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
-    ) -> Any:
-        state = super().initial_carry(config, batch_size, sequence_length)
-        rows = nn.LogicallyPartitioned(jnp.zeros((batch_size, sequence_length)), ("batch", None))
-        return {"state": state, "rows": rows}
-
-    def sums(
-        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
-    ) -> LossSums:
-        if training:
-            return super().sums(module, loss_inputs, batch, key, training=True)
-        within = loss_inputs.replace(carry=loss_inputs.carry["state"])
-        sums = super().sums(module, within, batch, key, training=False)
-        rows = loss_inputs.carry["rows"] + 1
-        metrics = sums.metrics | {"rows": (jnp.sum(rows), jnp.float32(rows.size))}
-        return sums.replace(metrics=metrics, carry={"state": sums.carry, "rows": rows})
-
-
-@pytest.mark.nightly
-def test_an_evaluation_has_a_carry_a_batch_and_a_length_of_its_own(tmp_path: Path) -> None:
-    run = dataclasses.replace(experiments.recurrent(), objective=LongerMemory())
-    run = experiments.changed(run, training={"steps": 2, "evaluation_batch_size": 8}, mesh={"data": 4, "tensor": 2})
-    run = experiments.changed(run, training={"evaluation_sequence_length": 24, "evaluation_batches": 2})
-    source = ChainSource(run.data)
-    result = loop.train(run, tmp_path, source, {})
-    program = result.program
-    assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (8, 24)
-    carry = program.start_evaluation_carry()
-    assert {leaf.shape for leaf in jax.tree.leaves(carry)} == {(2, 8, 16), (8, 24)}
-    assert result.metrics["eval/rows"] == 1.5  # two of three batches, of which the second counts 2
-    sizes = experiments.changed(run, training={"evaluation_batch_size": 6})
-    with pytest.raises(UserError, match=r"Expected --training.evaluation_batch_size to divide by 4 devices .* found 6"):
-        mesh = meshes.make(run.mesh, jax.devices())
-        programs.build(sizes, sizes.resolved_phases[0], mesh, source.vocabulary, source.batch)
-
-
 def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
     carry = (jnp.full((2, 4, 3), 7.0), {"memory": jnp.full((4, 5), 7.0), "shared": jnp.full(3, 7.0)})
     axes = (("layers", "batch", "embed"), {"memory": ("batch", None), "shared": (None,)})
@@ -140,11 +96,9 @@ def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
 def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
     """Its loss is that of a fresh carry, whatever was carried before; nor does dropout's key change it."""
     run = experiments.recurrent()
-    source = ChainSource(run.data)
-    (phase,) = run.resolved_phases
-    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
-    state = program.initialize(0)
-    batch = dict(next(source.train(phase, 3)))
+    program = built.program(run)
+    phase, state = program.phase, program.initialize(0)
+    batch = dict(next(ChainSource(run.data).train(phase, 3)))
     losses = {}
     for begins in (0, 1):
         for carried in (0.0, 0.9):
@@ -154,14 +108,3 @@ def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
             assert found[0] == found[1] and run.model.dropout > 0
             losses[begins, carried] = float(found[0])
     assert losses[1, 0.0] == losses[1, 0.9] == losses[0, 0.0] != losses[0, 0.9]
-
-
-def test_materials_are_asked_for_where_there_are_constants() -> None:
-    run = experiments.word2vec()
-    source = ChainSource(run.data)
-    (phase,) = run.resolved_phases
-    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
-    with pytest.raises(ValueError, match="Expected sources for the constants of NegativeSampling, found none"):
-        program.initialize(0)
-    assert program.state.constants["noise"].shape == (64,)
-    assert "unigram_loss" in evaluation.means(program, {})

@@ -69,21 +69,6 @@ def test_the_trainer_asks_before_its_first_step(tmp_path, monkeypatch):
     assert not (tmp_path / "metrics.jsonl").read_text()
 
 
-@pytest.mark.nightly
-def test_an_allocation_that_fails_is_a_sentence(tmp_path, monkeypatch):
-    def exhausted(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 113816633344 bytes.\nBuffers:")
-
-    monkeypatch.setattr(loop, "on_device", exhausted)
-    with pytest.raises(UserError) as raised:
-        train(tmp_path, remat="full")
-    assert str(raised.value) == (
-        "Expected a step of 64 rows of 16 to fit into the memory of a device, found it exhausted (Out of memory "
-        "allocating 113816633344 bytes); take more microbatches with --training.accumulation or fewer rows with "
-        "--training.batch_size."
-    )
-
-
 def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None:
     phase, phases = phase_of(sequence_length=24, batch_size=8), (experiment.Phase(0.5), experiment.Phase(0.5))
     with pytest.raises(UserError) as raised, memory.explain_out_of_memory(run(), phase, DEVICE):
@@ -108,11 +93,3 @@ def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None
 
 def phase_of(**sizes: int) -> SimpleNamespace:
     return SimpleNamespace(index=1, accumulation=1, **sizes)
-
-
-def test_simulated_devices_share_the_memory_of_the_machine(monkeypatch) -> None:
-    cpu, tpu = SimpleNamespace(platform="cpu"), SimpleNamespace(platform="tpu")
-    monkeypatch.setattr(memory.os, "sysconf", {"SC_PHYS_PAGES": 6000, "SC_PAGE_SIZE": 4096}.__getitem__)
-    monkeypatch.setattr(memory.jax, "local_device_count", lambda: 3)
-    monkeypatch.setattr(memory.topologies, "device_memory", lambda device: 77.0)
-    assert (memory._available(cpu), memory._available(tpu)) == (2000 * 4096, 77.0)

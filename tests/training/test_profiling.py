@@ -59,22 +59,15 @@ def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path
     assert len(list(trace.parent.iterdir())) == 1
 
 
-def test_a_first_step_that_has_passed_is_the_next_one_and_the_run_may_end_before_the_last(tmp_path: Path) -> None:
-    profile = Profile((), tmp_path / "profile", 1, 10, tmp_path)
-    profiling.ask(tmp_path, 50, 2)
+@pytest.mark.parametrize(("total", "first", "end"), [(10, 2, 11), (100, 0, 12)], ids=["the last step", "a stop"])
+def test_a_run_that_ends_first_keeps_the_steps_so_far(total: int, first: int, end: int, tmp_path: Path) -> None:
+    """A first step that has passed is the next one."""
+    profile = Profile((), tmp_path / "profile", 1, total, tmp_path)
+    profiling.ask(tmp_path, 50, first)
     seen(profile)
-    run(profile, range(8, 11))
+    run(profile, range(8, end))
     profile.close()
-    assert (Done.read(tmp_path).first, Done.read(tmp_path).last) == (8, 10)
-
-
-def test_a_run_that_is_stopped_keeps_the_steps_so_far(tmp_path: Path) -> None:
-    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
-    profiling.ask(tmp_path, 50, 0)
-    seen(profile)
-    run(profile, range(8, 12))
-    profile.close()
-    assert (Done.read(tmp_path).first, Done.read(tmp_path).last) == (8, 11)
+    assert (Done.read(tmp_path).first, Done.read(tmp_path).last) == (8, end - 1)
 
 
 def test_a_profiler_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

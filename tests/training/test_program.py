@@ -10,20 +10,18 @@ import pytest
 from plmjax.compression.pruning.pruned import GradualPruning
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
-from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
-from plmjax.plan import compilation
 from plmjax.training import placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from tests.families import STEPS
 from tests.third_party import experiments
-from tests.third_party.source import ChainSource
+from tests.training import built
 
 
 def bert(rows: int) -> Experiment:
@@ -34,28 +32,6 @@ def bert(rows: int) -> Experiment:
         optimizer=BertAdamW(),
         training=Training(steps=2, batch_size=rows, evaluation_batch_size=rows),
     )
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("planned", [False, True])
-def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(planned, monkeypatch):
-    asked = []
-
-    def refused(device: jax.Device, *, rings: bool) -> dict[str, str]:
-        asked.append(device.device_kind)
-        return {"xla_option_that_is_not_there": "1"}
-
-    monkeypatch.setattr(topologies, "compiler_options", refused)
-    run = bert(rows=4)
-    devices = topologies.parse("v5e:1x1").devices() if planned else jax.devices()[:1]
-    mesh, (phase,) = meshes.make(run.mesh, devices), run.resolved_phases
-    with pytest.raises((jax.errors.JaxRuntimeError, UserError), match="xla_option_that_is_not_there"):
-        if planned:
-            compilation.compile_phase(run, compilation.Batches.of_text(run), phase, mesh)
-        else:
-            program = programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
-            program.train.lower(program.state, program.batch).compile()
-    assert {*asked} == {devices[0].device_kind}
 
 
 def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
@@ -107,9 +83,7 @@ def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
     run = experiments.changed(
         experiments.recurrent(), training={"evaluation_batch_size": 4, "evaluation_sequence_length": 24}
     )
-    (phase,) = run.resolved_phases
-    mesh, source = meshes.make(run.mesh, jax.devices()[:1]), ChainSource(run.data)
-    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    program = built.program(run)
     assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (4, 24)
     carries = (jax.eval_shape(make) for make in (program.start_carry, program.start_evaluation_carry))
     rows = [{leaf.shape[1] for leaf in jax.tree.leaves(carry)} for carry in carries]
@@ -119,9 +93,7 @@ def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
 def test_a_memory_has_the_dtype_of_the_products_in_training_and_in_evaluation() -> None:
     make, source = STEPS["transformer_xl"]
     run = experiments.changed(make(), training={"dtype": "bfloat16"}, mesh={"data": 1})
-    (phase,), source = run.resolved_phases, source(run.data)
-    mesh = meshes.make(run.mesh, jax.devices()[:1])
-    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    program = built.program(run, source)
     for made in (program.state.carry, *map(jax.eval_shape, (program.start_carry, program.start_evaluation_carry))):
         assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("bfloat16"), jnp.dtype("int32")}
 
@@ -129,9 +101,7 @@ def test_a_memory_has_the_dtype_of_the_products_in_training_and_in_evaluation() 
 def test_the_state_of_a_step_and_of_an_evaluation_of_the_optimizer_is_given_away() -> None:
     """Its memory is that of the next state: a step never holds two of them."""
     make, source = STEPS["word2vec"]
-    run = make()
-    (phase,), source = run.resolved_phases, source(run.data)
-    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    program = built.program(make(), source)
     loss = jax.ShapeDtypeStruct((), jnp.float32)
     for lowered in (
         program.train.lower(program.state, program.batch),

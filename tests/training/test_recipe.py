@@ -167,10 +167,7 @@ class PublishedRecipe:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("devices", "accumulation"),
-    [
-        pytest.param(1, 1, id="whole"),
-        pytest.param(2, 2, id="two devices, two microbatches"),
-    ],
+    [pytest.param(1, 1, id="whole"), pytest.param(2, 2, id="two devices, two microbatches")],
 )
 def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
     recipe, batches = PublishedRecipe(), make_batches()

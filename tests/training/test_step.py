@@ -28,14 +28,11 @@ from plmjax.training.state import TrainState
 from tests import devices_in_turn
 from tests.families import STEPS
 from tests.third_party import experiments
+from tests.training import built as of_phase
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
-CUT = (
-    "bert", "gpt2", "transformer_xl", "recurrent", "word2vec", "glove", "nnlm", "classification",
-    "hierarchical_softmax",
-)  # fmt: skip
-"""Steps that a mesh cuts in different ways: layers of an encoder and of a decoder, a memory, states of an LSTM, tables
-of words, and sums over rows."""
+CUT = ("bert", "recurrent", "word2vec", "glove", "hierarchical_softmax")
+"""Steps that a mesh cuts in different ways: layers, states of an LSTM, tables of words, and sums over rows."""
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system. 3 to 19 s each
 # for the other systems: pytest -m nightly tests/training/test_step.py
 MESHED = [
@@ -44,7 +41,7 @@ MESHED = [
     for mesh in MESHES
     for by_day in [name == "gpt2" or (mesh == "all" and name in CUT)]
 ]
-TERMS = ("gpt2", "recurrent", "word2vec", "glove", "classification")
+TERMS = ("gpt2", "recurrent", "word2vec", "glove")
 """Objectives whose losses are weighed in ways of their own, and a carry."""
 # Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
 # s each: pytest -m nightly tests/training/test_step.py
@@ -57,12 +54,12 @@ UNRINGED = ("word2vec", "hierarchical_softmax", "ulmfit", "reformer", "elmo")
 """Steps that are not compared. word2vec looks up rows of a table, hierarchical softmax has no pieces, and ULMFiT keeps
 statistics of all rows. Reformer draws its hashes with the key of each device. XLA for CPUs does not compile ELMo's step
 with `devices_in_turn`."""
-# BERT has what most stacks have, and Transformer-XL a carry; 2 to 14 s each for the other systems: pytest -m nightly
-# tests/training/test_step.py
+# By day layers travel with each of two microbatches; test_ring_exchange.py has one, too. 2 to 14 s each for the others:
+# pytest -m nightly tests/training/test_step.py
 RINGED = [
-    pytest.param(name, marks=() if name in ("bert", "transformer_xl") else pytest.mark.nightly)
-    for name in STEPS
-    if name not in UNRINGED
+    pytest.param("bert", {"accumulation": 2, "remat": "dots"}),
+    pytest.param("transformer_xl", {"accumulation": 2}, marks=pytest.mark.nightly),
+    *(pytest.param(name, {"remat": "dots"}, marks=pytest.mark.nightly) for name in STEPS if name not in UNRINGED),
 ]
 # Where a gradient is rounding noise, Adam's quotient makes a large update of it unless epsilon is larger.
 SMOOTH = {"epsilon": 1e-3, "schedule": Linear()}
@@ -77,10 +74,7 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
     sizes = dict(zip(meshes.AXES, mesh, strict=True)) | {"zero": zero}
     run = experiments.changed(run, training={"steps": 2} | settings, mesh=sizes)
     run = run if dropout else experiments.without_dropout(run)
-    devices = jax.devices()[: int(np.prod(mesh))]
-    (phase,) = run.resolved_phases
-    source = source(run.data)
-    built = programs.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)
+    built = of_phase.program(run, source, int(np.prod(mesh)))
     return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
 
 
@@ -178,13 +172,13 @@ def test_eight_devices_equal_one(name, mesh):
     assert_close(metrics, found_metrics, 5e-6)
 
 
-@pytest.mark.parametrize("name", RINGED)
-def test_eight_devices_with_rings_equal_one(name, monkeypatch):
+@pytest.mark.parametrize(("name", "settings"), RINGED)
+def test_eight_devices_with_rings_equal_one(name, settings, monkeypatch):
     """In two rows of four. Parameters and gradients travel from one to the next."""
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
     monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
-    built = program(name, MESHES["data"], dropout_prng="rbg", remat="dots")
+    built = program(name, MESHES["data"], dropout_prng="rbg", **settings)
     assert built.rings == Rings((2, 4))
     expected, metrics = train(program(name), name)
     found, found_metrics = train(built, name)
@@ -192,22 +186,7 @@ def test_eight_devices_with_rings_equal_one(name, monkeypatch):
     assert_close(metrics, found_metrics, 5e-6)
 
 
-# 7 s for the memory of the second: pytest -m nightly tests/training/test_step.py
-@pytest.mark.parametrize("name", ["bert", pytest.param("transformer_xl", marks=pytest.mark.nightly)])
-def test_eight_devices_with_rings_and_microbatches_equal_one(name, monkeypatch):
-    """Layers travel with each of two microbatches."""
-    monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
-    monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
-    monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
-    built = program(name, MESHES["data"], dropout_prng="rbg", accumulation=2)
-    assert built.rings == Rings((2, 4))
-    expected, metrics = train(program(name), name)
-    found, found_metrics = train(built, name)
-    assert_close(expected, found, 5e-6)
-    assert_close(metrics, found_metrics, 5e-6)
-
-
-@pytest.mark.parametrize("name", ["word2vec", "ulmfit"])
+@pytest.mark.parametrize("name", ["word2vec", pytest.param("ulmfit", marks=pytest.mark.nightly)])
 def test_steps_with_tables_of_rows_or_statistics_of_all_rows_have_no_rings(name, monkeypatch):
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     built = program(name, MESHES["data"], dropout_prng="rbg", remat="full")
@@ -247,14 +226,12 @@ def test_the_learning_rate_is_that_of_the_step():
     assert found == pytest.approx([make().optimizer.learning_rate, make().optimizer.learning_rate / 2], rel=1e-6)
 
 
-# The other case carries a state besides; 4 s: pytest -m nightly tests/training/test_step.py
-@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "recurrent"])
-def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
+def test_a_run_traces_its_step_and_its_evaluation_once(tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
     chex.clear_trace_counter()
     monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=1))
     monkeypatch.setattr(programs, "evaluation_step", chex.assert_max_traces(programs.evaluation_step, n=1))
-    make, source = STEPS[name]
+    make, source = STEPS["recurrent"]
     run = experiments.changed(make(), training={"evaluate_every": 2, "evaluation_batches": 2})
     assert loop.train(run, tmp_path, source(run.data), {}).metrics["eval/loss"] > 0
 
@@ -388,7 +365,7 @@ def test_what_is_replaced_is_not_drawn():
 
 
 def test_the_state_is_cut_over_data_and_this_changes_nothing():
-    cut, whole = (program("gpt2", MESHES["data"], zero=zero) for zero in (True, False))
+    cut, whole = program("gpt2", MESHES["data"]), program("gpt2", MESHES["data"], zero=False)
 
     def share(built: programs.Program) -> float:
         """Bytes of the parameters and the optimizer state on one device, relative to all of them."""
@@ -439,8 +416,7 @@ def test_bfloat16_keeps_float32_parameters_and_comes_close(setting):
 
 def test_an_evaluation_does_not_depend_on_the_dtype_of_gradients():
     found = []
-    for dtype in ("float32", "bfloat16"):
-        built = program("gpt2", gradient_dtype=dtype)
+    for built in (program("gpt2"), program("gpt2", gradient_dtype="bfloat16")):
         state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), begun("gpt2"), built.state)
         found.append(jax.device_get(built.evaluate(built.loss_inputs(state), batches("gpt2")[0], jax.random.key(0))))
     chex.assert_trees_all_equal(*found)
@@ -465,10 +441,8 @@ def test_the_chips_own_generator_drops_too():
             "Expected a known --training.gradient_dtype, found 'bfloat'; did you mean 'bfloat16'?",
         ),
         ({"remat": "ful"}, "Expected a known --training.remat, found 'ful'; did you mean 'full'?"),
-        (
-            {"dropout_prng": "rgb"},
-            "Expected a known --training.dropout_prng, found 'rgb'; did you mean 'rbg'?",
-        ),
+        ({"dropout_prng": "rgb"}, "Expected a known --training.dropout_prng, found 'rgb'; did you mean 'rbg'?"),
+        ({"evaluation_batch_size": 6}, "Expected --training.evaluation_batch_size to divide by 8 devices"),
         ({"batch_size": 12}, "divides by 8 devices x 1 microbatches, found 12; take 8 or 16"),
     ],
 )

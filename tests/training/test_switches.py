@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.experiment import FREE, Experiment
+from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
@@ -20,6 +20,7 @@ from plmjax.training import program as programs
 from plmjax.training.program import Program
 from tests.families import STEPS
 from tests.third_party import experiments
+from tests.training import built as of_phase
 from tests.training.test_program import Counting, bert
 
 OF_V5E = "--training.rings off, --training.kernels off or other --training.compiler_options"
@@ -77,15 +78,13 @@ def test_rings_of_one_device_are_none() -> None:
     assert programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run)).rings is None
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
+@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.nightly)])
 def test_without_kernels_a_step_is_of_xla_alone(name: str) -> None:
     make, source = STEPS[name]
 
     def text(kernels: str) -> str:
         run = experiments.changed(make(), training={"kernels": kernels, "batch_size": 8}, mesh={"data": 4})
-        (phase,), rows = run.resolved_phases, source(run.data)
-        mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
-        program = programs.build(run, phase, mesh, rows.vocabulary, rows.batch)
+        program = of_phase.program(run, source, topologies.parse("v5e:2x2").devices())
         return program.train.lower(program.state, program.batch).as_text()
 
     assert "tpu_custom_call" in text("auto")
@@ -129,6 +128,7 @@ def test_an_option_that_the_compiler_does_not_take_is_named_before_anything_is_s
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.nightly
 def test_a_benchmark_and_a_plan_name_it_too() -> None:
     run = experiments.changed(bert(8), training={"compiler_options": ("xla_nothing=1",)})
     for measured in (bench.bench, lambda run: plan(run, "v5e:2x2")):
@@ -183,7 +183,3 @@ def test_a_step_that_needs_too_much_memory_names_them_too() -> None:
     with pytest.raises(UserError) as raised, memory.explain_out_of_memory(bert(4), program.phase, device):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 bytes")
     assert str(raised.value).endswith(f"--training.batch_size, or try {OF_V5E}.")
-
-
-def test_a_resumed_run_may_change_every_switch() -> None:
-    assert {"training.rings", "training.kernels", "training.compiler_options"} <= {*FREE}

@@ -13,19 +13,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plmjax.experiment import Mesh
 from plmjax.layers.words.embeddings import ROWS, Embedding
 from plmjax.objectives.negative_sampling import NegativeSampling
-from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
-from plmjax.training import program as programs
 from plmjax.training.gradients import Gradient
 from plmjax.training.gradients import looked_up_rows as rows
 from plmjax.training.optimizers import Adagrad, AdamW, StochasticGradientDescent
 from tests.third_party import experiments
-from tests.third_party.source import ChainSource
+from tests.training.built import trained
 
 RULES = {
     "sgd": StochasticGradientDescent(learning_rate=0.5, clip_norm=1.0),
     "adagrad": Adagrad(initial_accumulator=0.1),
     "adamw": AdamW(epsilon=1e-3, weight_decay=0.1),
+    # These change rows without a gradient, too.
+    "momentum": StochasticGradientDescent(momentum=0.9),
+    "decay": StochasticGradientDescent(weight_decay=0.1),
+    "mean": StochasticGradientDescent(averaging="always"),
 }
 VOCABULARY = 200
 """Words of the model, of which the text has 64."""
@@ -40,36 +42,21 @@ class WholeTables(NegativeSampling):
         return {}
 
 
-def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1):
-    """(first state, state after two steps, metrics of the last), on the host; the rule keeps numbers for the tables."""
-    run = experiments.changed(
-        experiments.word2vec(),
-        model={"vocab_size": VOCABULARY},
-        training={"steps": 2, "accumulation": accumulation},
-        mesh=dict(zip(meshes.AXES, mesh, strict=True)),
-    )
+def two_steps(kind: type = NegativeSampling, accumulation: int = 1, **mesh):
+    """`built.trained` of two steps with such an objective; the rule keeps numbers for the tables."""
+    training = {"steps": 2, "accumulation": accumulation}
+    run = experiments.changed(experiments.word2vec(), model={"vocab_size": VOCABULARY}, training=training)
     objective = kind(**{field.name: getattr(run.objective, field.name) for field in dataclasses.fields(kind)})
-    run = dataclasses.replace(run, objective=objective, optimizer=RULES["adagrad"])
-    (phase,) = run.resolved_phases
-    source, grid = ChainSource(run.data), meshes.make(run.mesh, jax.devices()[: int(np.prod(mesh))])
-    built = programs.build(run, phase, grid, source.vocabulary, source.batch)
-    state = built.initialize(
-        0, ConstantSources(source.vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
-    )
-    first = jax.device_get(state)
-    for batch in source.train(phase, 0):
-        batch = {name: jax.device_put(batch[name], like.sharding) for name, like in built.batch.items()}
-        state, metrics = built.train(state, batch)
-    return first, jax.device_get(state), dict(metrics)
+    return trained(dataclasses.replace(run, objective=objective, optimizer=RULES["adagrad"]), **mesh)
 
 
 @pytest.mark.nightly
 def test_looked_up_rows_are_trained_as_the_whole_tables():
     """On one device, and in microbatches on a mesh that cuts tables and what Adagrad keeps by rows and by columns."""
-    _, expected, expected_metrics = trained(WholeTables)
-    first, one, metrics = trained()
+    _, expected, expected_metrics = two_steps(WholeTables)
+    first, one, metrics = two_steps()
     chex.assert_trees_all_close((one, metrics), (expected, expected_metrics), rtol=1e-5, atol=1e-6)
-    chex.assert_trees_all_close(trained(mesh=(2, 2, 2), accumulation=2)[1:], (one, metrics), rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(two_steps(accumulation=2, sizes=(2, 2, 2))[1:], (one, metrics), rtol=1e-5, atol=1e-6)
     moved = jax.tree.map(lambda a, b: np.any(a != b, axis=1).sum(), first.params, one.params)
     assert all(20 < count <= 64 for count in jax.tree.leaves(moved))
 
@@ -112,20 +99,6 @@ def test_the_last_row_is_updated_beside_one_that_is_asked_for_twice(name):
         changed.append(optax.tree.get(state, "sum_of_squares")["words"]["embedding"])
     for table in changed:
         np.testing.assert_array_equal(np.flatnonzero(np.any(table != table[0], axis=1)), [3, 8])
-
-
-def test_rules_that_change_rows_without_a_gradient_are_given_the_table():
-    assert StochasticGradientDescent().by_rows and Adagrad().by_rows
-    for settings in ({"weight_decay": 0.1}, {"momentum": 0.9}, {"averaging": "always"}):
-        assert not StochasticGradientDescent(**settings).by_rows
-    assert not AdamW().by_rows and not Adagrad(clip_each=1.0).by_rows  # whose norm is that of the whole table
-
-
-def test_every_row_stands_once():
-    ids, gradient = jnp.array([3, 1, 3, 0, 3]), jnp.arange(10.0).reshape(5, 2)
-    found = rows.deduplicated(ids, gradient, 7)
-    np.testing.assert_array_equal(found.ids, [7, 1, 7, 0, 3])
-    np.testing.assert_array_equal(found.gradient, [[0, 0], [2, 3], [0, 0], [6, 7], [0 + 4 + 8, 1 + 5 + 9]])
 
 
 def test_scores_of_all_rows_need_the_table():

@@ -13,14 +13,9 @@ from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.families.task_heads import HEAD
-from plmjax.parallel import mesh as meshes
-from plmjax.training import feed
-from plmjax.training import program as programs
 from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, Optimizer, gradient_norm
 from plmjax.training.optimizers.layer_rates import groups_below_the_head
-from plmjax.training.optimizers.schedules import Constant, Linear
-from tests.families import STEPS
-from tests.third_party import experiments
+from plmjax.training.optimizers.schedules import Constant
 
 LAYERS = 3
 AXES = {
@@ -183,28 +178,6 @@ def test_a_gradient_that_is_not_finite_does_not_leave_a_group_that_waits():
     gradient["encoder"]["embeddings"]["words"][0, 0] = np.nan
     ((params, _),) = run(BertAdamW(schedule=Constant(), unfreeze_every=1), [gradient])
     assert all(np.isfinite(array).all() for array in params.values())
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2)])
-def test_sharded_equals_unsharded(mesh):
-    make, source = STEPS["classification"]
-    optimizer = {"layer_decay": 0.7, "unfreeze_every": 1, "epsilon": 1e-3, "schedule": Linear()}
-    run = experiments.without_dropout(experiments.changed(make(), optimizer=optimizer, training={"steps": 4}))
-
-    def trained(sizes):
-        settings = dict(zip(meshes.AXES, sizes, strict=True))
-        own = experiments.changed(run, mesh=settings)
-        (phase,) = own.resolved_phases
-        batches = source(own.data)
-        devices = jax.devices()[: int(np.prod(sizes))]
-        built = programs.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)
-        state = built.initialize(0)
-        for batch in feed.on_device(batches.train(phase, 0, feed.local_rows(built.batch)), built.batch):
-            state, _ = built.train(state, batch)
-        return jax.device_get(state.params)
-
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), trained(mesh), trained((1, 1, 1)))
 
 
 @pytest.mark.parametrize(

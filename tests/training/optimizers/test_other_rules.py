@@ -115,20 +115,29 @@ def test_adafactor_is_optaxs():
     chex.assert_trees_all_close(found, params, rtol=1e-5)
 
 
-@pytest.mark.parametrize("factored_from", [6, 7])
-def test_adafactor_is_mesh_tensorflows_step_by_step(factored_from):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"factored_from": 6},
+        {"factored_from": 7},
+        {"factored_from": 7, "smallest_size": 2.0, "decay_exponent": 0.5, "epsilon": 0.1},
+    ],
+)
+def test_adafactor_is_mesh_tensorflows_step_by_step(settings):
     """`AdafactorOptimizer` of mesh_tensorflow/optimize.py written in NumPy, float64; the matrix is 6 x 8."""
     params = {name: array.astype(np.float64) for name, array in tree(0).items()}
     moments = {name: [0.0, 0.0] for name in params}
-    found = descend(Adafactor(factored_from=factored_from), GRADIENTS)
+    found = descend(Adafactor(**settings), GRADIENTS)
+    published = {"smallest_size": 1e-3, "decay_exponent": 0.8, "epsilon": 1e-30}
+    smallest, exponent, epsilon, factored_from = (published | settings).values()
 
     def size(x):
         return np.sqrt(np.mean(np.square(x)))
 
     for step, gradients in enumerate(GRADIENTS):
-        fade, rate = 1 - (step + 1) ** -0.8, 1 / np.sqrt(max(step, 10_000))
+        fade, rate = 1 - (step + 1) ** -exponent, 1 / np.sqrt(max(step, 10_000))
         for name, gradient in gradients.items():
-            square, kept = np.square(gradient.astype(np.float64)) + 1e-30, moments[name]
+            square, kept = np.square(gradient.astype(np.float64)) + epsilon, moments[name]
             if gradient.ndim == 2 and min(gradient.shape) >= factored_from:
                 kept[:] = (fade * old + (1 - fade) * square.mean(axis) for axis, old in zip((1, 0), kept, strict=True))
                 rows, columns = kept
@@ -137,7 +146,7 @@ def test_adafactor_is_mesh_tensorflows_step_by_step(factored_from):
                 kept[0] = second = fade * kept[0] + (1 - fade) * square
             update = gradient / np.sqrt(second)
             update = update / max(1.0, size(update))
-            params[name] = params[name] - update * max(size(params[name]), 1e-3) * rate
+            params[name] = params[name] - update * max(size(params[name]), smallest) * rate
         chex.assert_trees_all_close(found[step][0], params, rtol=1e-5)
 
 

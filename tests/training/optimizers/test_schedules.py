@@ -29,93 +29,52 @@ def rates(schedule: Schedule, steps: int) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(function))(np.arange(steps + 1, dtype=np.int32)), np.float64)
 
 
-def test_linear_is_berts_with_the_jump_at_the_end_of_the_warmup():
-    step = np.arange(101)
-    expected = np.where(step < 10, PEAK * step / 10, PEAK * (1 - step / 100))
-    found = rates(Linear(10), steps=100)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found[0] == 0 and found[-1] == 0
-    assert found[9] == pytest.approx(0.9 * PEAK) and found[10] == pytest.approx((1 - 10 / 100) * PEAK)
+def slanted(step: np.ndarray, cut: int, steps: int, ratio: float) -> np.ndarray:
+    return (1 + np.where(step < cut, step / cut, 1 - (step - cut) / (steps - cut)) * (ratio - 1)) / ratio
 
 
-def test_linear_jumps_down_by_a_tenth_where_the_warmup_is_a_tenth():
-    found = rates(Linear(1000), steps=10_000)
-    assert found[999] == pytest.approx(0.999 * PEAK, rel=1e-6)
-    assert found[1000] == pytest.approx(0.9 * PEAK, rel=1e-6)
+FORMULAS = {
+    # With the jump at the end of the warm-up; without one it starts at the peak.
+    "BERT": (Linear(10), 100, lambda n: np.where(n < 10, n / 10, 1 - n / 100)),
+    "BERT, published": (Linear(1000), 10_000, lambda n: np.where(n < 1000, n / 1000, 1 - n / 10_000)),
+    "linear": (Linear(), 50, lambda n: 1 - n / 50),
+    # google-research/electra model/optimization.py: polynomial decay from step 0, times min(1, step / warmup)
+    "ELECTRA": (LinearTimesWarmup(10), 100, lambda n: (1 - n / 100) * np.minimum(1, n / 10)),
+    "ELECTRA without warm-up": (LinearTimesWarmup(), 50, lambda n: 1 - n / 50),
+    "constant": (Constant(4), 20, lambda n: np.minimum(n / 4, 1)),
+    "cosine": (Cosine(20), 100, lambda n: np.where(n < 20, n / 20, 0.5 * (1 + np.cos(np.pi * (n - 20) / 80)))),
+    # fairseq polynomial_decay_schedule.py: after the warm-up, the share of the steps that are left to a power
+    "fairseq": (
+        Polynomial(20, power=3.0), 100, lambda n: np.where(n < 20, n / 20, np.maximum(1 - (n - 20) / 80, 0) ** 3)
+    ),
+    "Transformer": (InverseSquareRoot(16), 100, lambda n: np.minimum((n + 1e-9) ** -0.5, n * 16**-1.5) / 16**-0.5),
+    "inverse square root": (InverseSquareRoot(), 100, lambda n: 1 / np.sqrt(np.maximum(n, 1))),
+    "T5": (InverseSquareRoot(constant_steps=16), 100, lambda n: 4 / np.sqrt(np.maximum(n, 16))),
+    "NNLM": (InverseTime(decay=0.25), 100, lambda n: 1 / (1 + 0.25 * n)),
+    # cvt_text model/multitask_model.py: both factors from step 0 on
+    "cross-view": (InverseRootTime(20, 0.3), 100, lambda n: np.minimum(n, 20) / 20 / (1 + 0.3 * np.sqrt(n))),
+    "ULMFiT": (SlantedTriangular(), 200, lambda n: slanted(n, 20, 200, 32)),
+    # 0.13 of 55 steps are 7.15, and of 60 they are 7.8: the rate rises for 7.
+    "ULMFiT, 55 steps": (SlantedTriangular(0.13, ratio=5), 55, lambda n: slanted(n, 7, 55, 5)),
+    "ULMFiT, 60 steps": (SlantedTriangular(0.13, ratio=5), 60, lambda n: slanted(n, 7, 60, 5)),
+}  # fmt: skip
+"""Schedule, its steps, and its rate at every step relative to the peak."""
 
 
-def test_a_long_warmup_keeps_its_first_rates_exact():
-    function = Linear(10_000).rates(1e-4, 1_000_000)
-    assert float(function(1)) == pytest.approx(1e-8, rel=1e-6)
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_schedule_is_its_formula(name):
+    schedule, steps, formula = FORMULAS[name]
+    close = (
+        {"rtol": 1e-5, "atol": 1e-10}
+        if isinstance(schedule, Cosine | Polynomial | SlantedTriangular)
+        else {"rtol": 1e-6}
+    )
+    np.testing.assert_allclose(rates(schedule, steps), PEAK * formula(np.arange(steps + 1)), **close)
 
 
-def test_linear_without_warmup_starts_at_the_peak():
-    np.testing.assert_allclose(rates(Linear(), 50), PEAK * (1 - np.arange(51) / 50), rtol=1e-6)
-
-
-def test_linear_times_warmup_is_electras():
-    """google-research/electra model/optimization.py: polynomial decay from step 0, times min(1, step / warmup)."""
-    step = np.arange(101)
-    expected = PEAK * (1 - step / 100) * np.minimum(1, step / 10)
-    found = rates(LinearTimesWarmup(10), steps=100)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found[10] == pytest.approx(0.9 * PEAK) and found[:11].max() == found[10], "nothing jumps"
-    np.testing.assert_array_equal(rates(LinearTimesWarmup(), 50), rates(Linear(), 50))
-
-
-def test_constant():
-    found = rates(Constant(4), 20)
-    np.testing.assert_allclose(found, PEAK * np.minimum(np.arange(21) / 4, 1), rtol=1e-6)
-
-
-def test_cosine_falls_from_the_peak_to_zero():
-    step = np.arange(101)
-    expected = np.where(step < 20, step / 20, 0.5 * (1 + np.cos(np.pi * (step - 20) / 80))) * PEAK
-    np.testing.assert_allclose(rates(Cosine(20), 100), expected, rtol=1e-5, atol=1e-10)
-
-
-def test_polynomial_is_fairseqs():
-    """fairseq polynomial_decay_schedule.py: after the warm-up, the share of the steps that are left to a power."""
-    step = np.arange(101)
-    expected = np.where(step < 20, step / 20, np.maximum(1 - (step - 20) / 80, 0) ** 3) * PEAK
-    np.testing.assert_allclose(rates(Polynomial(20, power=3.0), 100), expected, rtol=1e-5, atol=1e-12)
-    with pytest.raises(UserError, match="power of at least 0, found -1"):
-        Polynomial(power=-1.0)
-
-
-def test_inverse_square_root_is_the_transformers():
-    step = np.arange(1, 101)
-    expected = np.minimum(step**-0.5, step * 16**-1.5) / 16**-0.5 * PEAK
-    np.testing.assert_allclose(rates(InverseSquareRoot(16), 100)[1:], expected, rtol=1e-6)
-    np.testing.assert_allclose(rates(InverseSquareRoot(), 100)[1:], PEAK / np.sqrt(step), rtol=1e-6)
-
-
-def test_inverse_time_is_nnlms():
-    np.testing.assert_allclose(rates(InverseTime(decay=0.25), 100), PEAK / (1 + 0.25 * np.arange(101)), rtol=1e-6)
-    published = InverseTime().rates(1e-3, 20_000_000)(20_000_000)
-    assert float(published) == pytest.approx(1e-3 / 1.2, rel=1e-6)
-
-
-def test_inverse_root_time_is_that_of_cross_view_training():
-    """cvt_text model/multitask_model.py: both factors from step 0 on."""
-    step = np.arange(101)
-    expected = PEAK * np.minimum(step, 20) / 20 / (1 + 0.3 * np.sqrt(step))
-    np.testing.assert_allclose(rates(InverseRootTime(20, 0.3), 100), expected, rtol=1e-6)
-
-
-def test_slanted_triangular_is_ulmfits():
-    step, cut = np.arange(201), 20
-    share = np.where(step < cut, step / cut, 1 - (step - cut) / (cut * (1 / 0.1 - 1)))
-    np.testing.assert_allclose(rates(SlantedTriangular(), 200), PEAK * (1 + share * 31) / 32, rtol=1e-5)
-
-
-def test_slanted_triangular_cuts_at_a_whole_step():
-    """0.13 of 55 steps are 7.15, and of 60 they are 7.8: the rate rises for 7."""
-    for steps in (55, 60):
-        step = np.arange(steps + 1)
-        share = np.where(step < 7, step / 7, 1 - (step - 7) / (steps - 7))
-        found = rates(SlantedTriangular(0.13, ratio=5), steps)
-        np.testing.assert_allclose(found, PEAK * (1 + share * 4) / 5, rtol=1e-5)
+def test_rates_of_long_runs_are_exact():
+    assert float(Linear(10_000).rates(1e-4, 1_000_000)(1)) == pytest.approx(1e-8, rel=1e-6)
+    assert float(InverseTime().rates(1e-3, 20_000_000)(20_000_000)) == pytest.approx(1e-3 / 1.2, rel=1e-6)
 
 
 @pytest.mark.parametrize("steps", [1, 5, 19, 29])
@@ -128,13 +87,6 @@ def test_slanted_triangular_of_few_steps_stays_between_its_ends(steps):
 def test_every_schedule_is_finite_and_float32_for_a_run_of_one_step(name):
     rate = Schedule.choices()[name]().rates(PEAK, 1)(0)
     assert rate.dtype == np.float32 and np.isfinite(rate)
-
-
-def test_inverse_square_root_is_t5s():
-    """1 / sqrt(max(step, k)) with k = 16."""
-    expected = 1 / np.sqrt(np.maximum(np.arange(101), 16))
-    found = jax.vmap(InverseSquareRoot(constant_steps=16).rates(1 / np.sqrt(16), 100))(np.arange(101))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("warmup", "constant"), [(5, 16), (16, 5), (16, 16)])
@@ -180,6 +132,7 @@ def test_plateau_is_torchs():
         (SlantedTriangular, {"cut_fraction": 1.0}, "optimizer.schedule.cut_fraction from 0 to below 1"),
         (SlantedTriangular, {"ratio": 0.5}, "optimizer.schedule.ratio of at least 1"),
         (InverseTime, {"decay": -1e-8}, "optimizer.schedule.decay of at least 0"),
+        (Polynomial, {"power": -1.0}, "power of at least 0, found -1"),
         (Plateau, {"patience": -1}, "optimizer.schedule.patience of at least 0"),
     ],
 )

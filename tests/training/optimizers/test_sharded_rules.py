@@ -3,16 +3,14 @@
 import dataclasses
 
 import chex
-import jax
-import numpy as np
 import pytest
 
-from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, optimizers
-from plmjax.training import program as programs
+from plmjax.training import optimizers
 from plmjax.training.optimizers import Adafactor, Adagrad, StochasticGradientDescent
+from plmjax.training.optimizers.schedules import Linear
+from tests.families import STEPS
 from tests.third_party import experiments
-from tests.third_party.source import ChainSource
+from tests.training.built import trained
 
 RULES = {
     "Adagrad": Adagrad(learning_rate=1e-2, initial_accumulator=0.1),
@@ -21,26 +19,23 @@ RULES = {
 }
 
 
-def trained(rule: optimizers.Optimizer, sizes: tuple[int, int, int]):
-    """(parameters, what is evaluated) after the steps of a short run."""
-    run = experiments.changed(
-        experiments.without_dropout(experiments.gpt2()),
-        training={"steps": 2},
-        mesh=dict(zip(meshes.AXES, sizes, strict=True)),
-    )
-    run = dataclasses.replace(run, optimizer=rule)
-    (phase,) = run.resolved_phases
-    batches = ChainSource(run.data)
-    mesh = meshes.make(run.mesh, jax.devices()[: int(np.prod(sizes))])
-    built = programs.build(run, phase, mesh, batches.vocabulary, batches.batch)
-    state = built.initialize(0)
-    for batch in feed.on_device(batches.train(phase, 0, feed.local_rows(built.batch)), built.batch):
-        state, _ = built.train(state, batch)
-    return jax.device_get((state.params, optimizers.evaluated(state.optimizer_state, state.params)))
-
-
 # The state is cut as the parameters are, as in test_step.py; 5 s each: pytest -m nightly tests/training/optimizers
 @pytest.mark.nightly
 @pytest.mark.parametrize("rule", RULES)
 def test_sharded_equals_unsharded(rule):
-    chex.assert_trees_all_close(trained(RULES[rule], (2, 2, 2)), trained(RULES[rule], (1, 1, 1)), rtol=1e-4, atol=1e-5)
+    """Also the mean of the parameters, which is evaluated."""
+    run = experiments.changed(experiments.without_dropout(experiments.gpt2()), training={"steps": 2})
+    run = dataclasses.replace(run, optimizer=RULES[rule])
+    states = [trained(run, sizes)[1] for sizes in ((2, 2, 2), (1, 1, 1))]
+    found = [(one.params, optimizers.evaluated(one.optimizer_state, one.params)) for one in states]
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2)])
+def test_rates_of_layers_are_the_same_on_a_mesh(mesh):
+    make, source = STEPS["classification"]
+    optimizer = {"layer_decay": 0.7, "unfreeze_every": 1, "epsilon": 1e-3, "schedule": Linear()}
+    run = experiments.without_dropout(experiments.changed(make(), optimizer=optimizer, training={"steps": 4}))
+    found = [trained(run, sizes, source)[1].params for sizes in (mesh, (1, 1, 1))]
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
