@@ -90,6 +90,7 @@ def applied(run: Path, *texts: str, decoder_input_ids: list[int] | None = None) 
     return apply({"params": params[module.name]}, **given)
 
 
+@pytest.mark.nightly
 def test_a_language_model_reads_a_line_alone(small_run: Path, tmp_path: Path) -> None:
     """Before fine-tuning, which adds the special tokens of a decoder's rows."""
     config = Gpt2Config(**sizes(small_run), n_embd=12, n_layer=2, n_head=2, n_positions=32)
@@ -127,6 +128,7 @@ def test_an_encoder_decoder_has_the_weights_of_both_sides(small_run, files: tupl
         assert (queries, keys) == (len(saved[f"decoder_tokens_{number}"]), len(saved[f"tokens_{number}"]))
 
 
+@pytest.mark.nightly
 def test_bart_reads_a_line_on_both_sides(small_run: Path, files: tuple, tmp_path: Path) -> None:
     config = BartConfig.tiny(**sizes(small_run), max_position_embeddings=12)
     attention(run_of(tmp_path / "bart", small_run, config), files[0], tmp_path / "bart.npz")

@@ -1,12 +1,14 @@
 """What evaluate says of a model that has hardly learned, and the program that it runs."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from plmjax.commands import cli
 from plmjax.experiment import Phase
 from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
@@ -77,7 +79,11 @@ def embedded(run: Path, folder: Path) -> np.ndarray:
     return np.load(folder / "out.npz")["embeddings"][0]
 
 
-@pytest.mark.parametrize("case", USES)
+# Two programs each, the other two: pytest -m nightly tests/inference
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.nightly if case in ("embed", "language model") else ()) for case in USES],
+)
 def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, decoder_run, tmp_path: Path) -> None:
     name, use = USES[case]
     params, description = checkpoints.load_parameters(small_run if name == "small" else decoder_run)
@@ -88,3 +94,24 @@ def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, dec
         found[dtype] = np.asarray(use(tmp_path / dtype, tmp_path))
     assert (found["float32"] != found["bfloat16"]).any()
     np.testing.assert_allclose(found["bfloat16"], found["float32"], rtol=0.1, atol=0.1)
+
+
+def test_unknown_tokens_are_counted_by_every_command_that_reads_text(
+    small_run: Path, classifiers: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
+) -> None:
+    """Too many are a mistake: test_mistakes.py."""
+    texts = ["a film of the plot and the film"] * 9 + ["the \N{SNOWMAN}"]
+    file, rows = (
+        tmp_path / "few.jsonl",
+        [json.dumps({"text": text, "label": "a"}, ensure_ascii=False) + "\n" for text in texts],
+    )
+    file.write_text("".join(rows), encoding="utf-8")
+    assert evaluate(classifiers / "one", file)["eval/unknown_tokens"] == 1
+    for command, stream in (
+        (["predict", classifiers / "one", "--input", file], "err"),
+        (["embed", small_run, "--input", file, "--output", tmp_path / "v.npz"], "out"),
+    ):
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["plmjax", *map(str, command)])
+        cli.main()
+        assert "of the tokens, 1 of " in getattr(capsys.readouterr(), stream)

@@ -234,15 +234,6 @@ def test_parts(said: str) -> None:
         PARTS[said]()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize(("file", "line"), [("two.txt", 2), ("five.txt", 5)])
-def test_a_line_without_tokens_has_no_vector_to_pool(file, line, pooling, made, monkeypatch) -> None:
-    """The model has no special tokens: [CLS] and [SEP] stand for an empty line."""
-    monkeypatch.setattr("plmjax.inference.embed.BLOCK", 3)
-    with pytest.raises(UserError, match=rf"line {line} of .*{file}"):
-        embed(made["one"], made["tmp"] / file, made["tmp"] / "v.npz", pooling=pooling)
-
-
 def test_a_setting_of_predictions(made: dict) -> None:
     with pytest.raises(UserError, match="'label'"):
         predict(made["one"], made["dev"], label="a")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from plmjax import experiment
-from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import text_size, tokenizers
@@ -43,7 +42,8 @@ def tokens(decoder_run: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("window", "stride"), [pytest.param(24, 1, marks=pytest.mark.nightly), (24, 7), (13, 5), (64, 64)]
+    ("window", "stride"),
+    [*(pytest.param(*one, marks=pytest.mark.nightly) for one in ((24, 1), (13, 5))), (24, 7), (64, 64)],
 )
 def test_every_token_is_told_once_from_the_context_of_its_window(decoder_run, text, tokens, oracle, window, stride):
     expected, contexts = 0.0, []
@@ -130,11 +130,6 @@ def test_bits_are_of_the_text_in_the_format_it_is_read_in(decoder_run, tmp_path)
     assert found["eval/bytes"] == book.stat().st_size > text_size.measure([book]).bytes
 
 
-def test_markup_is_no_text(tmp_path):
-    (tmp_path / "wiki.txt").write_text('<doc id="1" title="A">\nA\n\nOne line.\nè\n</doc>\n', encoding="utf-8")
-    assert text_size.measure([tmp_path / "wiki.txt"]) == text_size.TextSize(bytes=13, characters=12, words=3)
-
-
 def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     words = tokenizers.train("word", 12, ["a first line of text and the end"], tmp_path / "tokenizer")
     dataset = prepare([text], "text", words, tmp_path / "dataset", validation=0, max_unknown=1, progress=False)
@@ -144,18 +139,6 @@ def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     # One that knows neither "a" nor "A" keeps the capitals of the words that it knows.
     names = tokenizers.from_words(["It", "The"], tmp_path / "names")
     assert not perplexity.lowercases(names)
-
-
-def test_a_window_may_have_all_positions_of_the_model() -> None:
-    run = experiments.gpt2()
-    assert [perplexity.row_length(run, window) for window in (1, 32)] == [1, 32]
-
-
-def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
-    cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
-    said = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert (said["eval/window"], said["eval/stride"]) == (str(DECODER_ROW), "6")
-    assert float(said["eval/bits_per_byte"]) > 0
 
 
 def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> None:

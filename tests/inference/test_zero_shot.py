@@ -1,4 +1,4 @@
-"""LAMBADA's last words and BLiMP's pairs, against each text alone in transformers."""
+"""Scores of rows, LAMBADA's last words and BLiMP's pairs, against each text alone in transformers."""
 
 import gzip
 import json
@@ -15,7 +15,8 @@ from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
-from plmjax.inference.language_model import Scores
+from plmjax.inference import language_model
+from plmjax.inference.language_model import LanguageModel, Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.training.checkpoints import checkpoints
 from tests.metric_names import undocumented
@@ -171,22 +172,6 @@ def test_what_the_tokenizer_lacks_is_counted_and_never_right(pairs, tmp_path):
     assert found["accuracy"] == 0  # of two sentences that are as likely neither is preferred
 
 
-def test_texts_may_be_as_long_as_the_window(pairs, tmp_path):
-    """The longer of two passages with last words of one token is cut; a sentence is never cut."""
-    words = tokenizers.train("word", 12, ["one two three four what did he see"], tmp_path / "tokenizer")
-    model, unknown = Omniscient(words), lambda: UnknownTokens(words.vocabulary, 1)
-    (tmp_path / "lambada.txt").write_text("one two\ntwo one two\n")
-    for window, cut in ((3, 0), (2, 1), (1, 2)):
-        model.window = window
-        assert lambada(model, tmp_path / "lambada.txt", unknown())["cut"] == cut
-    sentences = [sentence for group in PAIRS.values() for pair in group for sentence in pair]
-    model.window = max(len(words.encode(sentence)) for sentence in sentences)
-    assert blimp(model, pairs, unknown())["pairs"] == 5
-    model.window -= 1
-    with pytest.raises(UserError, match=f"sentences of 1 to {model.window} tokens in .*, found {model.window + 1} in"):
-        blimp(model, pairs, unknown())
-
-
 def test_the_token_before_a_text_is_no_part_of_it(pairs, tmp_path):
     """GPT-2's is the one that it names as unknown too."""
     tokenizer = tokenizers.train("gpt2-bpe", 300, ["a text of some words"], tmp_path / "tokenizer")
@@ -194,3 +179,24 @@ def test_the_token_before_a_text_is_no_part_of_it(pairs, tmp_path):
     model.window, model.begin = 40, tokenizer.vocabulary.document_end
     assert model.begin == tokenizer.vocabulary.unknown
     assert blimp(model, pairs, UnknownTokens(tokenizer.vocabulary))["unknown_tokens"] == 0
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_each_row_has_the_scores_of_its_last_tokens(given: bool, decoder_run, oracle, monkeypatch) -> None:
+    """Thirteen rows of two widths in batches of three, as transformers scores each alone, without dropout."""
+    monkeypatch.setattr(language_model, "ROWS", 3)
+    model, draws = LanguageModel(decoder_run), np.random.default_rng(0)
+    rows = [draws.integers(5, 300, 2 + 5 * row % 23).tolist() for row in range(1, 14)]
+    counts = [1 + row % (len(tokens) - 1) for row, tokens in enumerate(rows)]
+    found = model.score(rows, counts if given else None)
+    for tokens, count, scores in zip(rows, counts, found, strict=True):
+        asked = count if given else len(tokens) - 1
+        expected = oracle(tokens[:-1])[-asked:]
+        np.testing.assert_allclose(scores.nats, -expected[range(asked), tokens[-asked:]], rtol=1e-5, atol=1e-5)
+        assert scores.likeliest.tolist() == (expected.argmax(axis=-1) == tokens[-asked:]).tolist()
+
+
+def test_a_text_is_read_after_a_token_that_begins_it_in_the_window_of_the_run_or_that_asked_for(decoder_run) -> None:
+    model = LanguageModel(decoder_run)
+    assert model.begin == model.tokenizer.vocabulary.document_end >= 0
+    assert (model.window, LanguageModel(decoder_run, 5).window) == (DECODER_ROW, 5)
