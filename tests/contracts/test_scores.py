@@ -72,7 +72,7 @@ def test_what_all_classes_inherit_is_what_the_full_softmax_computes_with_each_te
     ("scores", "smoothing", "z_loss"),
     [
         pytest.param(FULL, 0.0, 0.0, id="plain-full", marks=pytest.mark.nightly),
-        pytest.param(ADAPTIVE, 0.0, 0.0, id="plain-adaptive"),
+        pytest.param(ADAPTIVE, 0.0, 0.0, id="plain-adaptive", marks=pytest.mark.nightly),
         pytest.param(FULL, 0.1, 0.02, id="smoothed-full"),
         pytest.param(ADAPTIVE, 0.1, 0.02, id="smoothed-adaptive"),
     ],

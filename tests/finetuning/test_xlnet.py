@@ -99,6 +99,7 @@ def test_rows_of_questions_are_those_of_the_release(questions: Experiment, xlnet
         assert places == [len(ids) - 1] * 2 or begin <= places[0] <= places[1] < first
 
 
+@pytest.mark.nightly  # tests/systems packs every head
 def test_packed_examples_have_the_outputs_that_they_have_alone(xlnet_run, sentiment) -> None:
     train, validation = sentiment
     run = experiment(SequenceClassification(), Sentences(train=train, validation=validation, text="sentence"))

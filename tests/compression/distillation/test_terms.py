@@ -34,7 +34,7 @@ PAIRS = {
     "classification": ("classification", SOFT),
     "all tokens": ("bert", DistilBertDistillation()),
     "decoder": ("gpt2", SOFT),
-    "encoder-decoder": ("bart", SOFT),  # nightly: its teacher's scores are a decoder's, and their programs take 13 s
+    "encoder-decoder": ("bart", SOFT),
     "layers": ("classification", TinyBertDistillation(), NARROW),
     "prediction": ("classification", TinyBertDistillation(stage="prediction"), NARROW),
 }
@@ -196,7 +196,7 @@ def test_scores_are_those_of_the_model() -> None:
         np.testing.assert_allclose(weights, shares * seen[:, None], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.5])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.nightly), 2.5])
 def test_predictions_of_tinybert(temperature: float) -> None:
     """Both distributions have the temperature; the published one is 1."""
     found = pair("classification", TinyBertDistillation(stage="prediction", temperature=temperature), NARROW)
@@ -209,7 +209,7 @@ def test_predictions_of_tinybert(temperature: float) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=pytest.mark.nightly if name == "encoder-decoder" else ())
+        pytest.param(case, id=name, marks=() if name in ("classification", "layers") else pytest.mark.nightly)
         for name, case in PAIRS.items()
     ],
 )

@@ -96,16 +96,15 @@ def test_ranges_are_those_of_the_last_phase(small_run: Path) -> None:
     source = Source.read(small_run)
     run = source.description.experiment
     measured = []
-    for lengths in ((12, 20), (32, 20), (20, 12)):
+    for lengths in ((12, 20), (32, 20)):
         phases = tuple(Phase(fraction=0.5, sequence_length=length) for length in lengths)
         measured.append(calibrated(source, dataclasses.replace(run, phases=phases), 1))
-    found, expected, other = measured
+    found, expected = measured
     assert len(found) == 12 and found.keys() == expected.keys()
     assert f"bert/encoder/layers/attention/query/{int8.INPUT}" in found
     for path, value in found.items():
         np.testing.assert_allclose(value, expected[path], rtol=1e-5)
         assert np.all(value > 0)
-    assert any(np.any(value != other[path]) for path, value in found.items())
 
 
 @pytest.mark.nightly

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import chex
 import flax.linen as nn
 import flax.traverse_util
 import jax
@@ -13,17 +12,10 @@ import pytest
 from plmjax.commands import cli
 from plmjax.compression.quantization.weights import comparison, shared_axes
 from plmjax.contracts.execution import Execution
-from plmjax.generation.batch_generator import Settings
-from plmjax.generation.generate import generate
-from plmjax.inference.embed import embed
-from plmjax.inference.evaluate import evaluate
-from plmjax.inference.fill_mask import fill_mask
-from plmjax.inference.predict import predict
 from plmjax.layers import int8
 from plmjax.layers.int8 import CALIBRATED, INT8_STATIC
 from plmjax.models.albert import AlbertConfig
-from plmjax.runs.init_from import InitFrom
-from plmjax.training.checkpoints import checkpoints, items, stored
+from plmjax.training.checkpoints import checkpoints, items
 from tests.families import FAMILIES
 
 
@@ -90,32 +82,6 @@ def test_the_line_of_a_command_counts_bytes_and_integers() -> None:
     }  # fmt: skip
     line = comparison(before, after, {"kernel": (0, 1)})
     assert line == "32 bytes of parameters became 18 (56.2%); 6 of 8 parameters are stored in int8"
-
-
-@pytest.mark.nightly
-def test_all_commands_compute_with_the_rounded_weights(
-    quantized, small_run: Path, task_run: Path, decoder_run: Path, sentiment: tuple[str, str], tmp_path: Path
-) -> None:
-    texts = tmp_path / "texts.txt"
-    texts.write_text("the film was good\na plot\n")
-    encoder, task, decoder = (quantized(run) for run in (small_run, task_run, decoder_run))
-    first, second = (evaluate(run) for run in task)
-    assert first == second
-    first, second = (list(predict(run, texts)) for run in task)
-    assert first == second and len(first) == 2
-    first, second = (fill_mask(run, "the [MASK] of names") for run in encoder)
-    assert first == second
-    for place, run in enumerate(encoder):
-        embed(run, texts, tmp_path / f"{place}.npz")
-    first, second = (dict(np.load(tmp_path / f"{place}.npz")) for place in range(2))
-    chex.assert_trees_all_equal(first, second)
-    first, second = (generate(run, ["The"], Settings(max_new_tokens=8)) for run in decoder)
-    assert first == second
-    first, second = (
-        (found := InitFrom.find(run)).parameters(found.description.experiment) for run in task
-    )  # what `finetune --from` starts from
-    chex.assert_trees_all_equal(first, second)
-    chex.assert_trees_all_equal(first, stored.decode(first))
 
 
 LAYER, BOTH_SIDES = 6, 6 + 10

@@ -74,6 +74,7 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
         assert weight == 4 and hits == np.sum(their.logits.argmax(-1).numpy() == labels[rows])
 
 
+@pytest.mark.nightly  # tests/systems has the dropouts of every head
 def test_dropout_is_drawn_on_the_pooled_output(tmp_path):
     parity.reference(tmp_path, "BertForSequenceClassification")
     module, params = huggingface.load(tmp_path)
