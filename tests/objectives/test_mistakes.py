@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.elmo import ElmoConfig
+from plmjax.models.families.encoder import EncoderOutput
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
 from plmjax.objectives.albert import AlbertPretraining
@@ -62,7 +62,7 @@ def text(objective: Objective, counts: list[int], config: Any = None) -> None:
 
 def relations_of_none() -> None:
     batch = {"next_sentence_labels": jnp.zeros((2, 1), jnp.int32), "next_sentence_weights": jnp.ones((2, 1))}
-    NEXT_SENTENCE.sums(SimpleNamespace(seq_relationship_logits=None), batch)
+    NEXT_SENTENCE.sums(EncoderOutput(jnp.zeros((2, 3, 4))), batch)
 
 
 MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {

@@ -54,8 +54,11 @@ CASES = {
 } | {"bart-BartForTranslation": (TRANSLATION, functools.partial(local_batch, FAMILIES["bart"]))}
 """Name -> (module, inputs of it): every class of every system, and what has no row."""
 BODIES = {name: f"{name}-{type(family.bodies[0]).__name__}" for name, family in FAMILIES.items()}
-DAY = {*BODIES.values(), "cove-CoveForTranslation", "bert-TokenClassification", "bart-QuestionAnswering"}
-# Each other head traces the same layers, half a second each: pytest -m nightly tests/systems/test_attentions.py
+OWN = ("adaptive_span", "longformer_decoder", "cvt")
+"""Systems with an attention of their own that are no representatives."""
+DAY = {BODIES[name] for name in (*REPRESENTATIVES, *OWN)}
+DAY |= {"cove-CoveForTranslation", "bert-TokenClassification", "bart-QuestionAnswering"}
+# Each other traces the same layers, half a second each: pytest -m nightly tests/systems/test_attentions.py
 MODULES = [pytest.param(*one, id=name, marks=() if name in DAY else pytest.mark.nightly) for name, one in CASES.items()]
 
 

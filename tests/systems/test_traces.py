@@ -30,7 +30,7 @@ from plmjax.models.cove.biattentive_classification import BiattentiveConfig, Bia
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
-from tests.families import FAMILIES, STEPS
+from tests.families import FAMILIES, REPRESENTATIVES, STEPS
 from tests.families.encoder_decoders import WRITER_SIZES
 from tests.families.family import Family
 from tests.products import equations
@@ -131,7 +131,16 @@ OF_OTHER_STEPS = {"static_seed", "length_deviation", "entities"}
 """Settings of an objective for static masks, for windows, and for an evaluation."""
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if name not in UNTRACED])
+# The heads of every system are traced every time, below; one to three seconds for each step of layers that another step
+# has: pytest -m nightly tests/systems/test_traces.py
+TRACED = [
+    pytest.param(name, marks=() if name in REPRESENTATIVES or name not in FAMILIES else pytest.mark.nightly)
+    for name in STEPS
+    if name not in UNTRACED
+]
+
+
+@pytest.mark.parametrize("name", TRACED)
 def test_a_step_multiplies_bfloat16_numbers(name: str) -> None:
     """Forward and backward, the loss included, with the execution of the run and all settings of its objective."""
     make, source = STEPS[name]

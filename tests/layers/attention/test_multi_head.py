@@ -229,18 +229,6 @@ def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.
     assert "stablehlo.while" not in jax.jit(sharding.scoped(attend, mesh), in_shardings=place).lower(*inputs).as_text()
 
 
-def test_the_first_and_the_last_projection_may_have_an_initializer_of_their_own() -> None:
-    one, two, three = (nn.initializers.constant(value) for value in (1.0, 2.0, 3.0))
-
-    def first(**own: Any) -> dict[str, float]:
-        module, x = MultiHeadAttention(8, 2, 0.0, one, **own), jnp.ones((1, 3, 8))
-        params = nn.meta.unbox(module.init(jax.random.key(0), x, x, deterministic=True))["params"]
-        return {name: float(part["kernel"].min()) for name, part in params.items()}
-
-    assert first() == {"query": 1, "key": 1, "value": 1, "output": 1}
-    assert first(query_init=two, output_init=three) == {"query": 2, "key": 1, "value": 1, "output": 3}
-
-
 def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
     """The arrays that the backward pass closes over: less than one such array, where the formula keeps several."""
     length = 64

@@ -125,13 +125,6 @@ def expected(name: str, tied: tuple[bool, bool], kind: str) -> Any:
         return jax.device_get(differentiated(loss, params))
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_vectors_have_the_dtype_of_the_model(name: str) -> None:
-    words = AdaptiveEmbedding(SIZES[name], NORMAL, NORMAL, jnp.bfloat16)
-    x, _ = jax.eval_shape(words.init_with_output, jax.random.key(0), jnp.zeros((2, 3), jnp.int32))
-    assert (x.shape, x.dtype) == ((2, 3, FEATURES), jnp.bfloat16)
-
-
 @pytest.mark.parametrize("kind", ["few", "many"])
 @pytest.mark.parametrize(
     ("name", "tied"),
