@@ -36,7 +36,7 @@ def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> N
 
 
 @pytest.mark.nightly
-def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
+def test_files(capsys, tmp_path: Path, decoder_run: Path) -> None:
     prompts = ["Returns the", "", "The object of a class"]
     (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
     common = [decoder_run, "--input", tmp_path / "prompts.txt", *SHORT]
@@ -49,8 +49,12 @@ def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
     streamed = shown(capsys, *common, "--temperature", 0)
     assert streamed == printable("".join(record["prompt"] + record["text"] + "\n" for record in records))
 
+
+def test_several_texts_are_shown_each_with_its_score(capsys, monkeypatch, decoder_run: Path) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Returns the\r\n")))
-    beams = shown(capsys, decoder_run, "--input", "-", *SHORT, "--beams", 3, "--sequences", 2).splitlines()
+    beams = shown(
+        capsys, decoder_run, "--input", "-", "--max_new_tokens", 2, "--beams", 3, "--sequences", 2
+    ).splitlines()
     scores = [float(line.split()[0]) for line in beams if "  Returns the" in line]
     assert len(scores) == 2 and scores == sorted(scores, reverse=True)
 

@@ -200,3 +200,7 @@ def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> N
 
 def test_nothing_of_a_decoder_task_counts_its_prompt() -> None:
     assert Decoding(beams=2).over(BEAMS).explicit().keys().isdisjoint({"max_length", "min_length"})
+
+
+def test_the_largest_seed_and_the_smallest_batch() -> None:
+    assert Settings(seed=2**32 - 1, batch_size=1).seed == 2**32 - 1

@@ -19,6 +19,7 @@ from plmjax.generation import loop, weights
 from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.decoder import decoder_of
+from plmjax.generation.generate import Generator
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Lengths
 from plmjax.interop.run_directories import export_checkpoint
@@ -159,6 +160,21 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
 
 
+@pytest.mark.nightly
+def test_prompts_of_about_the_same_length_are_read_together() -> None:
+    """Texts come in the order of the prompts."""
+    prompts, settings = [[3] * length for length in (30, 1, 29, 2)], Settings(max_new_tokens=2, batch_size=2)
+    alone = [writer()([prompt], settings)[0][0].tokens for prompt in prompts]
+    assert [text.tokens for (text,) in writer()(prompts, settings)] == alone
+
+
+@pytest.mark.nightly
+def test_a_text_of_a_source_comes_token_by_token() -> None:
+    settings = Settings(max_new_tokens=8, no_repeat_ngram_size=1)
+    (whole,), *_ = translator()(PROMPTS[:1], settings)
+    assert list(translator().stream(PROMPTS[0], settings))[-1] == (whole, True)
+
+
 def test_prompts_and_texts_that_just_fit() -> None:
     """There are 48 positions: a prompt and its text take all; so does a source, and a text with the token before it."""
     for own, prompt, new in ((writer(), 36, 12), (translator(), 48, 47)):
@@ -242,3 +258,9 @@ def test_cached_equals_the_whole_text_read_with_the_prompt_as_prefix() -> None:
 def test_an_export_says_that_transformers_has_no_prefix(decoder_run: Path, prefix_run: Path, tmp_path: Path) -> None:
     assert "lost: this run is a prefix" in export_checkpoint(prefix_run, tmp_path / "prefix")
     assert "prefix" not in export_checkpoint(decoder_run, tmp_path / "causal").replace(str(tmp_path), "")
+
+
+def test_the_run_says_how_its_prompts_are_read(decoder_run: Path, prefix_run: Path) -> None:
+    prompt, settings = "Returns the name of a", Settings(max_new_tokens=8)
+    (((written,),), ((causal,),)) = (Generator.load(run)([prompt], settings) for run in (prefix_run, decoder_run))
+    assert written.log_probability != causal.log_probability

@@ -115,3 +115,9 @@ def test_unknown_tokens_are_counted_by_every_command_that_reads_text(
         monkeypatch.setattr("sys.argv", ["plmjax", *map(str, command)])
         cli.main()
         assert "of the tokens, 1 of " in getattr(capsys.readouterr(), stream)
+
+
+@pytest.mark.nightly
+def test_any_text_is_evaluated_where_the_share_allows_it(small_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("今天天气很好，我们去公园散步吧。\n" * 20, encoding="utf-8")
+    assert evaluate(small_run, tmp_path / "text.txt", max_unknown=1)["eval/unknown_tokens"] > 100

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax import experiment
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import text_size, tokenizers
@@ -151,7 +152,20 @@ def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> N
 
 def test_the_window_is_by_default_that_of_the_runs_evaluations() -> None:
     run = experiments.changed(experiments.gpt2(), training={"evaluation_sequence_length": 24})
+    assert [perplexity.row_length(run, window) for window in (1, 32)] == [1, 32]  # to all positions of the model
     assert [perplexity.row_length(one, None) for one in (experiments.gpt2(), run)] == [16, 24]
     for window, length in ((None, 24), (20, 20)):
         slid = perplexity.sliding(run, window)
         assert (slid.data.sequence_length, slid.training.evaluation_sequence_length) == (length, 0)
+
+
+def test_markup_is_no_text(tmp_path):
+    (tmp_path / "wiki.txt").write_text('<doc id="1" title="A">\nA\n\nOne line.\nè\n</doc>\n', encoding="utf-8")
+    assert text_size.measure([tmp_path / "wiki.txt"]) == text_size.TextSize(bytes=13, characters=12, words=3)
+
+
+def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
+    cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
+    said = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert (said["eval/window"], said["eval/stride"]) == (str(DECODER_ROW), "6")
+    assert float(said["eval/bits_per_byte"]) > 0

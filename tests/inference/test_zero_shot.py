@@ -172,6 +172,22 @@ def test_what_the_tokenizer_lacks_is_counted_and_never_right(pairs, tmp_path):
     assert found["accuracy"] == 0  # of two sentences that are as likely neither is preferred
 
 
+def test_texts_may_be_as_long_as_the_window(pairs, tmp_path):
+    """The longer of two passages with last words of one token is cut; a sentence is never cut."""
+    words = tokenizers.train("word", 12, ["one two three four what did he see"], tmp_path / "tokenizer")
+    model, unknown = Omniscient(words), lambda: UnknownTokens(words.vocabulary, 1)
+    (tmp_path / "lambada.txt").write_text("one two\ntwo one two\n")
+    for window, cut in ((3, 0), (2, 1), (1, 2)):
+        model.window = window
+        assert lambada(model, tmp_path / "lambada.txt", unknown())["cut"] == cut
+    sentences = [sentence for group in PAIRS.values() for pair in group for sentence in pair]
+    model.window = max(len(words.encode(sentence)) for sentence in sentences)
+    assert blimp(model, pairs, unknown())["pairs"] == 5
+    model.window -= 1
+    with pytest.raises(UserError, match=f"sentences of 1 to {model.window} tokens in .*, found {model.window + 1} in"):
+        blimp(model, pairs, unknown())
+
+
 def test_the_token_before_a_text_is_no_part_of_it(pairs, tmp_path):
     """GPT-2's is the one that it names as unknown too."""
     tokenizer = tokenizers.train("gpt2-bpe", 300, ["a text of some words"], tmp_path / "tokenizer")

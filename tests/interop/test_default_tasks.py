@@ -159,3 +159,11 @@ def test_names_of_labels_are_different_texts_by_numbers_from_zero(named: object)
     for read in (labels.count, labels.names):
         with pytest.raises(UserError, match="different names of labels in the config"):
             read({"id2label": named, "num_labels": 2})
+
+
+def test_a_checkpoint_is_evaluated_and_trained_on_as_it_was_pretrained() -> None:
+    """The released code's rows: 568 tokens of text, of which sources of 512 and targets of 114 are made."""
+    objective, data = task_of(T5Config.tiny().module(Purpose.PRETRAINING, Execution()))
+    assert objective == SpanCorruption(z_loss=1e-4)
+    assert (data.layout, data.sequence_length) == (Chunks(), 568)
+    assert objective.lengths(data.sequence_length) == (512, 114)

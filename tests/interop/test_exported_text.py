@@ -207,7 +207,10 @@ def test_a_run_that_was_fine_tuned_to_write_exports_the_settings_of_its_task(dec
     params, description = checkpoints.load_parameters(decoder_run)
     objective = Translation(beams=2, length_penalty=0.6)
     run = dataclasses.replace(
-        description.experiment, objective=objective, data=TextPairs(target_length=0, sequence_length=64)
+        description.experiment,
+        objective=objective,
+        data=TextPairs(target_length=0, sequence_length=64),
+        generation=Generation(beams=5),  # of the checkpoint that it began from
     )
     checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
     assert "another length than length_normalization gnmt" in export_checkpoint(tmp_path / "run", tmp_path / "out")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, written
 from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
@@ -45,6 +46,8 @@ def test_shards_hold_the_same_parameters(tmp_path):
     shards = list((tmp_path / "shards").glob("*.safetensors"))
     assert len(shards) > 1
     assert_same_bits(huggingface.load(tmp_path / "shards")[1], huggingface.load(tmp_path / "whole")[1])
+    execution = Execution(unroll=2)
+    assert huggingface.load(tmp_path / "whole", execution=execution)[0].execution == execution
     shards[0].unlink()
     with pytest.raises(UserError, match="found no such file"):
         huggingface.load(tmp_path / "shards")

@@ -12,8 +12,10 @@ from scipy.special import log_softmax
 from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.template import TEXT_ALONE
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
-from plmjax.data.layouts import SentencePairs
+from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Finetuning, Training
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
@@ -26,7 +28,9 @@ from plmjax.interop import huggingface
 from plmjax.interop.problem_types import with_problem_type
 from plmjax.interop.run_directories import (
     MARK,
+    _generation,
     _languages,
+    _rows,
     _same_bits,
     can_export,
     claim,
@@ -34,10 +38,18 @@ from plmjax.interop.run_directories import (
     import_checkpoint,
 )
 from plmjax.layers import int8
-from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
+from plmjax.models.bert import (
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+)
+from plmjax.models.gpt import GptConfig, GptModel
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.next_token import NextToken
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
@@ -85,6 +97,7 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     assert (out / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
     assert (out / "config.json").read_bytes() == (source / "config.json").read_bytes()
 
+    assert not (out / "generation_config.json").exists()  # a class that does not write text has none
     before, after = tokenizers.load(tokenizer), tokenizers.load(out)
     assert before.fingerprint == after.fingerprint
     theirs = transformers.AutoTokenizer.from_pretrained(out)
@@ -280,6 +293,34 @@ def test_every_file_follows_the_umask(tmp_path, tokenizer):
     modes = {str(path): oct(path.stat().st_mode & 0o777) for path in written}
     assert {"model.safetensors", "config.json", "experiment.json"} <= {path.name for path in written}
     assert modes == {str(path): "0o750" if path.is_dir() else "0o640" for path in written}
+
+
+def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
+    """A decoder without its head too: a text of a task begins otherwise than a text alone."""
+    config = GptConfig.tiny(vocab_size=40)
+    task = SequenceClassification(labels=("no", "yes"))
+    trained = task.module(config, Execution())
+    run = Experiment(model=config, objective=task, data=Sentences())
+    plain = Experiment(model=config, objective=NextToken(), data=Data(Chunks()))
+    body, writer = GptModel(config), config.module(Purpose.CAUSAL_LM, Execution())
+    own = task.template(config)
+    assert own != TEXT_ALONE
+    assert _rows(run, trained, trained, "OpenAIGPTForSequenceClassification") == own
+    assert _rows(run, trained, body, "OpenAIGPTModel") == own
+    assert _rows(run, trained, writer, "OpenAIGPTLMHeadModel") == TEXT_ALONE
+    assert _rows(plain, writer, body, "OpenAIGPTModel") == TEXT_ALONE
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(True, {"max_length": 19}), (False, {"max_new_tokens": 18})])
+def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, tmp_path):
+    """In an encoder-decoder it counts the token before the text. The tokenizer's own end is no setting."""
+    config = Gpt2Config.tiny(vocab_size=9) if whole else TransformerConfig.tiny(vocab_size=9)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text('{"max_length": 19, "eos_token_id": 4}')
+    module = config.module(Purpose.CAUSAL_LM, Execution())
+    assert _generation(tmp_path, module, Vocabulary(9, end=4)).explicit() == expected
+    assert _generation(tmp_path, module, Vocabulary(9, end=3)).explicit() == expected | {"eos_token_id": (4,)}
+    assert _generation(tmp_path, BertModel(CONFIG), Vocabulary(9, end=4)) is None
 
 
 def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):

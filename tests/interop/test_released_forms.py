@@ -242,3 +242,11 @@ def test_what_transformers_cannot_express_is_not_written(module, change, sentenc
     with pytest.raises(UserError, match=sentence):
         huggingface.save(module, random_params(module), tmp_path)
     assert not (tmp_path / "config.json").exists()
+
+
+def test_the_released_sizes_have_the_exact_gelu_and_heads_of_their_own_width() -> None:
+    small, large = BertConfig.tinybert_4(), BertConfig.tinybert_6()
+    assert small.hidden_act == large.hidden_act == "gelu"
+    assert (small.num_hidden_layers, small.hidden_size, small.intermediate_size) == (4, 312, 1200)
+    assert large.num_hidden_layers == 6 and large.intermediate_size == 3072
+    assert small.hidden_size // small.num_attention_heads == 26

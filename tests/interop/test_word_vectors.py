@@ -75,6 +75,7 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     assert "Expected a word to find the neighbors of, found none" in fails("nearest", file)
     assert "Expected --top of at least 1, found 0" in fails("nearest", file, "word3", "--top", 0)
     assert "found no finished checkpoint; pretrain or import one first" in fails("nearest", tmp_path, "word3")
+    assert "run, found nothing at" in fails("nearest", tmp_path / "absent", "word3")
     (tmp_path / "text.txt").write_text("Running text, of no vectors.\n")
     assert "Expected words and their vectors in" in fails("nearest", tmp_path / "text.txt", "word3")
     (tmp_path / "zeros.txt").write_text("3 2\na 0 0\nb 1 2\nc 3 5\n")

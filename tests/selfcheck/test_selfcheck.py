@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.data import remote
+from plmjax.errors import Unavailable
 from plmjax.layers import dropout
 from plmjax.layers.attention import row_rotation
 from plmjax.parallel import topologies
@@ -256,3 +258,10 @@ def test_slow_and_skipped_rows_fail_nothing_and_what_may_pass_is_told_apart() ->
     assert report_of(OK, UNAVAILABLE).verdict == "unavailable"
     assert report_of(UNAVAILABLE, DIFFERS, FAILED).verdict == "failed"
     assert report_of(UNAVAILABLE, DIFFERS, FAILED).wrong == ["1 differs", "2 failed"]
+
+
+def test_a_row_whose_bucket_does_not_answer_is_no_fault_of_the_machine() -> None:
+    def away(ground: Any) -> None:
+        raise Unavailable("Expected the bucket to answer, found 503; try again.")
+
+    assert selfcheck._outcome(away, SimpleNamespace()).verdict == UNAVAILABLE
