@@ -24,13 +24,10 @@ def sentences(tmp_path: Path) -> Experiment:
         lines = [f"{('bad', 'fair', 'good')[row % 3]}\tthe film {row}" for row in range(rows)]
         (tmp_path / f"{name}.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n", encoding="utf-8")
     return Experiment(
-        model=None,
-        objective=SequenceClassification(),
+        model=None, objective=SequenceClassification(),
         data=Sentences(*(str(tmp_path / f"{name}.tsv") for name in ("train", "validation")), sequence_length=24),
-        optimizer=AdamW(),
-        training=Training(steps=0, batch_size=8),
-        finetuning=Finetuning(epochs=2.0, warmup=0.5),
-    )
+        optimizer=AdamW(), training=Training(steps=0, batch_size=8), finetuning=Finetuning(epochs=2.0, warmup=0.5),
+    )  # fmt: skip
 
 
 def test_a_task_has_the_model_the_labels_and_the_steps_of_its_run(

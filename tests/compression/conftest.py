@@ -18,13 +18,9 @@ def task_run(sentiment: tuple[str, str], small_run: Path, tmp_path_factory: pyte
     """The run directory of `small_run` fine-tuned for 20 steps."""
     workdir = tmp_path_factory.mktemp("task_run")
     run = Experiment(
-        model=None,
-        objective=SequenceClassification(),
-        data=Sentences(*sentiment, text="sentence", sequence_length=24),
-        optimizer=BertAdamW(learning_rate=3e-3),
-        training=Training(steps=20, batch_size=16, log_every=10),
-        finetuning=Finetuning(warmup=0.1),
-        checkpoint=Checkpoint(every=0),
-    )
+        model=None, objective=SequenceClassification(), data=Sentences(*sentiment, text="sentence", sequence_length=24),
+        optimizer=BertAdamW(learning_rate=3e-3), training=Training(steps=20, batch_size=16, log_every=10),
+        finetuning=Finetuning(warmup=0.1), checkpoint=Checkpoint(every=0),
+    )  # fmt: skip
     finetune(run, small_run, workdir)
     return workdir

@@ -31,14 +31,11 @@ def test_sentences_are_labelled_at_their_last_end_token(
     """Learned, evaluated, predicted, exported, read by transformers and imported: one and the same model."""
     train, validation = sentiment
     run = Experiment(
-        model=None,
-        objective=SequenceClassification(),
+        model=None, objective=SequenceClassification(),
         data=Sentences(train, validation, sequence_length=32, pack=4, text="sentence"),
-        optimizer=AdamW(learning_rate=1e-2),
-        training=Training(steps=0, batch_size=8, log_every=50, unroll=1),
-        finetuning=Finetuning(epochs=10.0),
-        checkpoint=Checkpoint(every=0, minutes=0),
-    )
+        optimizer=AdamW(learning_rate=1e-2), training=Training(steps=0, batch_size=8, log_every=50, unroll=1),
+        finetuning=Finetuning(epochs=10.0), checkpoint=Checkpoint(every=0, minutes=0),
+    )  # fmt: skip
     metrics = finetune(run, bart_run, tmp_path / "run")
     assert metrics["eval/accuracy"] > 0.9
     predicted = list(predict(tmp_path / "run", validation))

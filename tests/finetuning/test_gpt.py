@@ -47,15 +47,10 @@ def task(files: tuple[str, str], objective: Any, **fields: Any) -> Experiment:
     train, validation = files
     data = Sentences(train, validation, sequence_length=32, pack=4, text="sentence")
     return Experiment(
-        model=None,
-        objective=objective,
-        data=data,
-        optimizer=AdamW(learning_rate=1e-2),
-        training=Training(steps=0, batch_size=8, log_every=50, unroll=1),
-        finetuning=Finetuning(epochs=20.0),
-        checkpoint=Checkpoint(every=0, minutes=0),
-        **fields,
-    )
+        model=None, objective=objective, data=data, optimizer=AdamW(learning_rate=1e-2),
+        training=Training(steps=0, batch_size=8, log_every=50, unroll=1), finetuning=Finetuning(epochs=20.0),
+        checkpoint=Checkpoint(every=0, minutes=0), **fields,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

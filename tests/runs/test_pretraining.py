@@ -91,13 +91,10 @@ def test_without_tensorflow_a_run_from_a_prepared_dataset_is_the_same(
 @pytest.mark.nightly
 def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, tmp_path: Path) -> None:
     run = Experiment(
-        model=None,
-        objective=NextToken(),
-        data=Data(layout=Chunks(), input=(str(prose),), sequence_length=24),
-        optimizer=AdamW(),
-        training=Training(steps=1, batch_size=8, log_every=1, evaluation_batches=1),
+        model=None, objective=NextToken(), data=Data(layout=Chunks(), input=(str(prose),), sequence_length=24),
+        optimizer=AdamW(), training=Training(steps=1, batch_size=8, log_every=1, evaluation_batches=1),
         checkpoint=Checkpoint(every=0),
-    )
+    )  # fmt: skip
     said: list[str] = []
     pretrain(run, tmp_path / "run", decoder_run, report=said.append)
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
@@ -113,14 +110,10 @@ def inputs(folder: Path, texts: list[dict[str, str]], said: list[str] | None = N
     tokenizer = {"kind": "word", "vocab_size": 40} | settings.pop("tokenizer", {})
     data = {"layout": Chunks(), "input": (str(folder / "texts.jsonl"),), "held_out": 0.0, "sequence_length": 8}
     run = Experiment(
-        model=Gpt2Config.tiny(vocab_size=300, eos_token_id=None),
-        objective=NextToken(),
-        tokenizer=Tokenizer(**tokenizer),
-        training=Training(steps=4, batch_size=2, **settings.pop("training", {})),
-        phases=settings.pop("phases", ()),
-        optimizer=AdamW(),
-        data=Data(**data | settings),
-    )
+        model=Gpt2Config.tiny(vocab_size=300, eos_token_id=None), objective=NextToken(),
+        tokenizer=Tokenizer(**tokenizer), training=Training(steps=4, batch_size=2, **settings.pop("training", {})),
+        phases=settings.pop("phases", ()), optimizer=AdamW(), data=Data(**data | settings),
+    )  # fmt: skip
     return text.inputs(resolve(run), storage.path(folder / "run"), [].append if said is None else said.append)
 
 

@@ -1,4 +1,4 @@
-"""Files of labelled rows: every format, and one sentence for every way in which they can be wrong."""
+"""Files of labelled rows: every format."""
 
 import dataclasses
 import gzip

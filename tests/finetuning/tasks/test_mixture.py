@@ -64,12 +64,10 @@ def mixture(tmp_path_factory) -> Mixture:
 
 def experiment(mixture: Mixture) -> Experiment:
     return Experiment(
-        model=MODEL,
-        objective=OBJECTIVE,
-        data=mixture,
+        model=MODEL, objective=OBJECTIVE, data=mixture,
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
         training=Training(batch_size=8, unroll=1),
-    )
+    )  # fmt: skip
 
 
 def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:

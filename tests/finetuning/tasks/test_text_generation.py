@@ -153,12 +153,9 @@ def test_a_source_of_a_decoder_leaves_room_for_the_longest_text() -> None:
 def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
     """(experiment, source, program, random parameters) of packed rows."""
     run = Experiment(
-        model=MODEL,
-        objective=GREEDY,
-        data=TASK,
-        optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
+        model=MODEL, objective=GREEDY, data=TASK, optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
         training=Training(batch_size=8, unroll=1),
-    )
+    )  # fmt: skip
     rows = ExampleRows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
     source = TaskSource([rows], rows, Numbers.vocabulary, 0)
     program = program_of(run, source)
