@@ -69,6 +69,7 @@ def imported(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Pa
     return make
 
 
+@pytest.mark.nightly  # the rows are those of the vectors
 def test_predictions_are_those_of_transformers(imported: Callable[..., Path], tmp_path: Path) -> None:
     labels = {"labels": ("no", "maybe", "yes"), "problem_type": "single_label_classification"}
     run = imported(Purpose.SEQUENCE_CLASSIFICATION, 3, **labels)

@@ -44,9 +44,8 @@ def run(tmp_path):
 
 
 @needs_sentence_transformers
-@pytest.mark.parametrize(
-    ("pooling", "normalize"), [pytest.param(None, False, marks=pytest.mark.nightly), ("cls", True)]
-)
+@pytest.mark.nightly  # as the folder of an older version is exported again
+@pytest.mark.parametrize(("pooling", "normalize"), [(None, False), ("cls", True)])
 def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> None:
     line = export_sentence_transformer(run, tmp_path / "out", pooling, normalize=normalize)
     assert (

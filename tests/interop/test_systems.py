@@ -36,6 +36,7 @@ def test_a_window_of_longformer_is_a_number_or_a_list(windows: tuple[int, ...]) 
     assert longformer.read_config(json.loads(json.dumps(written))) == config
 
 
+@pytest.mark.nightly  # as tests/systems does a list of windows
 @needs_torch
 def test_one_window_for_all_layers_is_read_by_transformers(tmp_path: Path) -> None:
     module = LongformerForMaskedLM(LongformerConfig.tiny(vocab_size=40, hidden_size=8, intermediate_size=8))
@@ -75,7 +76,9 @@ def test_the_output_layer_of_a_t5_is_its_own_where_outputs_are_not_scaled(settin
     assert t5.ADAPTER.architectures["T5ForConditionalGeneration"].of(settings).tied is tied
 
 
-@pytest.mark.parametrize(("kind", "size", "ids"), [("char", 60, (2, 3)), ("byte-bpe", 290, (0, 2))])
+@pytest.mark.parametrize(
+    ("kind", "size", "ids"), [("char", 60, (2, 3)), pytest.param("byte-bpe", 290, (0, 2), marks=pytest.mark.nightly)]
+)
 def test_begin_and_end_of_a_roberta_are_those_of_its_tokenizer(kind, size: int, ids: tuple, tmp_path: Path) -> None:
     """The published ones name padding and [CLS] in a tokenizer of characters."""
     trained = tokenizers.train(kind, size, ["the quick brown fox says: hello, world!"] * 4, tmp_path / "tokenizer")
