@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -14,26 +15,24 @@ import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.layers.dropout import Dropout, drawn_rate
-from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
+from plmjax.models.awd_lstm import AwdLstmForCausalLM
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
+from tests.families.recurrent import AWD_LSTM
 from tests.optional import torch
 from tests.systems.modules import random_params
 
 BATCH, LENGTH = 3, 7
-CONFIG = AwdLstmConfig(
-    vocab_size=23,
-    embedding_size=6,
-    hidden_size=10,
-    num_layers=2,
-    embedding_dropout=0.2,
-    input_dropout=0.5,
-    weight_dropout=0.4,
-    hidden_dropout=0.3,
-    output_dropout=0.25,
-)
+RATES = {
+    "embedding_dropout": 0.2,
+    "input_dropout": 0.5,
+    "weight_dropout": 0.4,
+    "hidden_dropout": 0.3,
+    "output_dropout": 0.25,
+}
+CONFIG = dataclasses.replace(AWD_LSTM, **RATES)
 TASK = AwdLstmPretraining()
 WORDS = Vocabulary.placeholder(CONFIG.vocab_size)
 

@@ -12,25 +12,14 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.system import Purpose
 from plmjax.interop import t5 as t5_interop
-from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneration, T5Model
+from plmjax.models.t5 import T5EncoderLayer, T5ForConditionalGeneration, T5Model
+from tests.families.encoder_decoders import T5
 from tests.optional import torch
 from tests.products import flops
 from tests.systems.comparison import converted, reference
 from tests.systems.modules import outputs, random_params
 
-CONFIG = T5Config(
-    vocab_size=53,
-    d_model=24,
-    d_kv=5,
-    d_ff=37,
-    num_layers=3,
-    num_decoder_layers=2,
-    num_heads=3,
-    relative_attention_num_buckets=8,
-    relative_attention_max_distance=20,
-    dropout_rate=0.0,
-    initializer_factor=0.3,
-)
+CONFIG = dataclasses.replace(T5, num_layers=3, num_decoder_layers=2)
 BATCH = t5_interop.example(CONFIG)
 MODULE = T5ForConditionalGeneration(CONFIG)
 

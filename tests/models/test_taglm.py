@@ -17,35 +17,18 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
-from plmjax.models.elmo import ElmoConfig, ElmoModel
+from plmjax.models.elmo import ElmoModel
 from plmjax.models.families.task_heads import TokenClassification
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.taggers.tagger import TaggerConfig, Words
 from plmjax.models.taglm import TaglmConfig
+from tests.families.taggers import LANGUAGE_MODEL, TAGGER_SIZES
 from tests.products import step_flops
 from tests.systems.modules import recorded_draws
 
-LENGTH = 9
-ELMO = ElmoConfig(
-    vocab_size=11,
-    max_characters_per_token=LENGTH,
-    character_dim=3,
-    filter_widths=(2,),
-    filter_counts=(4,),
-    n_highway=0,
-    n_layers=1,
-    dim=5,
-    projection_dim=3,
-)
-SIZES = {
-    "vocab_size": 11,
-    "word_dim": 4,
-    "max_characters_per_token": LENGTH,
-    "character_dim": 3,
-    "character_features": 6,
-    "filter_width": 3,
-    "hidden_size": 5,
-}
+ELMO = dataclasses.replace(LANGUAGE_MODEL, dropout=0.1)
+SIZES = TAGGER_SIZES | {"vocab_size": 11}
+LENGTH = ELMO.max_characters_per_token
 CONFIGS = {
     "tagger": TaggerConfig(**SIZES),
     "taglm": TaglmConfig(**SIZES, language_model=ELMO),

@@ -12,7 +12,6 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.models.adaptive_span import AdaptiveSpanForCausalLM
 from plmjax.models.albert import AlbertForMaskedLM
-from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bert import BertForMaskedLM
 from plmjax.models.distilbert import DistilBertForMaskedLM
 from plmjax.models.electra import ElectraForMaskedLM
@@ -28,12 +27,11 @@ from tests.families.encoder_decoders import LITE, LITE_DECODER
 from tests.families.encoders import ALBERT, BERT, ELECTRA
 from tests.families.long_texts import DECODER, LED, LONGFORMER
 from tests.families.memories import SPAN
-from tests.families.recurrent import COVE, ELMO, WITHOUT_HIGHWAYS
+from tests.families.recurrent import AWD_LSTM, COVE, ELMO, WITHOUT_HIGHWAYS
 from tests.families.students import DISTILBERT, IB_BERT, MOBILEBERT, TINY
 from tests.families.word_vectors import NNLM, NNLM_ROW
 from tests.products import step_flops
 
-AWD_LSTM = AwdLstmConfig(vocab_size=23, embedding_size=6, hidden_size=10, num_layers=2)
 MASKED = {"input_ids": (2, 13), "masked_positions": (2, 5)}
 TEXT, BOTH, SHORT = {"input_ids": (2, 11)}, {"input_ids": (2, 11), "decoder_input_ids": (2, 7)}, {"input_ids": (2, 5)}
 """Inputs -> their shapes. Rows of 5 tokens are no longer than the windows, whose bands have more keys than count."""
