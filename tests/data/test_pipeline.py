@@ -125,6 +125,7 @@ def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
     assert next(batches, None) is None
     program = f"""
 import sys
+from plmjax.data import layouts
 from plmjax.data.pipeline import DatasetSource
 from plmjax.data.store import open_dataset
 from plmjax.experiment import Data
