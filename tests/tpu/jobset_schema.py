@@ -18,12 +18,7 @@ LABELS = {
 
 def structure(required: str = "", **properties: object) -> dict:
     """A closed object."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": False}
 
 
 CONTAINER = structure(
@@ -97,9 +92,7 @@ JOBSET = structure(
     spec=structure(
         "replicatedJobs",
         network=structure(
-            enableDNSHostnames={"type": "boolean"},
-            publishNotReadyAddresses={"type": "boolean"},
-            subdomain=DNS_LABEL,
+            enableDNSHostnames={"type": "boolean"}, publishNotReadyAddresses={"type": "boolean"}, subdomain=DNS_LABEL
         ),
         failurePolicy=structure(
             maxRestarts=COUNT,

@@ -85,6 +85,5 @@ def test_two_failures_after_long_work_do_not_end_a_job() -> None:
     assert not isinstance(restarts.after(1, None, "boom", 0.0), Verdict)
     assert not isinstance(restarts.after(1, None, "boom", 5 * HOUR), Verdict)
     assert restarts.after(1, None, "boom", 10 * HOUR) == Verdict(
-        "failed",
-        "The run crashed 3 times within 10.0 hours without a checkpoint, the last time with exit code 1: boom",
+        "failed", "The run crashed 3 times within 10.0 hours without a checkpoint, the last time with exit code 1: boom"
     )

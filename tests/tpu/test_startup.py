@@ -5,7 +5,6 @@ libraries from this interpreter instead of the package registry (PLMJAX_INSTALL)
 variables instead of the slice's metadata, and Cloud TPU and Cloud Storage are servers of this machine.
 """
 
-import dataclasses
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from tests.small_runs import SMALL_BERT
 from tests.tpu.service import CloudTpu
 from tests.xla_flags import cpu_flags
 from tpu import job as jobs
-from tpu import package, queue, startup, versions
+from tpu import package
 from tpu.bucket import Bucket
 
 BUCKET = "gs://my-bucket"
@@ -167,77 +166,6 @@ def test_two_hosts_train_to_the_end_though_one_is_killed(
     assert len(installed) == 1
 
 
-CURL = """#!/usr/bin/env bash
-# A host's metadata server, Cloud Storage and Cloud TPU: says what it is asked, and writes down how.
-address="${{@: -1}}"
-echo "$*" >>{requests}
-while [ $# -gt 1 ]; do
-  case "$1" in --output) output="$2" ;; --data-binary) data="${{2#@}}" ;; esac
-  shift
-done
-case "$address" in
-  */service-accounts/default/token) echo '{{"access_token":"a.token","expires_in":3599,"token_type":"Bearer"}}' ;;
-  */attributes/agent-worker-number) printf 1 ;;
-  */attributes/tpu-env) printf "ACCELERATOR_TYPE: 'v4-16'\nMEGASCALE_SLICE_ID: '2'\nMEGASCALE_NUM_SLICES: '3'\n" ;;
-  *alt=media) cp {archive} "$output" ;;
-  */upload/*) cat "$data" >>{uploaded} ;;
-esac
-"""
-
-
-@pytest.mark.nightly
-def test_a_host_knows_itself_by_its_metadata_and_speaks_with_its_own_identity(
-    tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted(tpu, cloud, bucket, "--training.batch_size", 48)
-    there = jobs.find(str(bucket), "dying")
-    script = startup.render(dataclasses.replace(there, bucket=f"{BUCKET}/deep", slices=3))
-    programs, requests, uploaded = tmp_path / "bin", tmp_path / "requests", tmp_path / "uploaded"
-    programs.mkdir()
-    archive = bucket / there.package
-    (programs / "curl").write_text(CURL.format(requests=requests, archive=archive, uploaded=uploaded))
-    (programs / "curl").chmod(0o755)
-    home = tmp_path / "host"
-    home.mkdir()
-    settings = environment(home, PLMJAX_INSTALL="no_such_installer")
-    settings["PATH"] = f"{programs}:{settings['PATH']}"
-    assert subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=300).returncode == 2
-    asked = requests.read_text().splitlines()
-    package_name = there.package.replace("/", "%2F")
-    folder = "deep%2Fjobs%2Fdying%2F1%2F"
-    objects = "https://storage.googleapis.com/storage/v1/b/my-bucket/o"
-    uploads = "https://storage.googleapis.com/upload/storage/v1/b/my-bucket/o?uploadType=media&name="
-    assert sum(line.endswith(f"{objects}/deep%2F{package_name}?alt=media") for line in asked) == 1
-    assert sum(f"{uploads}{folder}logs%2F5%2F" in line for line in asked) == 1
-    assert sum(line.endswith(f"{uploads}{folder}verdict.json") for line in asked) == 1
-    assert asked[-1].endswith(f"--request DELETE https://tpu.googleapis.com/v2/{queue.resource(there)}?force=true")
-    for line in asked:
-        assert "--header Authorization: Bearer a.token " in line or "metadata.google.internal" in line
-    assert '"Worker 5 could not install the project' in uploaded.read_text()
-    assert "worker 5 of 6" in uploaded.read_text()
-
-
-@pytest.mark.nightly
-def test_an_old_python_is_replaced_by_uvs(tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path) -> None:
-    script = submitted(tpu, cloud, bucket)
-    home, programs = tmp_path / "host", tmp_path / "bin"
-    home.mkdir()
-    programs.mkdir()
-    (programs / "python3").write_text(
-        "#!/usr/bin/env bash\n"
-        '[ "$*" = "-m pip install --quiet --target $HOME/plmjax/uv uv" ] || exit 1\n'
-        'mkdir -p "$HOME/plmjax/uv/bin"\n'
-        'printf \'#!/usr/bin/env bash\\necho "$*" >>"$HOME/asked"\\n\' >"$HOME/plmjax/uv/bin/uv"\n'
-        'chmod +x "$HOME/plmjax/uv/bin/uv"\n'
-    )
-    (programs / "python3").chmod(0o755)
-    settings = environment(home, JAX_PROCESS_ID="0", PLMJAX_PYTHON="python3", PLMJAX_INSTALL="false")
-    settings["PATH"] = f"{programs}:/usr/bin:/bin"
-    assert subprocess.run(["bash", "-c", script.replace("RESOURCE=", "RESOURCE= #")], env=settings).returncode == 2
-    venv = home / "plmjax" / f"{Path(jobs.find(str(bucket), 'dying').package).name.removesuffix('.tar.gz')}.venv"
-    assert (home / "asked").read_text().splitlines() == [f"venv --seed --python {versions.python()} {venv}"]
-
-
 @pytest.mark.nightly
 def test_a_mistake_ends_the_job_with_its_sentence(
     tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path
@@ -258,19 +186,3 @@ def test_a_mistake_ends_the_job_with_its_sentence(
     before = installed.stat().st_mtime_ns
     assert subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=300).returncode == 2
     assert installed.stat().st_mtime_ns == before and len(tpu("logs", "dying")[1]) > len(log)
-
-
-@pytest.mark.nightly
-def test_a_host_that_cannot_install_says_so_and_ends_the_job(
-    tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path
-) -> None:
-    script = submitted(tpu, cloud, bucket).replace("RESOURCE=projects", "RESOURCE= #")
-    home = tmp_path / "host"
-    home.mkdir()
-    settings = environment(home, JAX_PROCESS_ID="1") | {"PLMJAX_INSTALL": "no_such_installer"}
-    done = subprocess.run(["bash", "-c", script], cwd=home, env=settings, timeout=300)
-    assert done.returncode == 2
-    ended = jobs.verdict(jobs.find(str(bucket), "dying"))
-    assert ended == jobs.Verdict("failed", "Worker 1 could not install the project; its log says why.")
-    log = tpu("logs", "dying", "--worker", 1)[1]
-    assert "no_such_installer: command not found" in log and log.count("installation failed") == 1

@@ -208,16 +208,6 @@ def test_unknown_verbs_and_jobs(tpu, bucket: Path, monkeypatch: pytest.MonkeyPat
     assert "PLMJAX_BUCKET" in tpu("status")[2]
 
 
-def test_help_names_every_verb_and_option(tpu) -> None:
-    _, printed, _ = tpu("--help")
-    for verb in ("submit", "watch", "status", "logs", "delete"):
-        assert re.search(rf"^  {verb} +\w", printed, re.M)
-        assert tpu(verb, "--help")[0] == 0
-    _, printed, _ = tpu("submit", "--help")
-    for option in ("--accelerator", "--topology", "--bucket", "--spot", "--slices", "--attempts", "--kubernetes"):
-        assert option in printed
-
-
 @pytest.mark.nightly
 def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> None:
     names = package.select(ROOT).names

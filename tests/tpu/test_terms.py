@@ -58,10 +58,7 @@ THEIRS = "projects/q/locations/us-west4-a/reservations/theirs"
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [
-        (("--reserved",), "projects/p/locations/us-west4-a/reservations/-"),
-        (("--reservation", THEIRS), THEIRS),
-    ],
+    [(("--reserved",), "projects/p/locations/us-west4-a/reservations/-"), (("--reservation", THEIRS), THEIRS)],
 )
 def test_reservations_have_their_full_names(submit, service, options, name) -> None:
     assert submit(*WEST, *options)[0] == 0

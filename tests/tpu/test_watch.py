@@ -52,15 +52,6 @@ def test_a_slice_that_is_preempted_is_asked_for_again(submit, service, bucket: P
     assert not service.resources
 
 
-def test_lost_slices_are_asked_for_so_often_and_not_more(submit, service, bucket: Path) -> None:
-    service.lives = [("ACTIVE", "SUSPENDED")] * 9
-    code, printed, _ = submit("--spot", "--attempts", 3)
-    assert code == 1 and "lost 3 times" in printed.splitlines()[-2]
-    assert len(service.called("CreateQueuedResource")) == 3
-    assert not service.resources
-    assert jobs.verdict(jobs.find(str(bucket), "tiny")).state == "failed"
-
-
 def test_attempts_are_counted_from_the_last_submission(service, bucket: Path) -> None:
     """The fourth slice of a job is the first one of its second submission, and the sixth the last."""
     (line,) = (line for line in follow.status(job_of(bucket, attempt=5, first=4)) if line.startswith("state "))
@@ -104,25 +95,6 @@ def test_what_does_not_come_back_ends_the_job(submit, service, life, sentence) -
     code, printed, _ = submit("--spot")
     assert code == 1 and sentence in printed
     assert len(service.called("CreateQueuedResource")) == 1 and not service.resources
-
-
-def test_a_slice_whose_hosts_never_speak_is_given_back(submit, service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpu.watch.SILENCE", -1.0)
-    code, printed, _ = submit("--spot")
-    assert code == 1 and "No host of the slice has written a log" in printed and not service.resources
-
-
-def test_one_slice_of_several_that_is_lost_is_enough() -> None:
-    assert queue.State("ACTIVE", nodes=("READY", "PREEMPTED")).lost
-    assert not queue.State("ACTIVE", nodes=("READY", "READY")).lost
-
-
-def test_watch_follows_what_was_left_alone(tpu, submit, service, bucket: Path) -> None:
-    service.lives = [("ACTIVE", "SUSPENDED"), ("ACTIVE",)]
-    assert submit("--detach", "--spot")[0] == 0
-    ends(service, bucket, 12, Verdict("done"))
-    code, printed, _ = tpu("watch", "tiny")
-    assert code == 0 and "attempt 2 of 5" in printed and not service.resources
 
 
 def test_ctrl_c_leaves_the_job_alone(submit, service, bucket: Path) -> None:

@@ -17,8 +17,10 @@ from tests.tpu.jobs import job_of
 from tests.tpu.service import CloudTpu
 from tpu import events, notes, queue, startup, watch
 from tpu import job as jobs
+from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
 
+pytestmark = pytest.mark.usefixtures("checked_once")
 CAPACITY = 'There is no more capacity in the zone "us-west4-a", operation {}'
 
 
@@ -110,16 +112,19 @@ def test_a_refused_request_is_repeated(submitted, service, late: bool) -> None:
     assert kinds(job) == ["requested", "active", "lost", "created", "active", "done"]
 
 
-def test_a_mistake_at_a_later_request_is_final(submitted, service) -> None:
-    job = submitted(("ACTIVE", "SUSPENDED"))
-    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode.INVALID_ARGUMENT, "runtime r was withdrawn")]
-    ended = run(job)
-    assert ended.state == "failed" and "runtime r was withdrawn" in ended.reason
-    assert jobs.verdict(jobs.find(job.bucket, job.name)) == ended
+CODES = ("INTERNAL", "UNAVAILABLE", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "ABORTED")
+METHODS = ("GetQueuedResource", "GetNode", "DeleteQueuedResource", "CreateQueuedResource")
 
 
-@pytest.mark.parametrize("code", ["INTERNAL", "UNAVAILABLE", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "ABORTED"])
-@pytest.mark.parametrize("method", ["GetQueuedResource", "GetNode", "DeleteQueuedResource", "CreateQueuedResource"])
+# By day every code and every method: pytest -m nightly tests/tpu/test_weather.py
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        pytest.param(method, code, marks=() if number % 4 == place or code == "ABORTED" else pytest.mark.nightly)
+        for place, method in enumerate(METHODS)
+        for number, code in enumerate(CODES)
+    ],
+)
 def test_no_answer_of_cloud_tpu_ends_a_watch(submitted, service, method: str, code: str) -> None:
     job, said = submitted(("ACTIVE", "SUSPENDED"), ("ACTIVE",)), []
     hosts(service, job, done=2)
@@ -247,23 +252,6 @@ def test_a_watch_that_is_killed_at_any_step_is_continued(submitted, service, mon
     assert len(service.called("CreateQueuedResource")) in (4, 5)  # one that was answered may be asked again
 
 
-def test_a_slice_that_was_created_before_its_attempt_was_saved_is_found(submitted, service, monkeypatch) -> None:
-    job = submitted(("ACTIVE", "SUSPENDED"), ("ACCEPTED", "ACTIVE", "ACTIVE"))
-    hosts(service, job, done=2)
-    save = jobs.save
-
-    def killed(changed: Job) -> None:
-        raise Killed
-
-    monkeypatch.setattr(jobs, "save", killed)
-    with pytest.raises(Killed):
-        run(job)
-    monkeypatch.setattr(jobs, "save", save)
-    assert jobs.find(job.bucket, job.name).attempt == 1 and len(service.resources) == 1
-    assert run(jobs.find(job.bucket, job.name)) == Verdict("done")
-    assert jobs.find(job.bucket, job.name).attempt == 2 and len(service.called("CreateQueuedResource")) == 2
-
-
 def test_a_job_that_is_submitted_again_is_watched_afresh(submitted, service) -> None:
     """The first watch left its notes before the lost slice was gone; a person submitted the job again."""
     job = submitted(("ACTIVE",), attempt=2, first=2)
@@ -293,3 +281,75 @@ def test_damaged_notes_are_one_sentence(submitted, bucket: Path) -> None:
         (bucket / "jobs" / "tiny" / "watch.json").write_text(text)
         with pytest.raises(UserError, match=r"Expected the notes of python -m tpu watch in .*watch\.json, found anoth"):
             watch.Watch(job, lambda line: None).look()
+
+
+# Two who act on one job at the same time: two watches, a watch and a submission, a watch and a deletion.
+
+
+def test_a_slice_whose_answer_is_missing_keeps_its_record(submit, service, bucket: Path) -> None:
+    class Away(dict):
+        def __getitem__(self, key: object) -> None:
+            raise RuntimeError("away")
+
+    service.operations = Away()
+    code, printed, _ = submit("--detach")
+    assert code == 0 and "The request was taken" in printed
+    assert service.resources and jobs.find(str(bucket), "tiny").attempt == 1
+
+
+def test_a_watch_does_not_delete_the_slice_that_another_one_has_requested(submitted, service) -> None:
+    job = submitted(("ACTIVE", "SUSPENDED"), ("ACTIVE",))
+    hosts(service, job, done=2)
+    first, second = watch.Watch(job, print), watch.Watch(job, print)
+    for _ in range(6):
+        first.look()
+        second.look()
+        if not service.resources:
+            break
+    state = second.queue.state
+
+    def late() -> queue.State:
+        first.look()  # it requests the slice while the second one has read the job and not yet its slice
+        return state()
+
+    second.queue.state = late
+    second.look()
+    second.queue.state = state
+    ended = next((ended for _ in range(5) if (ended := first.look() or second.look())), None)
+    assert ended == Verdict("done") and len(service.called("CreateQueuedResource")) == 2
+
+
+def test_a_look_between_the_record_and_the_request_of_a_submission_ends_nothing(submitted, service, tpu) -> None:
+    job = submitted(("ACTIVE",))
+    hosts(service, job, done=1)
+    assert run(job) == Verdict("done")
+    again = dataclasses.replace(job, attempt=2, first=2)
+    jobs.save(again)
+    assert tpu("watch", "tiny", "--once")[0] == 0
+    queue.Queue(again).create(startup.render(again))
+    assert jobs.verdict(again) is None
+
+
+def test_a_job_that_is_deleted_while_its_slice_is_lost_leaves_no_slice(
+    submitted,
+    service,
+    tpu,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = submitted(("ACTIVE", "SUSPENDED"), ("ACTIVE",))
+    one = watch.Watch(job, print)
+    for _ in range(2):
+        one.look()
+    remove = Bucket.remove
+
+    def slowly(self: Bucket, folder: str) -> None:
+        one.look()
+        one.look()
+        remove(self, folder)
+
+    monkeypatch.setattr(Bucket, "remove", slowly)
+    assert tpu("delete", "tiny")[0] == 0
+    monkeypatch.setattr(Bucket, "remove", remove)
+    for _ in range(3):
+        one.look()
+    assert not service.resources

@@ -13,7 +13,7 @@ import pytest
 from plmjax.files import storage
 from plmjax.parallel import topologies
 from tests.tpu.metadata import MetadataServer
-from tpu import events, submission
+from tpu import crashes, events, submission
 from tpu import job as jobs
 from tpu import worker as worker_module
 from tpu.bucket import Bucket
@@ -84,12 +84,16 @@ def left() -> list[str]:
     return Path("left").read_text().split()
 
 
+def wait_for(reached: Callable[[], object]) -> None:
+    while not reached():
+        time.sleep(0.01)
+
+
 def when_it_waits(do: Callable[[], object]) -> threading.Thread:
     """Does something in a thread as soon as the stand-in waits for a signal."""
 
     def wait() -> None:
-        while not Path("waiting").exists():
-            time.sleep(0.01)
+        wait_for(Path("waiting").exists)
         Path("waiting").unlink()
         do()
 
@@ -125,12 +129,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     [
         pytest.param("0", "done", 1, "", marks=pytest.mark.nightly),
         ("75@10 0@20", "done", 2, ""),  # SIGTERM, saved
-        ("69 0", "done", 2, ""),  # another host died
-        ("-9 -15 0", "done", 3, ""),  # killed
-        ("137 143 137 0", "done", 4, ""),  # the same, as a shell says it
-        ("1 1 1 1 0", "done", 5, ""),  # crashed quickly, within a few minutes
-        ("1@1 1@2 1@3 1@4 0", "done", 5, ""),  # crashed often, but went on between
-        ("69 " * 11 + "0", "done", 12, ""),  # an hour of bad weather
+        ("69 -9 143 0", "done", 4, ""),  # another host died; killed, and the same as a shell says it
+        ("1 1 1@1 1 1 1@2 0", "done", 7, ""),  # crashed quickly and often, but went on between
         ("2 0", "failed", 1, "Expected a better run, found this one."),
     ],
 )
@@ -145,14 +145,6 @@ def test_what_is_run_again_and_what_is_not(host, cloud, clock, bucket: Path, cod
     lines = [line for line in log.read_text().splitlines() if line.startswith("run ")]
     assert len(lines) == runs and all(line.endswith("argument pretrain") for line in lines)
     assert max(clock.slept, default=0) <= 1  # a stop is noticed at once
-
-
-def test_crashes_without_a_checkpoint_end_the_job_after_a_quarter_of_an_hour(host, cloud, clock) -> None:
-    worker = host("1 " * 50, patience=0, every=10)
-    assert worker.run() == 2
-    reason = jobs.verdict(worker.job).reason
-    assert " minutes without a checkpoint, the last time with exit code 1: run " in reason
-    assert 900 <= clock.now <= 2400 and 40 < len(left()) < 47
 
 
 def test_the_first_verdict_stands(host) -> None:
@@ -200,15 +192,21 @@ def test_any_host_gives_the_slice_back_when_worker_0_does_not(host, cloud) -> No
     assert len(cloud.called("DeleteQueuedResource")) == 1
 
 
-def test_worker_0_gives_the_slice_back_once_all_others_have_reported(host, cloud, monkeypatch) -> None:
-    """One more of the three others whenever it looks: the slice would take them with it."""
-    reports, asked = ["1.json", "2.json", "3.json"], []
-    seen = [reports[:count] for count in range(4)]
-    found = iter(seen)
-    monkeypatch.setattr(Worker, "_reported", lambda self: next(found))
-    monkeypatch.setattr(worker_module.Queue, "ask_to_delete", lambda self: asked.append(next(found, "all were seen")))
-    assert host("0", patience=60).run() == 0
-    assert asked == ["all were seen"]
+def test_worker_0_gives_the_slice_back_once_all_others_have_reported(host, cloud) -> None:
+    """The slice would take them with it."""
+    worker, asked = host("0", patience=60), []
+    for number in (1, 2):
+        worker.bucket.write(f"jobs/tiny/1/workers/{number}.json", b"{}")
+
+    def report() -> None:
+        asked.extend(cloud.called("DeleteQueuedResource"))
+        worker.bucket.write("jobs/tiny/1/workers/3.json", b"{}")
+
+    late = threading.Timer(0.5, report)
+    threading.Thread(target=lambda: (wait_for(lambda: jobs.verdict(worker.job)), late.start())).start()
+    assert worker.run() == 0
+    late.join()
+    assert not asked and len(cloud.called("DeleteQueuedResource")) == 1
 
 
 def test_a_host_that_is_done_comes_back_if_worker_0_is_not(host) -> None:
@@ -234,21 +232,6 @@ def test_a_slice_that_cannot_be_given_back_is_named_and_asked_for_again(host, bu
     assert len(cloud.called("DeleteQueuedResource")) == 4 and clock.now > 3
     (log,) = (bucket / "jobs" / "tiny" / "1" / "logs" / "0").iterdir()
     assert "continues to cost money" in log.read_text() and "roles/tpu.admin" in log.read_text()
-
-
-def test_a_bucket_that_does_not_answer_ends_nothing(host, cloud, clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = host("69 0", patience=0, every=10)
-    answers = iter([False, False, True, False])
-    read = Bucket.read
-
-    def sometimes(self: Bucket, name: str) -> bytes | None:
-        if next(answers, True):
-            return read(self, name)
-        raise OSError("connection reset")
-
-    monkeypatch.setattr(Bucket, "read", sometimes)
-    assert worker.run() == 0 and left() == []
-    assert "the bucket did not answer: connection reset" in worker.log.path.read_text()
 
 
 @pytest.mark.parametrize(("size", "count"), [(100, 13), (1, 50)])
@@ -351,7 +334,7 @@ def test_a_stop_and_a_verdict_are_seen_while_it_waits(host, cloud, clock) -> Non
     assert failed.run() == 2 and left() == ["0"] and clock.now - begin <= 11
 
 
-@pytest.mark.parametrize("hours", [1, 23, 30])
+@pytest.mark.parametrize("hours", [1, 30])
 def test_a_job_goes_on_after_an_outage_of_its_bucket(
     host, cloud, clock, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
@@ -374,13 +357,6 @@ def test_a_job_goes_on_after_an_outage_of_its_bucket(
     assert worker.run() == 0
     assert jobs.verdict(worker.job) == Verdict("done") and clock.now >= hours * 3600
     assert worker.log.path.read_text().count("503 Service Unavailable") == 1
-
-
-def test_the_last_line_is_that_of_the_command(host) -> None:
-    worker = host("0")
-    worker.log.path.write_text("RuntimeError: boom\n")
-    worker._try(lambda: 1 / 0)
-    assert worker.log.last_line() == "RuntimeError: boom"
 
 
 FAILED = "The selfcheck found rings differs; see {bucket}/jobs/tiny/selfcheck/1.json."
@@ -418,10 +394,25 @@ def test_a_machine_that_starts_again_does_not_check_a_slice_twice(host, cloud) -
     assert worker.run() == 0 and left() == []
 
 
-def test_a_job_with_a_selfcheck_is_read_as_it_was_saved(host) -> None:
-    job = host("0", selfcheck=True).job
-    jobs.save(job)
-    assert jobs.find(job.bucket, job.name) == job
-    assert job.selfcheck_command() == [
-        *("plmjax", "selfcheck", "--output", f"{job.bucket}/jobs/tiny/selfcheck/1.json", "--join_seconds", "1800")
-    ]
+def test_each_start_has_a_folder_and_the_last_three_stay(tmp_path: Path) -> None:
+    made = []
+    for number in range(5):
+        made.append(crashes.folder(tmp_path / "logs"))
+        (made[-1] / "stderr").write_text(str(number))
+    assert sorted((tmp_path / "logs").iterdir()) == made[-3:]
+
+
+def test_the_ends_of_the_newest_files_are_copied(tmp_path: Path, bucket: Path) -> None:
+    folder = crashes.folder(tmp_path / "logs")
+    for number in range(crashes.FILES + 3):
+        (folder / f"tpu_driver.{number}").write_text(f"{number}\n")
+        os.utime(folder / f"tpu_driver.{number}", (number, number))
+    (folder / "tpu_driver.INFO").symlink_to(folder / "tpu_driver.12")
+    (folder / "empty").touch()
+    (folder / "of a process").mkdir()
+    (folder / "of a process" / "stderr").write_bytes(b"first" + b"x" * crashes.LARGEST + b"last")
+    names = crashes.copy(folder, Bucket(str(bucket)), "crashes/0/now")
+    assert names == ["of a process/stderr", *(f"tpu_driver.{number}" for number in range(12, 3, -1))]
+    assert (bucket / "crashes" / "0" / "now" / "tpu_driver.7").read_text() == "7\n"
+    contents = (bucket / "crashes" / "0" / "now" / "of a process" / "stderr").read_bytes()
+    assert len(contents) == crashes.LARGEST and contents.endswith(b"xlast")
