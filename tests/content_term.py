@@ -41,9 +41,5 @@ class ContentTerm(BiasTerm):
 def content_parameters(heads: int, size: int) -> dict[str, jax.Array]:
     """The arrays of a `ContentTerm` that learn."""
     random = np.random.default_rng(11)
-    shapes = {
-        "distances": (2 * FARTHEST + 1, heads, size),
-        "key_bias": (heads, size),
-        "other_segment": (heads, size),
-    }
+    shapes = {"distances": (2 * FARTHEST + 1, heads, size), "key_bias": (heads, size), "other_segment": (heads, size)}
     return {name: jnp.asarray(random.normal(size=shape), jnp.float32) for name, shape in shapes.items()}

@@ -40,53 +40,39 @@ def rows(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-SYNTHETIC = {
+PROGRAMS = {
     "memory": ("--remembered 8 --rows 1 --windows 1 --turns 1", r"\| 8 \| [\d,]+ \| .* \| \de-0[67] \|"),
     "vocabulary": ("--rows 1 --length 8 --vocabulary 50 --features 8 --repeats 1", r"\| all scores at once \| \d+ "),
-}
-"""Program that reads no text -> its arguments, and what it prints."""
-READERS = {
     "cleaning": (
-        "{prose} --megabytes 0.1 --vocab-size 300 --rules c4_lines",
-        r"\| c4_lines \| \d+% \| \d+% \| [\d.]+ ",
+        "{prose} --megabytes 0.1 --vocab-size 300 --rules c4_lines", r"\| c4_lines \| \d+% \| \d+% \| [\d.]+ "
     ),
     "pipeline": ("{run}/dataset --seconds 0.01", r"pairs +128 +[\d.]+ M tokens/s and core .* not padding"),
     "polysemy": ("BERT={run}", r"\| BERT \| 1 \| [\d.]+ ± [\d.]+ \|"),
     "prepare": ("{prose} --vocab-size 300 --processes 1", r"ratio +[\d.]+ by the clock +[\d.]+ by CPU time"),
     "text_to_text": ("{run}/dataset --steps 2", r"\| SpanCorruption \| 568 \| 512, 114 \| [\d.]+% \| [\d.]+% \|"),
-}
-"""Program that reads a text or a run -> the same."""
+    "checkpoint": (
+        "--hidden 64 --layers 1 --saves 1",
+        r"wait of an asynchronous save +[\d.]+ s .* steps\)\n(.*\n)*a synchronous save +[\d.]+ s",
+    ),
+    "questions": ("{squad} --count 20", r"20 questions, 20 windows(.*\n)*.*together +[\d.]+ s"),
+}  # fmt: skip
+"""Program -> its arguments, and what it prints."""
 
 
-@pytest.mark.parametrize("name", SYNTHETIC)
-def test_a_program_prints_its_figures(run: Run, name: str) -> None:
-    arguments, figures = SYNTHETIC[name]
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=() if one in ("memory", "vocabulary") else pytest.mark.nightly) for one in PROGRAMS],
+)
+def test_a_program_prints_its_figures(
+    run: Run, name: str, prose: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    asked = {"id": "1", "question": "Who came?", "answers": [{"text": "Normans", "answer_start": 4}]}
+    paragraphs = [{"context": "The Normans came by sea.", "qas": [asked]}]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"title": "Normans", "paragraphs": paragraphs}]}))
+    arguments, figures = PROGRAMS[name]
+    finished = request.getfixturevalue("small_run") if "{run}" in arguments else None
+    arguments = arguments.format(prose=prose, run=finished, squad=tmp_path / "squad.json")
     assert re.search(figures, run(name, *arguments.split()))
-
-
-@pytest.mark.parametrize("name", READERS)
-@pytest.mark.nightly
-def test_a_program_reads_a_text_or_a_run(run: Run, prose: Path, small_run: Path, name: str) -> None:
-    arguments, figures = READERS[name]
-    assert re.search(figures, run(name, *arguments.format(prose=prose, run=small_run).split()))
-
-
-@pytest.mark.nightly
-def test_a_save_is_timed(run: Run) -> None:
-    printed = run("checkpoint", "--hidden", 64, "--layers", 1, "--saves", 1)
-    assert re.search(r"wait of an asynchronous save +[\d.]+ s .* steps\)\n(.*\n)*a synchronous save +[\d.]+ s", printed)
-
-
-@pytest.mark.nightly
-def test_questions_of_a_file_become_rows(run: Run, tmp_path: Path) -> None:
-    answers = [{"text": "Normans", "answer_start": 4}]
-    paragraph = {
-        "context": "The Normans came by sea.",
-        "qas": [{"id": "1", "question": "Who came?", "answers": answers}],
-    }
-    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"title": "Normans", "paragraphs": [paragraph]}]}))
-    printed = run("questions", tmp_path / "squad.json", "--count", 20)
-    assert "20 questions, 20 windows" in printed and re.search(r"together +[\d.]+ s", printed)
 
 
 @pytest.mark.nightly

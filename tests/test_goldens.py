@@ -104,10 +104,7 @@ def describe_parameters(run: Experiment, phase: ResolvedPhase) -> list[str]:
 
     parts = sorted({path.split("/")[0] for path in shapes})
     counts = {part: sum(leaf.size for path, leaf in shapes.items() if path.split("/")[0] == part) for part in parts}
-    counts |= {
-        "decayed": sum(leaf.size for path, leaf in shapes.items() if decayed[path]),
-        "all": sum(counts.values()),
-    }
+    counts |= {"decayed": sum(leaf.size for path, leaf in shapes.items() if decayed[path]), "all": sum(counts.values())}
     return [*lines, "counts", *(f"  {part:<{width}}  {count:>15,}" for part, count in counts.items())]
 
 

@@ -117,9 +117,7 @@ def contents(out: Path) -> dict[str, Any]:
 def test_a_killed_command_is_run_again_to_the_same_end(
     verb: str, chosen: int, commands: Commands, places: dict[str, Path], tmp_path: Path
 ) -> None:
-    for needed in ("prepare", "cooccurrence") if verb == "cooccurrence" else (verb,):
-        if needed in MADE:
-            assert not commands.run(words(MADE[needed], places, tmp_path), tmp_path).code
+    prepared(verb, commands, places, tmp_path)
     out, in_a_folder = tmp_path / "killed", "OUT/" in VERBS[verb]
     (tmp_path / "whole").mkdir() if in_a_folder else None
     whole = commands.run(words(VERBS[verb], places, tmp_path / "whole"), tmp_path / "whole")
@@ -161,9 +159,7 @@ HELD = [verb for verb in VERBS if verb not in ("report", "card", "embed")]
 
 @pytest.mark.parametrize("verb", ["average", "tokenizer", *(pytest.param(v, marks=pytest.mark.slow) for v in HELD)])
 def test_a_folder_at_work_is_refused(verb: str, places: dict[str, Path], commands: Commands, tmp_path: Path) -> None:
-    for needed in ("prepare", "cooccurrence") if verb == "cooccurrence" else (verb,):
-        if needed in MADE:
-            assert not commands.run(words(MADE[needed], places, tmp_path), tmp_path).code
+    prepared(verb, commands, places, tmp_path)
     with holder(tmp_path / "out") as process:
         refused = commands.run(words(VERBS[verb], places, tmp_path / "out"), tmp_path / "out")
     assert refused.code == 2 and f"found process {process.pid} on" in refused.said

@@ -35,7 +35,7 @@ def test_a_library_that_differs_between_hosts_is_named(monkeypatch: pytest.Monke
     assert found == f"the version of optax = 99.1 on host 3 and {version('optax')} on host 0"
 
 
-@pytest.mark.parametrize("first", ["jax", "plmjax"])
+@pytest.mark.parametrize("first", ["jax", pytest.param("plmjax", marks=pytest.mark.nightly)])
 def test_a_program_shows_its_own_messages_and_none_of_libtpu_and_orbax(
     first: str, decoder_run: Path, tmp_path: Path
 ) -> None:

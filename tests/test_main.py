@@ -88,12 +88,13 @@ def workers(process: subprocess.Popen) -> list[Path]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 class TestSignals:
     def test_while_it_imports(self, number: signal.Signals, tmp_path: Path) -> None:
         said = stopped(number, "pretrain", "experiments/bert_tiny.py", when=catches, said=tmp_path / "said")
         assert said == f"plmjax: Stopped by {number.name} with nothing new to save; run the same command again.\n"
 
+    @pytest.mark.nightly  # by day a signal ends the imports, and a watched process of tests/parallel/test_stopping.py
     def test_while_workers_prepare_text(
         self, number: signal.Signals, small_run: Path, prose: Path, tmp_path: Path
     ) -> None:

@@ -54,7 +54,10 @@ def test_a_pipe_is_written_into(tmp_path: Path, pipe: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode) and sorted(os.listdir(tmp_path)) == ["copy", "pipe"]
 
 
-@pytest.fixture(params=["proc", "link", "link_to_link", "link_in_folder"])
+NAMES = ("proc", "link_to_link", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("link", "link_in_folder")))
+
+
+@pytest.fixture(params=NAMES)
 def standard_output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A name of the standard output as systems have it; /dev itself is left alone, as it belongs to the machine."""
     if not Path("/proc/self/fd").is_dir():

@@ -232,3 +232,13 @@ def test_tensorflow_is_used_in_data_and_by_one_reader_inside_its_functions() -> 
         if file == READER:
             calls = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "tensorflow"]
             assert calls and all(id(call) in inside for call in calls), file
+
+
+@pytest.mark.nightly
+def test_no_file_of_tests_imports_torch_by_itself() -> None:
+    """It could not be collected without: tests/optional.py skips the tests that need it."""
+    for file in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert "torch" not in {name.partition(".")[0] for name in names}, file

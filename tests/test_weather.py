@@ -150,9 +150,9 @@ def weathered(storm, bucket: str, served, undisturbed, kind: str, moment: str, s
 
 BY_DAY = [
     ("503", "saving", "1 h"),
-    ("401", "the start", "5 min"),
     ("403", "reading a piece", "1 h"),
-    ("reset", "logging", "30 s"),
+    pytest.param("401", "the start", "5 min", marks=pytest.mark.nightly),
+    pytest.param("reset", "logging", "30 s", marks=pytest.mark.nightly),
 ]
 
 
