@@ -71,44 +71,30 @@ def test_names_of_cloud(name, accelerator, hosts, runtime, label):
     assert (piece.chip.runtime, piece.chip.label) == (runtime, label)
 
 
-@pytest.mark.parametrize(
-    ("name", "tflops", "tops", "gibibytes", "gigabytes", "link", "network", "host"),
-    [
-        ("v2", 46, 0, 16, 700, 62, 0, 4),
-        ("v3", 123, 0, 32, 900, 82, 0, 4),
-        ("v4", 275, 0, 32, 1200, 45, 0, 4),
-        ("v5e", 197, 394, 16, 819, 45, 25 / 8, 8),
-        ("v5p", 459, 918, 95, 2765, 90, 50 / 8, 4),
-        ("v6e", 918, 1836, 32, 1640, 90, 100 / 8, 8),
-        ("7x", 2307, 0, 192, 7370, 100, 0, 4),
-    ],
-)
-def test_figures_of_a_chip_are_those_of_its_data_sheet(name, tflops, tops, gibibytes, gigabytes, link, network, host):
-    """bfloat16 and int8, HBM and its bandwidth, one link, the network to other slices, chips of a host."""
-    chip = topologies.CHIPS[name]
-    assert (chip.peak, chip.int8_peak) == (tflops * 1e12, tops * 1e12)
-    assert (chip.memory, chip.bandwidth, chip.link) == (gibibytes * 2**30, gigabytes * 1e9, link * 1e9)
-    assert (chip.network, chip.largest_host) == (network * 1e9, host)
+FIGURES = "tflops tops gibibytes gigabytes link network host gigahertz cores devices wrap rings scoped".split()
+"""bfloat16 and int8, HBM and its bandwidth, one link, the network to other slices, chips of a host; clock, cores,
+devices, chips from which links close to a ring, permutes beside computation, and scoped memory in KiB."""
+CHIPS = {
+    "v2": (46, 0, 16, 700, 62, 0, 4, 0.70, 2, 2, 16, False, 0),
+    "v3": (123, 0, 32, 900, 82, 0, 4, 0.94, 2, 2, 32, False, 0),
+    "v4": (275, 0, 32, 1200, 45, 0, 4, 1.05, 2, 1, 4, False, 0),
+    "v5e": (197, 394, 16, 819, 45, 25 / 8, 8, 1.50, 1, 1, 16, True, 28),
+    "v5p": (459, 918, 95, 2765, 90, 50 / 8, 4, 1.75, 2, 1, 4, False, 0),
+    "v6e": (918, 1836, 32, 1640, 90, 100 / 8, 8, 1.75, 1, 1, 16, True, 0),
+    "7x": (2307, 0, 192, 7370, 100, 0, 4, None, 2, 2, 4, False, 0),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "gigahertz", "cores", "devices", "wrap", "rings", "scoped"),
-    [
-        ("v2", 0.70, 2, 2, 16, False, 0),
-        ("v3", 0.94, 2, 2, 32, False, 0),
-        ("v4", 1.05, 2, 1, 4, False, 0),
-        ("v5e", 1.50, 1, 1, 16, True, 28),
-        ("v5p", 1.75, 2, 1, 4, False, 0),
-        ("v6e", 1.75, 1, 1, 16, True, 0),
-        ("7x", None, 2, 2, 4, False, 0),
-    ],
-)
-def test_a_chip_is_built_and_joined_to_others_as_its_generation(name, gigahertz, cores, devices, wrap, rings, scoped):
+@pytest.mark.parametrize("name", CHIPS)
+def test_figures_of_a_chip_are_those_of_its_data_sheet_and_its_generation(name):
     """The clock of a 7x is not known. Four chips of it and of every other generation have a host in a larger slice."""
-    chip = topologies.CHIPS[name]
-    assert chip.clock == (None if gigahertz is None else pytest.approx(gigahertz * 1e9))
-    assert (chip.cores, chip.devices, chip.wrap) == (cores, devices, wrap)
-    assert (chip.rings, chip.scoped_memory, chip.hosts_of) == (rings, scoped * 1024, 4)
+    chip, of = topologies.CHIPS[name], dict(zip(FIGURES, CHIPS[name], strict=True))
+    assert (chip.peak, chip.int8_peak) == (of["tflops"] * 1e12, of["tops"] * 1e12)
+    assert (chip.memory, chip.bandwidth) == (of["gibibytes"] * 2**30, of["gigabytes"] * 1e9)
+    assert (chip.link, chip.network, chip.largest_host) == (of["link"] * 1e9, of["network"] * 1e9, of["host"])
+    assert chip.clock == (of["gigahertz"] and pytest.approx(of["gigahertz"] * 1e9))
+    assert [getattr(chip, figure) for figure in ("cores", "devices", "wrap", "rings")] == [*CHIPS[name][8:12]]
+    assert (chip.scoped_memory, chip.hosts_of) == (of["scoped"] * 1024, 4)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("TPU v5 lite", "v5e"), ("TPU v5e", "v5e"), ("TPU v5", "v5p")])

@@ -1,7 +1,5 @@
 """The communication of compiled programs, for TPUs and of a written one."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import topologies
-from plmjax.plan import collectives as written
 from plmjax.plan.collectives import Collective, collectives
 from plmjax.plan.hlo import Program
 from plmjax.plan.traffic import Traffic
@@ -91,7 +88,9 @@ def test_arrays_that_are_gathered_together_have_the_bytes_of_all():
     assert Collective("all-gather", "f32", 32 * 8 * 4 + 32 * 4 * 2, elements=32 * 12, group=8, count=1) in found
 
 
-@pytest.mark.parametrize(("layers", "kind"), [(12, "all-reduce"), (24, "all-gather")])
+@pytest.mark.parametrize(
+    ("layers", "kind"), [(12, "all-reduce"), pytest.param(24, "all-gather", marks=pytest.mark.nightly)]
+)
 def test_the_compiler_gathers_less_than_16_mib_by_a_sum(layers, kind):
     """A share of the projections of attention outputs, and its copy in bfloat16."""
     mesh = Mesh(np.array(topologies.parse("v5e:8x8").devices()), ("data",))
@@ -108,7 +107,9 @@ def test_the_compiler_gathers_less_than_16_mib_by_a_sum(layers, kind):
     assert one.gathered == (owned.size if kind == "all-reduce" else 0)
 
 
-@pytest.mark.parametrize("topology", [pytest.param("v3:4x4", marks=pytest.mark.nightly), "v5e:4x4"])
+# By day those of a plan are counted in test_estimate.py: pytest -m nightly tests/plan
+@pytest.mark.nightly
+@pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
 def test_every_gradient_is_reduced_once_in_bfloat16(topology):
     layers = 8
     reduced = [c for c in collectives(compiled(topology, layers)) if c.kind in ("all-reduce", "reduce-scatter")]
@@ -117,22 +118,6 @@ def test_every_gradient_is_reduced_once_in_bfloat16(topology):
     assert {c.group for c in gradients} == {topologies.parse(topology).chips * (2 if topology[:2] == "v3" else 1)}
     assert sum(c.elements * c.count for c in gradients) == layers * 2 * 256 * 1024
     assert sum(c.bytes * c.count for c in gradients) == layers * 2 * 256 * 1024 * 2
-
-
-def test_a_collective_in_chunks_runs_as_often_as_the_rarest_of_them(monkeypatch):
-    """Those of one channel and form are one, unless a fusion starts it: then the chunks belong to that."""
-    one = Collective("all-gather", "f32", bytes=8.0, elements=2, group=4, count=1)
-    runs = {"often": 15, "rarely": 3, "twice": 6}
-    chunks = [(types.SimpleNamespace(name=name, attribute=lambda name: "1"), times) for name, times in runs.items()]
-    program = types.SimpleNamespace(executed=chunks, inside=lambda outer: [(outer, 1)])
-    monkeypatch.setattr(written, "sends", lambda part: True)
-    monkeypatch.setattr(written, "_collective", lambda program, part: one)
-    monkeypatch.setattr(written, "continues", lambda outer, parts: True)
-    assert written.communication(program) == {"rarely": (one, 3)}
-    monkeypatch.setattr(written, "continues", lambda outer, parts: outer.name != "twice")
-    assert written.communication(program) == {"twice": (one, 6)}
-    program.executed = [*chunks, *chunks[2:]]  # an instruction of a computation that two others call
-    assert written.communication(program) == {"twice": (one, 12)}
 
 
 def test_a_collective_has_the_group_of_most_devices_and_a_zero_may_have_a_sign():

@@ -1,6 +1,5 @@
 """The refined estimate: what an instruction takes, what a program waits for, and what stands for what is not known."""
 
-import collections
 import dataclasses
 import re
 
@@ -482,9 +481,3 @@ def test_an_instruction_computes_and_moves_its_bytes_at_once_after_its_start():
     assert (cost.estimated, dataclasses.replace(cost, compiler=None).estimated) == (900, 100)
     sources = [dataclasses.replace(cost, scheduled=None, compiler=compiler).source for compiler in (900, None)]
     assert (cost.source, *sources) == ("schedule", "compiler", "none")
-
-
-def test_a_part_that_runs_several_times_uses_links_and_memory_as_often() -> None:
-    time = refined.Timeline(1.0, 2.0, 3.0, 4.0, 5.0, collections.Counter({0: 2.0}))
-    time.add(refined.Timeline(10.0, 20.0, 30.0, 40.0, 50.0, collections.Counter({0: 10.0, 1: 5.0})), 3)
-    assert time == refined.Timeline(31.0, 62.0, 93.0, 124.0, 155.0, collections.Counter({0: 32.0, 1: 15.0}))

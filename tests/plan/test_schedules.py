@@ -9,7 +9,7 @@ import pytest
 from plmjax.parallel import topologies
 from plmjax.plan import hlo, schedule_files, schedules
 from plmjax.plan.schedules import Schedule
-from tests.plan.programs import SCHEDULE
+from tests.plan.programs import SCHEDULE, TOP_LEVEL
 
 
 def test_bundles_count_as_often_as_they_are_issued():
@@ -96,6 +96,26 @@ def test_the_next_trip_of_a_loop_waits_for_the_units_too():
     assert multiplying(*bundles, trips=10) == Schedule(1 + 10 * (43 + 15), waits=10 * 15)
 
 
+def test_a_folder_has_the_schedules_of_instructions_and_of_the_program(tmp_path):
+    for name, text in (("17-fusion.3", SCHEDULE), ("17-TLP", TOP_LEVEL)):
+        (tmp_path / f"{name}-01-final_bundles.txt").write_text(text)
+    found = schedule_files.read(tmp_path)
+    assert found.keys() == {"fusion.1", "copy.2", "fusion.3", "fusion.4"}
+    assert found["fusion.3"] == Schedule(schedules.parse(SCHEDULE).cycles, before=15)
+    assert found["copy.2"] == Schedule(None, before=2)
+
+
+def test_a_folder_of_schedules_is_read_and_emptied(tmp_path):
+    for name in (
+        "17-fusion.2-01-final_bundles.txt",
+        "17-fusion.2-00-schedule-analysis_final_bundles.txt",
+        "17-TLP.html",
+    ):
+        (tmp_path / name).write_text(SCHEDULE)
+    assert schedule_files.read(tmp_path) == {"fusion.2": schedules.parse(SCHEDULE)}
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def compiled() -> tuple[hlo.Program, dict[str, Schedule]]:
     """A matrix product, a softmax and random bits, compiled for one TPU chip."""
@@ -120,6 +140,7 @@ def test_other_processes_do_not_write_their_schedules_here(compiled):
     assert "xla_jf_dump_to" not in os.environ.get("LIBTPU_INIT_ARGS", "")
 
 
+@pytest.mark.nightly  # by day the refined estimate of test_estimate.py is made of such schedules
 def test_the_compiler_writes_a_schedule_of_whatever_takes_time(compiled):
     program, found = compiled
     assert all(one.name in found for one, _ in program.executed if one.cycles)

@@ -1,6 +1,7 @@
 """The search of a plan: the largest batch that fits, and the fastest microbatches and rematerialization."""
 
 import dataclasses
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import jax
@@ -21,55 +22,56 @@ from plmjax.training import placement
 from tests.plan.test_estimate import GIB, experiment
 
 
-@pytest.mark.nightly
-def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
-    compiles = []
+def answer(
+    needed: Callable[[int, int], float], accumulation: int = 1, *, rows: int = 64, index: int = 0, available: float = 16
+) -> tuple[str, list[tuple[int, int]]]:
+    """The answer to a batch of so many rows on each of four devices, and the rows and microbatches that were tried.
+
+    needed: rows and microbatches -> GiB that they need. available: GiB of a device.
+    """
+    tried = []
 
     def compile_phase(run, batches, phase, mesh):
-        rows = phase.batch_size // (4 * phase.accumulation)
-        compiles.append((rows, phase.accumulation))
-        needed = 2**30 * (2 + rows / 10 + phase.accumulation / 2)
-        if needed > 15.75 * 2**30:
-            raise DoesNotFit(needed, 15.75 * 2**30)
+        tried.append((phase.batch_size // (4 * phase.accumulation), phase.accumulation))
+        if needed(*tried[-1]) > available:
+            raise DoesNotFit(needed(*tried[-1]) * GIB, available * GIB)
 
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-    large = dataclasses.replace(experiment(batch_size=2048), phases=(), data=Data(SentencePairs()))
-    with pytest.raises(UserError) as error:
-        plan(large, "v5e:2x2")
-    assert "512 rows of 128 a device to need 53.70 GiB" in str(error.value)
-    assert "15.75 GiB of a v5e:2x2 device" in str(error.value)
-    best = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0]) // 4
-    assert 120 <= best <= 132  # 132 rows fit exactly
-    assert "or --training.accumulation 8, or try --training.rings off, " in str(error.value)  # 4 x 128 need 0.4 more
-    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
+    run = experiment() if index else dataclasses.replace(experiment(), phases=())
+    phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=4 * rows * accumulation, accumulation=accumulation)
+    mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+        patch.setattr(plan_search, "_fixed", lambda *_: 2 * GIB)
+        error = DoesNotFit(needed(rows, accumulation) * GIB, available * GIB)
+        return plan_search.what_fits(run, Batches.of_text(run), phase, mesh, part, error), tried
 
 
 @pytest.mark.parametrize(("index", "accumulation", "option"), [(0, 1, "training"), (1, 2, "phases.1")])
-def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option, monkeypatch):
+def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option):
     """A row takes a tenth of a GiB beside two and a half for each microbatch: 132 rows fit, or 127 of two."""
-    compiles = []
-
-    def compile_phase(run, batches, phase, mesh):
-        rows = phase.batch_size // (4 * phase.accumulation)
-        compiles.append((rows, phase.accumulation))
-        needed = GIB * (2 + rows / 10 + phase.accumulation / 2)
-        if needed > 15.75 * GIB:
-            raise DoesNotFit(needed, 15.75 * GIB)
-
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-    monkeypatch.setattr(plan_search, "_fixed", lambda *_: 2 * GIB)
-    run = experiment()
-    run = run if index else dataclasses.replace(run, phases=())
-    phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=2048, accumulation=accumulation)
-    mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
-    said = plan_search.what_fits(run, Batches.of_text(run), phase, mesh, part, DoesNotFit(53.7 * GIB, 15.75 * GIB))
-    rows = 512 // accumulation
-    assert f"fit into the 15.75 GiB of a v5e:2x2 device, found {rows} rows of 128 a device to need 53.70 GiB" in said
+    rows, needed = 512 // accumulation, lambda rows, count: 2 + rows / 10 + count / 2
+    said, tried = answer(needed, accumulation, rows=rows, index=index, available=15.75)
+    gib = needed(rows, accumulation)
+    assert f"15.75 GiB of a v5e:2x2 device, found {rows} rows of 128 a device to need {gib:.2f} GiB" in said
     best = int(said.split(f"--{option}.batch_size ")[1].split(" ")[0]) // (4 * accumulation)
     limit = int(10 * (15.75 - 2 - accumulation / 2))
     assert 0.9 * limit <= best <= limit
     assert said.endswith(f"or --{option}.accumulation 8.")  # 4 x 128 rows would need too much
-    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
+    assert len(tried) <= plan_search.FITTING_COMPILES and len(set(tried)) == len(tried)
+
+
+@pytest.mark.parametrize(
+    ("needed", "accumulation", "advice"),
+    [
+        (lambda rows, count: 17 + rows, 1, "; cut the parameters with --mesh.fsdp or take a larger slice."),
+        (lambda rows, count: 2 + rows + 20 * (count > 1), 1, "; take --training.batch_size 56."),  # 14 rows on each
+        (lambda rows, count: 2 + rows, 1, "; take --training.batch_size 56 or --training.accumulation 8."),
+        (lambda rows, count: 2 + rows, 2, "; take --training.batch_size 112 or --training.accumulation 16."),
+    ],
+)
+def test_microbatches_are_advised_only_if_their_gradient_fits_too(needed, accumulation, advice):
+    said, tried = answer(needed, accumulation)
+    assert said.endswith(advice) and len(tried) <= plan_search.FITTING_COMPILES
 
 
 @pytest.fixture
@@ -157,26 +159,6 @@ def test_the_best_batch_has_the_least_time_a_row_though_the_run_has_more_hours(p
     tried = {one["batch_size"]: one["hours"] for one in found["tried"] if one["remat"] == "none"}
     assert tried[32] > tried[0]
     assert "--training.batch_size 32" in " ".join(found["overrides"]) and found["tried"][0]["batch_size"] == 32
-
-
-def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_differs():
-    run = experiment(batch_size=64)
-    own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=16)))
-    sizes = lambda changed: [phase.batch_size for phase in changed.resolved_phases]  # noqa: E731
-    larger = plan_search._changed(own, 128, "full")
-    assert (sizes(larger), larger.training.batch_size, larger.training.remat) == ([128, 128], 128, "full")
-    assert sizes(plan_search._changed(own, 0, "full")) == sizes(own) == [64, 16]
-    tries = [{"accumulation": 1}, {"accumulation": 4, "steps": 900}, {"accumulation": 2, "steps": 100}]
-    best = {"remat": "full", "batch_size": 128, "phases": tries}
-    assert plan_search._overrides(own, best) == (
-        "--training.remat full --training.batch_size 128 --phases.0.accumulation 4 --phases.1.batch_size 128".split()
-    )
-    assert plan_search._overrides(own, best | {"batch_size": 0, "remat": own.training.remat}) == (
-        "--phases.0.accumulation 4".split()
-    )
-    whole = dataclasses.replace(run, phases=())
-    best |= {"phases": tries[1:2], "batch_size": 0}
-    assert plan_search._overrides(whole, best) == "--training.remat full --training.accumulation 4".split()
 
 
 def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypatch):

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import pytest
@@ -16,10 +14,9 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
-from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, hlo
-from plmjax.training import placement, program
+from plmjax.training import placement
 from plmjax.training.optimizers import Lamb
 from tests.paths import ROOT
 
@@ -50,33 +47,6 @@ def compiled(name: str, depth: int) -> compilation.Compilation:
     batches = compilation.Batches.of_text(run)
     mesh = compilation.place(run, batches, topologies.parse("v5e:1x1")).mesh
     return compilation.compile_phase(run, batches, phase, mesh)
-
-
-def arrays(jaxpr: Any) -> Iterator[Any]:
-    """The shapes of all that a traced program and its parts compute."""
-    for equation in jaxpr.eqns:
-        yield from (variable.aval for variable in equation.outvars)
-        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda one: hasattr(one, "eqns")):
-            part = getattr(part, "jaxpr", part)
-            if hasattr(part, "eqns"):
-                yield from arrays(part)
-
-
-def stacked(name: str) -> int:
-    """The numbers of the largest array with a place for every layer in a traced step, whose layers are looped over."""
-    run = experiment(name, DEPTHS[1])
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, unroll=1))
-    (phase,) = run.resolved_phases
-    mesh = meshes.make(run.mesh, jax.devices()[:1])
-    made = program.build(run, phase, mesh, Vocabulary.placeholder(256), placement.of_layout(run))
-    traced = made.train.trace(made.state, made.batch).jaxpr
-    return max(one.size for one in arrays(traced.jaxpr) if DEPTHS[1] in one.shape)
-
-
-@pytest.mark.nightly
-def test_a_traced_step_stacks_no_weights_that_layers_share() -> None:
-    assert stacked("albert") <= DEPTHS[1] * ROWS * LENGTH * INNER < DEPTHS[1] * SMALLEST_KERNEL
-    assert stacked("bert") >= DEPTHS[1] * SIZE * INNER, "where layers have weights of their own, they show"
 
 
 @pytest.mark.nightly  # the TPU's compiler takes 16 s; by day the test before this one: pytest -m nightly tests/plan

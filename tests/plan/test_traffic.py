@@ -111,7 +111,8 @@ def test_devices_of_a_chip_share_its_bandwidth(name: str, bandwidth: float) -> N
     assert hbm_seconds(Program(WRITTEN), topologies.parse(name).chip) == pytest.approx(1472 / bandwidth)
 
 
-@pytest.mark.parametrize("topology", [pytest.param("v3:4x4", marks=pytest.mark.nightly), "v5e:4x4"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
 def test_bytes_of_a_scan_grow_with_its_layers(topology):
     few, many = (Traffic(compiled(topology, layers)).total() for layers in (72, 144))
     assert many / few == pytest.approx(2, rel=0.1)
