@@ -172,6 +172,7 @@ def test_the_fingerprint_follows_every_array_of_all_files():
     kinds = {
         "own": own,
         "token types": dataclasses.replace(own, token_types=1 - own.token_types),
+        "other borders": dataclasses.replace(own, offsets=own.offsets - np.array([0, 1, 0, 0])),
         "a field of sequences": dataclasses.replace(own, sequence_fields=fields),
         "a field of tokens": dataclasses.replace(own, token_fields={"weights": np.ones(18, np.float32)}),
         "a decoder": dataclasses.replace(own, decoder=encoded(3)),
