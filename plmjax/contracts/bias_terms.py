@@ -45,5 +45,4 @@ class ScoreArray(BiasTerm):
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """Return the array."""
         return self.values

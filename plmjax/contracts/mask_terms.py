@@ -128,7 +128,6 @@ class Window(MaskTerm):
         return tuple(limit if isinstance(limit, int) else None for limit in (self.before, self.after))
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the distance is within the window."""
         distance = key_positions - query_positions[..., None]
         return (-self.before <= distance) & (distance <= self.after)
 

@@ -128,7 +128,6 @@ class Sampling(Greedy):
         return self.sequences
 
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
-        """Sample with the key of the row and the position."""
         # The best score is 0, so that no temperature makes it infinite; float32 has none that are smaller.
         scores = (scores - jnp.max(scores, axis=-1, keepdims=True)) / max(self.temperature, SMALLEST)
         scores = hottest(scores, self.top_k) if self.top_k else scores

@@ -63,7 +63,6 @@ class Int8Projection(Projection):
         return product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
 
     def result(self, y: jax.Array) -> jax.Array:
-        """Round the results to the range of outputs, where scales are static."""
         return ranged(self, self.precision, OUTPUT, y)
 
 

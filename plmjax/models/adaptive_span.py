@@ -149,7 +149,6 @@ class AdaptiveSpanConfig(ModelConfig):
         return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=(0, 1), out_axis=2)
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
     def memory(self, batch: int, dtype: jnp.dtype = jnp.float32) -> Memory:
@@ -186,7 +185,6 @@ class WithinSpan(MaskTerm):
     persistent: int = flax.struct.field(pytree_node=False)
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True for persistent keys, and for earlier tokens of the span."""
         distance = query_positions[..., None] - key_positions
         own, others = self.query_documents[:, :, None], self.key_documents[:, None, :]
         near = (distance >= 1) & (distance <= self.span) & (own == others) & (others > 0)

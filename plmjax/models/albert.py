@@ -121,7 +121,6 @@ class AlbertConfig(EncoderConfig):
     )
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
-        """Return the FLOPs of the base class, times the encoder layers in a layer."""
         return self.inner_group_num * super().layers_flops(batch_size, sequence_length)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

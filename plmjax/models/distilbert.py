@@ -88,7 +88,6 @@ class DistilBertConfig(EncoderConfig):
 
     @property
     def initializer(self) -> Initializer:
-        """Normal distribution."""
         return nn.initializers.normal(self.initializer_range)
 
 
@@ -143,7 +142,6 @@ class DistilBertModel(BertModel):
         self.encoder = self.encoder_class(self.config, self.execution)
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """Return the first tokens themselves."""
         return x
 
 

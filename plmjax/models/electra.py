@@ -173,7 +173,6 @@ class ElectraModel(BertModel):
         return shard_hidden(self.embeddings_project(x))
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """Return the first tokens themselves."""
         return x
 
 

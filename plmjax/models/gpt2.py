@@ -89,7 +89,6 @@ class Gpt2Config(DecoderConfig):
 
     @property
     def inner_size(self) -> int:
-        """Inner size of the feed-forward network, F."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
     @property

@@ -210,7 +210,6 @@ class MobileBertConfig(EncoderConfig):
 
     @property
     def head_size(self) -> int:
-        """Number of features of an attention head, H."""
         return self.intra_bottleneck_size // self.num_attention_heads
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
@@ -406,7 +405,6 @@ class MobileBertModel(BertModel):
         return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """Map first tokens to the vectors that represent their sequences."""
         return super().pool(x) if self.config.classifier_activation else x
 
 

@@ -94,12 +94,10 @@ class RobertaConfig(EncoderConfig):
 
     @property
     def longest(self) -> int:
-        """Maximum sequence length."""
         return self.max_position_embeddings - self.pad_token_id - 1
 
     @property
     def initializer(self) -> Initializer:
-        """Normal distribution."""
         return nn.initializers.normal(self.initializer_range)
 
 

@@ -201,11 +201,9 @@ class T5Config(ModelConfig):
         return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
 
     def with_depth(self, layers: int) -> Self:
-        """Return the same sizes with so many layers on each side."""
         return dataclasses.replace(self, num_layers=layers, num_decoder_layers=layers)
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same model with another dropout rate."""
         return dataclasses.replace(self, dropout_rate=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

@@ -95,7 +95,6 @@ class TransformerConfig(EncoderDecoderConfig):
 
     @property
     def token_initializer(self) -> Initializer:
-        """Initializer of the word table."""
         return nn.initializers.normal(self.d_model**-0.5)
 
     @property

@@ -191,7 +191,6 @@ class TransformerXlConfig(ModelConfig):
         return nn.initializers.normal(PROJECTION_DEVIATION)
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate everywhere."""
         return dataclasses.replace(self, dropout=rate, dropatt=rate)
 
     def memory(self, batch: int, dtype: jnp.dtype = jnp.float32) -> Memory:

@@ -52,12 +52,10 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
         return ()
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions, and that of rows."""
         rows = jnp.asarray(len(batch["input_ids"]), jnp.float32)
         return super().weights(batch) | {"span": rows}
 
     def coefficients(self) -> dict[str, float]:
-        """Return the factor of the spans."""
         return {"span": self.span_coefficient}
 
     def measured(self, config: AdaptiveSpanConfig, params: Any) -> jax.Array:
@@ -75,7 +73,6 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
         return config if needed >= config.span else dataclasses.replace(config, computed_span=needed)
 
     def computes(self, config: AdaptiveSpanConfig) -> str:
-        """Return the number of tokens that are read before each."""
         return f"the last {config.span:,} tokens of the longest span of {config.attn_span:,}"
 
     def constrain(self, params: Any) -> Any:

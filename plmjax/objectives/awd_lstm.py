@@ -60,13 +60,11 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         check_ranges("objective", self, **ranges)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids, a mask of the tokens to read, and the first positions of documents."""
         optional = {"starts": batch["starts"]} if "starts" in batch else {}
         read = batch["read"] if "read" in batch else batch["segment_ids"] > 0
         return {"input_ids": batch["input_ids"], "attention_mask": read, **optional}
 
     def carry_inputs(self, carry: Carry) -> dict[str, Any]:
-        """Return the states before the row."""
         return {"states": carry["states"]}
 
     def initial_carry(
@@ -111,7 +109,6 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         }
 
     def coefficients(self) -> dict[str, float]:
-        """Return the two penalties' factors."""
         return {"activation": self.activation_penalty, "slowness": self.slowness_penalty}
 
     def sums(
@@ -140,11 +137,9 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the token after each position."""
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of the layers, with a prediction at every position."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, length)
 

@@ -77,7 +77,6 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         return jax.tree.map(named, config.zero_states(batch_size))
 
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
-        """Return the states before the rows."""
         return {"states": carry}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
@@ -90,7 +89,6 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         return batch | spellings | {"draws": jnp.broadcast_to(data, (len(batch["input_ids"]), *data.shape))}
 
     def model_inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return characters, first positions of documents, and the padding mask, for each direction."""
         return {
             "characters": {way: batch[f"{prefix}characters"] for way, prefix in PREFIXES.items()},
             "starts": {way: batch[f"{prefix}document_starts"] for way, prefix in PREFIXES.items()},
@@ -98,7 +96,6 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions in both directions."""
         return {"language_model": jnp.maximum(jnp.sum(self.targets(batch)[1]), 1e-9)}
 
     def sums(
@@ -122,7 +119,6 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         return LossSums({"language_model": loss}, metrics, found.states)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the word after each position in both directions."""
         fields = [(batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]) for prefix in PREFIXES.values()]
         ids, weights = (jnp.concatenate(both, axis=1) for both in zip(*fields, strict=True))
         return ids, weights

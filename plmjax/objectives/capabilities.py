@@ -48,7 +48,6 @@ class ScoresNextToken(LanguageModel):
     """An objective that is itself the next-token objective."""
 
     def language_model_task(self) -> "ScoresNextToken":
-        """Return this objective."""
         return self
 
     @abc.abstractmethod

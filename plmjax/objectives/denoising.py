@@ -111,7 +111,6 @@ class Denoising(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return the row with noise, and the row."""
         permuting, masking, inserting, rotating = jax.random.split(key, 4)
         noisy, noisy_length = self._permuted(permuting, ids, length, vocabulary), length
         if self.mask:

@@ -120,7 +120,6 @@ class ElectraPretraining(Objective):
         return batch | hidden | {"original_ids": batch["input_ids"]}
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the batch's token inputs, and the positions to predict."""
         names = ("input_ids", "segment_ids", "positions", "token_type_ids", "masked_positions")
         return {name: batch[name] for name in names if name in batch}
 
@@ -130,13 +129,11 @@ class ElectraPretraining(Objective):
         return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-6, "rtd": tokens + 1e-6}
 
     def coefficients(self) -> dict[str, float]:
-        """Return the two factors of the loss."""
         return {"mlm": self.generator_weight, "rtd": self.discriminator_weight}
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the generator's loss, then the discriminator's loss on the generator's samples."""
         first, second = jax.random.split(key)
         logits = apply(self, module, loss_inputs, batch, first, training=training, method="generate").logits
         generated = MaskedLanguageModel.masked_sums(logits, batch)
@@ -147,7 +144,6 @@ class ElectraPretraining(Objective):
         return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the tokens that the generator must predict."""
         return batch["masked_ids"], batch["masked_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

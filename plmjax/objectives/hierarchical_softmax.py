@@ -83,17 +83,14 @@ class HierarchicalSoftmax(WordPrediction):
         }
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the words as inputs and the nodes on their paths as outputs."""
         return {"input_ids": batch["input_ids"], "output_ids": batch["paths"]}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions."""
         return {"hierarchical_softmax": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the nats of the predicted words."""
         inputs, nodes = apply(self, module, loss_inputs, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
         nodes = scaled_gradient(nodes, batch["output_factors"])

@@ -17,5 +17,4 @@ class LongformerDecoderPretraining(NextToken):
     """Mean nats of the token after each, for a model that reads distances instead of positions."""
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids and the padding mask."""
         return {"input_ids": batch["input_ids"], "attention_mask": batch["segment_ids"] > 0}

@@ -67,7 +67,6 @@ class MaskedLanguageModel(Objective):
             )
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the encoder with the head of its masked language model."""
         return config.module(Purpose.MASKED_TOKENS, execution)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
@@ -156,7 +155,6 @@ class MaskedLanguageModel(Objective):
         return jax.random.randint(key, shape, 0, vocabulary.size, jnp.int32)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the batch's token inputs, and the positions to predict."""
         names = ("input_ids", "segment_ids", "positions", "token_type_ids", "masked_positions")
         return {name: batch[name] for name in names if name in batch}
 
@@ -167,7 +165,6 @@ class MaskedLanguageModel(Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the nats of the masked tokens, and the number of correct predictions."""
         return self.masked_sums(apply(self, module, loss_inputs, batch, key, training=training).logits, batch)
 
     @staticmethod
@@ -186,11 +183,9 @@ class MaskedLanguageModel(Objective):
         return LossSums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the masked tokens."""
         return batch["masked_ids"], batch["masked_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the encoder's FLOPs, with P predictions a row."""
         return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
 
 

@@ -93,14 +93,12 @@ class NegativeSampling(WordPrediction):
         }
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the words as inputs, and the words with the draws as outputs."""
         return {
             "input_ids": batch["input_ids"],
             "output_ids": jnp.concatenate([batch["input_ids"], batch["noise_ids"]], axis=2),
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions."""
         return {"negative_sampling": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
     def sums(
@@ -124,6 +122,5 @@ class NegativeSampling(WordPrediction):
         return LossSums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of all predictions and their negatives."""
         scores = self.predictions_of_a_word() * (1 + self.negatives)
         return 6.0 * batch["input_ids"].size * scores * config.vector_size

@@ -19,7 +19,6 @@ class NextToken(ScoresNextToken, Objective):
     """
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids and their positions in the packed sequences of a row."""
         return {name: batch[name] for name in ("input_ids", "positions", "segment_ids")}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -29,7 +28,6 @@ class NextToken(ScoresNextToken, Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the nats of the next tokens, and the number of correct predictions."""
         ids, weights = self.targets(batch)
         scores = apply(self, module, loss_inputs, batch, key, training=training).scores
         loss, likeliest = scores.weighted_cross_entropy(ids, weights)
@@ -45,10 +43,8 @@ class NextToken(ScoresNextToken, Objective):
         return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the token after each position."""
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the decoder's FLOPs, with a prediction at every position."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, length)

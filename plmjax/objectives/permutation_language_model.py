@@ -88,19 +88,16 @@ class PermutationLanguageModel(Objective):
         return goals
 
     def model_inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return the tokens, their segments and their order, the tokens to predict, and the direction of every row."""
         names = ("input_ids", "token_type_ids", "ranks", "target_positions", "backwards")
         inputs = {name: batch[name] for name in names}
         return inputs | {"attention_mask": batch["segment_ids"], "reuse_length": batch["input_ids"].shape[1] // 2}
 
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
-        """Return the memory."""
         return {"memory": carry} if self.memory_length else {}
 
     def initial_carry(
         self, config: XlnetConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
     ) -> Any:
-        """Return an empty memory, of hidden states in their own dtype."""
         if not self.memory_length:
             return ()
         memory = XlnetMemory.empty(config, batch_size, self.memory_length, dtype)
@@ -153,13 +150,11 @@ class PermutationLanguageModel(Objective):
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions."""
         return {"permutation_language_model": jnp.maximum(jnp.sum(batch["target_weights"]), 1e-9)}
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return nats of the predicted tokens, and the memory after the row."""
         if self.memory_length and self.documents == "apart":
             loss_inputs = loss_inputs.replace(carry=_without_earlier_documents(loss_inputs.carry, batch))
         outputs = apply(self, module, loss_inputs, batch, key, training=training)
@@ -172,11 +167,9 @@ class PermutationLanguageModel(Objective):
         return LossSums({"permutation_language_model": nats}, {"accuracy": accuracy}, carry)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the predicted tokens."""
         return batch["target_ids"], batch["target_weights"]
 
     def train_flops(self, config: XlnetConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of both streams, with the memory."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, sum(self.goals(length)), self.memory_length)
 

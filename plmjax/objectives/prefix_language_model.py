@@ -43,7 +43,6 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
         return batch | {"prefix_lengths": prefix, "next_weights": batch["next_weights"] * rest}
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids, their positions, and the prefix length of each row."""
         return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
 
     def language_model_task(self) -> "NextTokenAfterPrefix":
@@ -61,7 +60,6 @@ class NextTokenAfterPrefix(ReadsPrefix, NextToken):
     prefix: ClassVar[str] = "the tokens of a row before the first one asked for, at least 1"
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids, their positions, and the prefix length of each row."""
         # Position i predicts token i + 1, so i + 1 tokens precede the target. A row without targets has 1.
         before = jnp.argmax(batch["next_weights"] > 0, axis=1) + 1
         return super().model_inputs(batch) | {"prefix_lengths": before.astype(jnp.int32)}

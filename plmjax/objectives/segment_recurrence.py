@@ -26,13 +26,11 @@ class SegmentRecurrence(NextToken):
         return {"input_ids": batch["input_ids"], "attention_mask": _read(batch), **optional}
 
     def carry_inputs(self, carry: Memory) -> dict[str, Any]:
-        """Return the memory before the row."""
         return {"cache": carry}
 
     def initial_carry(
         self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
     ) -> Memory:
-        """Return the memory before a text, of hidden states in their own dtype."""
         memory = config.memory(batch_size, dtype)
         return Memory(
             nn.LogicallyPartitioned(memory.hidden, ("layers", "batch", None, "embed")),
@@ -42,7 +40,6 @@ class SegmentRecurrence(NextToken):
     def evaluation_carry(
         self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
     ) -> Memory:
-        """Return the memory before a text that is evaluated."""
         return self.initial_carry(self.evaluated(config), batch_size, sequence_length, dtype)
 
     def evaluated(self, config: Any) -> Any:
@@ -52,7 +49,6 @@ class SegmentRecurrence(NextToken):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the nats of the next tokens, the number of correct predictions, and the memory after them."""
         ids, weights = self.targets(batch)
         outputs = apply(self, self._reader(module, training), loss_inputs, batch, key, training=training)
         loss, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)

@@ -55,21 +55,17 @@ class MaskedLanguageModelWithPairs(MaskedLanguageModel):
     pairs: ClassVar[PairLabels]
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the encoder with both heads."""
         return config.module(Purpose.PRETRAINING, execution)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the inputs of the masked language model, and the first positions of the packed sequences."""
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions and of sequences."""
         return super().weights(batch) | {self.pairs.term: self.pairs.weight(batch)}
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return both losses from one forward pass."""
         outputs = apply(self, module, loss_inputs, batch, key, training=training)
         tokens, pairs = self.masked_sums(outputs.logits, batch), self.pairs.sums(outputs, batch)
         return LossSums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)

@@ -50,7 +50,6 @@ class SequenceToSequence(Objective):
             raise UserError(f"Expected --objective.z_loss of 0 or more, found {self.z_loss}; change it.")
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids of both sides, with their positions in the packed pairs of a row."""
         return {name: batch[name] for name in (*INPUTS, *(f"decoder_{name}" for name in INPUTS))}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -79,10 +78,8 @@ class SequenceToSequence(Objective):
         return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the target token after each decoder input."""
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of both sides, with a prediction at every position of the decoder."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, batch["decoder_input_ids"].shape[1])

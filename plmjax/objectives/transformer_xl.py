@@ -53,7 +53,6 @@ class TransformerXlPretraining(Remembers, SegmentRecurrence):
         return ()
 
     def evaluated(self, config: TransformerXlConfig) -> TransformerXlConfig:
-        """Return the config with the settings of an evaluation."""
         names = ("mem_len", "clamp_len", "same_length")
         own = {name: getattr(self, f"evaluation_{name}") for name in names}
         return dataclasses.replace(config, **{name: value for name, value in own.items() if value is not None})

@@ -59,11 +59,9 @@ class WeightedLeastSquares(Objective):
         return batch | {"gradient_factors": jnp.full(batch["cooccurrences"].shape, count)}
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return rows and columns."""
         return {"input_ids": batch["input_ids"], "context_ids": batch["context_ids"]}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of cells."""
         return {TERM: jnp.maximum(jnp.sum(self._exists(batch)), 1e-9)}
 
     def sums(
@@ -80,11 +78,9 @@ class WeightedLeastSquares(Objective):
         return LossSums({TERM: loss}, {"unigram_loss": (chance, self.weights(batch)[TERM])})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the words of the columns."""
         return batch["context_ids"], self._exists(batch)
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of the products of all cells."""
         return 6.0 * batch["input_ids"].size * config.vector_size
 
     def _exists(self, batch: Batch) -> jax.Array:

@@ -34,15 +34,12 @@ class ObjectiveWrapper(Objective):
     inner: Objective
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the module of the inner objective."""
         return self.inner.module(config, execution)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the inputs of the inner objective."""
         return self.inner.model_inputs(batch)
 
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
-        """Return the inputs of the inner objective."""
         return self.inner.carry_inputs(carry)
 
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
@@ -61,53 +58,42 @@ class ObjectiveWrapper(Objective):
         return constants
 
     def constants(self, config: Any, sources: ConstantSources) -> Any:
-        """Return the constants of the inner objective."""
         return self.inner.constants(config, sources)
 
     def initial_carry(self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32) -> Any:
-        """Return the first carry of the inner objective."""
         return self.inner.initial_carry(config, batch_size, sequence_length, dtype)
 
     def evaluation_carry(
         self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
     ) -> Any:
-        """Return the first carry of an evaluation of the inner objective."""
         return self.inner.evaluation_carry(config, batch_size, sequence_length, dtype)
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Corrupt the batch as the inner objective does."""
         return self.inner.corrupt(batch, key, vocabulary, self.inner_constants(constants))
 
     def parameter_groups(self, config: Any) -> tuple[ParameterGroup, ...]:
-        """Return the groups of the inner objective."""
         return self.inner.parameter_groups(config)
 
     def longest(self, tokens: int) -> int:
-        """Return the longest row of the inner objective."""
         return self.inner.longest(tokens)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the weights of the inner objective."""
         return self.inner.weights(batch)
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of the inner objective."""
         return self.inner.coefficients()
 
     def target_term(self, batch: Batch) -> str:
-        """Return the term of the inner objective."""
         return self.inner.target_term(batch)
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the sums of the inner objective."""
         return self.inner.sums(module, self.inner_inputs(loss_inputs), batch, key, training=training)
 
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        """Return the evaluation of the inner objective."""
         return self.inner.evaluation(module, self.inner_inputs(loss_inputs), batch, key)
 
     def inner_inputs(self, loss_inputs: LossInputs) -> LossInputs:
@@ -116,14 +102,11 @@ class ObjectiveWrapper(Objective):
         return loss_inputs.replace(params=params, constants=self.inner_constants(loss_inputs.constants))
 
     def constrain(self, params: Any) -> Any:
-        """Return the parameters as the inner objective constrains them."""
         inner = self.inner.constrain(of_model(params))
         return inner | {ADDED: params[ADDED]} if ADDED in params else inner
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the targets of the inner objective."""
         return self.inner.targets(batch)
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of the inner objective."""
         return self.inner.train_flops(config, batch)

@@ -30,11 +30,9 @@ class Cosine(Term):
     name: ClassVar[str] = "cosine"
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the number of tokens."""
         return positive(jnp.sum(tokens_of(batch)))
 
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
-        """Return the sum of the distances."""
         distances = losses.cosine_distance(student.last_hidden_state, teacher.last_hidden_state)
         return jnp.sum(tokens_of(batch) * distances)
 
@@ -65,6 +63,5 @@ class DistilBertDistillation(Distillation):
         check_ranges("compression", self, soft=FROM_0, cosine=FROM_0, temperature=ABOVE_0)
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the divergence and the cosine distance."""
         soft = SoftTargets(self.soft, self.temperature, all_tokens=not self.restrict)
         return tuple(term for term in (soft, Cosine(self.cosine)) if term.factor)

@@ -89,7 +89,6 @@ class Distillation(Compression):
         return {}
 
     def trained(self, objective: Objective, steps: int) -> Objective:
-        """Return the objective with the terms."""
         return Distilled(objective, self)
 
     def evaluated(self, objective: Objective, steps: int) -> Objective:
@@ -127,13 +126,11 @@ class EvaluationWithTeacher(ObjectiveWrapper):
     distillation: Distillation
 
     def constants(self, config: Any, sources: ConstantSources) -> Any:
-        """Return the constants of the inner objective, and those of the teacher."""
         own = self.inner.constants(config, sources)
         found = {TEACHER: self.distillation.teacher_constants(self.inner, sources)}
         return found | ({INNER: own} if jax.tree.leaves(own) else {})
 
     def inner_constants(self, constants: Any) -> Any:
-        """Return the constants of the inner objective."""
         return constants.get(INNER, ())
 
 
@@ -142,7 +139,6 @@ class Distilled(EvaluationWithTeacher):
     """An objective with the terms of a distillation."""
 
     def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
-        """Return the parameters of the distillation."""
         return self.distillation.added(module.config, jax.random.fold_in(key, 1))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -151,13 +147,11 @@ class Distilled(EvaluationWithTeacher):
         return inner | {term.name: term.weight(self.inner, batch) for term in self.distillation.terms()}
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of the inner objective, and the factors of the terms."""
         return self.inner.coefficients() | {term.name: term.factor for term in self.distillation.terms()}
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the sums of the inner objective, and those of the terms with their metrics."""
         distillation, inputs = self.distillation, self.inner_inputs(loss_inputs)
         terms = distillation.terms()
         asked = self._asked(terms)
@@ -179,7 +173,6 @@ class Distilled(EvaluationWithTeacher):
         return sums.replace(losses=hard | found, metrics=sums.metrics | metrics)
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of the student, of a forward pass of the teacher, and of the terms."""
         terms, teacher = self.distillation.terms(), self.distillation.teacher
         heads = any(term.needs_outputs for term in terms)
         student = self._model_flops(config, batch, terms, head=heads or self.distillation.hard > 0)

@@ -52,7 +52,6 @@ class OfTexts(Distributions):
     """Labels of texts, [R K classes]."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the logits of the labels."""
         return outputs.logits
 
     def weights(self, batch: Batch) -> jax.Array:
@@ -64,7 +63,6 @@ class OfWords(Distributions):
     """Labels of words, [R T classes]."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the logits of the labels."""
         return outputs.logits
 
     def weights(self, batch: Batch) -> jax.Array:
@@ -76,7 +74,6 @@ class OfChoices(Distributions):
     """Choices of questions, [R K C]."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the scores of the choices of each question."""
         return jnp.moveaxis(outputs.logits, 1, -1)
 
     def weights(self, batch: Batch) -> jax.Array:
@@ -88,7 +85,6 @@ class OfEnds(Distributions):
     """The two ends of answers, [R K 2 T]; tokens of other examples in the row have no probability."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the scores of all tokens as the first and as the last one of an answer."""
         slots = jnp.arange(1, batch["example_ids"].shape[1] + 1)
         own = batch["segment_ids"][:, None] == slots[:, None]  # [R K T]
         ends = jnp.stack([outputs.start_logits, outputs.end_logits], axis=1)  # [R 2 T]
@@ -106,7 +102,6 @@ class OfMaskedTokens(Distributions):
     of_vocabulary: ClassVar[bool] = True
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the scores of the vocabulary."""
         return outputs.logits
 
     def weights(self, batch: Batch) -> jax.Array:
@@ -120,7 +115,6 @@ class OfNextTokens(Distributions):
     of_vocabulary: ClassVar[bool] = True
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the scores of the vocabulary."""
         return outputs.scores.logits()
 
     def weights(self, batch: Batch) -> jax.Array:

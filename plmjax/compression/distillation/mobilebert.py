@@ -73,7 +73,6 @@ class LayerTransfer(Term):
     steps_per_layer: int = 1
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the number of tokens."""
         return positive(jnp.sum(tokens_of(batch)))
 
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
@@ -109,7 +108,6 @@ class FeatureMaps(LayerTransfer):
     name: ClassVar[str] = "feature_maps"
 
     def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        """Return the mean over features."""
         mine, taught = (standardized(one.hidden_states[layer + 1]) for one in (student, teacher))
         return losses.squared_distance(mine, taught)
 
@@ -121,7 +119,6 @@ class Means(LayerTransfer):
     name: ClassVar[str] = "means"
 
     def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        """Return the squared difference."""
         (mine, _), (taught, _) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
         return jnp.square(mine - taught)
 
@@ -133,7 +130,6 @@ class Variances(LayerTransfer):
     name: ClassVar[str] = "variances"
 
     def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        """Return the absolute difference."""
         (_, mine), (_, taught) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
         return absolute(mine - taught)
 
@@ -145,7 +141,6 @@ class AttentionTransfer(LayerTransfer):
     name: ClassVar[str] = "attention"
 
     def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        """Return the mean over heads."""
         segments = rows_of(batch)
         seen = (segments[:, :, None] == segments[:, None])[:, None]  # [B 1 T S]; padding sees padding
         mine, taught = (jnp.where(seen, layer_scores(one, layer), -jnp.inf) for one in (student, teacher))
@@ -193,7 +188,6 @@ class MobileBertDistillation(Distillation):
         check_choice("--compression.stage", self.stage, STAGES)
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the terms of the stage."""
         if self.stage == "prediction":
             terms = (SoftTargets(self.soft, self.temperature, cross_entropy=True),)
         else:

@@ -43,7 +43,6 @@ class Patience(Term):
     strategy: str = "skip"
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the number of texts."""
         return positive(jnp.sum(exists(batch)))
 
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
@@ -104,6 +103,5 @@ class PatientDistillation(Distillation):
         check_choice("--compression.strategy", self.strategy, STRATEGIES)
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the divergence and the distance between layers."""
         soft = SoftTargets(self.soft, self.temperature, by_classes=True)
         return tuple(term for term in (soft, Patience(self.patience, self.strategy)) if term.factor)

@@ -35,7 +35,6 @@ class ComputedScores(TokenScores):
     scores: jax.Array
 
     def logits(self) -> jax.Array:
-        """Return all logits."""
         return self.scores
 
     def last_logits(self) -> jax.Array:

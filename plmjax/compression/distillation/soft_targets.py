@@ -43,7 +43,6 @@ class SoftTargetDistillation(Distillation):
         check_ranges("compression", self, soft=FROM_0, temperature=ABOVE_0, top_k=FROM_0)
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the divergence."""
         return (SoftTargets(self.soft, self.temperature),) if self.soft else ()
 
     def teacher_constants(self, objective: Objective, sources: ConstantSources) -> Any:
@@ -55,7 +54,6 @@ class SoftTargetDistillation(Distillation):
     def taught(
         self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **asked: bool
     ) -> Reading:
-        """Return the reading of the teacher, or its stored scores."""
         if not self.stored:
             return super().taught(objective, module, constants, batch, key, **asked)
         return Reading(self.teacher, None, stored.looked_up(objective, batch, constants))

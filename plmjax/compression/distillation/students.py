@@ -60,7 +60,6 @@ class Random(WeightMapping):
     """Sizes of the student; None are those of the teacher."""
 
     def model(self, origin: ModelConfig) -> ModelConfig:
-        """Return the sizes of the student."""
         return origin if self.student is None else self.student
 
 
@@ -73,7 +72,6 @@ class RandomLayers(Random):
         return {path: value for path, value in params.items() if not self.draws(path)}
 
     def draws(self, parameter: str) -> bool:
-        """Return true for the parameters of layers."""
         return "/layers/" in parameter
 
 
@@ -82,11 +80,9 @@ class RandomStudent(Random):
     """A student begins with random parameters."""
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """Return no parameters."""
         return {}
 
     def draws(self, parameter: str) -> bool:
-        """Return true for every parameter."""
         return True
 
 

@@ -132,11 +132,9 @@ class SoftTargets(Term):
         return self.all_tokens
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the number of predictions."""
         return positive(jnp.sum(self._weights(objective, batch)))
 
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
-        """Return the weighted sum of the divergences."""
         mine, taught = self._logits(objective, student, teacher, batch)
         if isinstance(taught, StoredScores):
             return jnp.sum(self._weights(objective, batch) * taught.divergence(mine, self.temperature))

@@ -57,7 +57,6 @@ class HiddenStates(Term):
     needs_hidden_states: ClassVar[bool] = True
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the number of tokens."""
         return positive(jnp.sum(tokens_of(batch)))
 
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
@@ -88,7 +87,6 @@ class AttentionScores(Term):
     needs_hidden_states: ClassVar[bool] = True
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the number of pairs of tokens that see each other."""
         return positive(jnp.sum(self._pairs(batch)))
 
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
@@ -112,7 +110,6 @@ class AttentionScores(Term):
             )
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
-        """Return the FLOPs of the scores of both models."""
         rows, length = rows_and_length(batch)
         mine, taught = (scores_flops(config, student.depth, rows, length) for config in (student, teacher))
         return 3 * mine + taught
@@ -158,7 +155,6 @@ class TinyBertDistillation(Distillation):
         check_choice("--compression.stage", self.stage, STAGES)
 
     def terms(self) -> tuple[Term, ...]:
-        """Return the terms of the stage."""
         if self.stage == "layers":
             terms = (HiddenStates(self.hidden), AttentionScores(self.attention))
         else:

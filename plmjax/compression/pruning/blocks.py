@@ -70,7 +70,6 @@ class BlockMovementPruning(MovementPruning):
         return nn.LogicallyPartitioned(jnp.zeros((layers, *shape), kernel.value.dtype), names)
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        """Return the masks of the blocks with the highest scores."""
         share = self.share(step, steps)
         kept = {path: straight_through(top_share(score, share, stacked=True), score) for path, score in scores.items()}
 

@@ -39,7 +39,6 @@ class Pruning(Compression):
     verb: ClassVar[str] = "prune"
 
     def trained(self, objective: Objective, steps: int) -> Objective:
-        """Return the objective with masked kernels."""
         return Pruned(objective, self, steps)
 
     def evaluated(self, objective: Objective, steps: int) -> Objective:
@@ -62,7 +61,6 @@ class Pruning(Compression):
         return None
 
     def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
-        """Return the parameters with the masks of the last step."""
         own = of_model(params)
         stacks = layer_kernels(own, model)
         kernels = {path: jnp.asarray(own[path]) for path in stacks}
@@ -120,7 +118,6 @@ class Scored(Scheduled):
         check_ranges("compression", self, scores_learning_rate=ABOVE_0)
 
     def rates(self, learning_rate: float) -> dict[str, float]:
-        """Return the factor of the scores."""
         return {f"{ADDED}/{SCORES}": self.scores_learning_rate / learning_rate}
 
     def undecayed(self) -> tuple[str, ...]:
@@ -139,7 +136,6 @@ class GradualPruning(ByShare):
     name: ClassVar[str] = "gradual"
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        """Return the masks of the largest magnitudes."""
         share = self.share(step, steps)
         return {
             path: top_share(jnp.abs(kernel), share, stacked=stacks[path]).astype(jnp.float32)
@@ -171,7 +167,6 @@ class MovementPruning(ByShare, Scored):
     name: ClassVar[str] = "movement"
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        """Return the masks of the highest scores."""
         share = self.share(step, steps)
         return {
             path: straight_through(top_share(score, share, stacked=stacks[path]), score)
@@ -199,7 +194,6 @@ class SoftMovementPruning(Scored):
         check_ranges("compression", self, threshold=ABOVE_0, penalty_weight=ABOVE_0)
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        """Return the masks of the scores above the threshold."""
         threshold = self._threshold(step, steps)
         return {
             path: straight_through(above(jax.nn.sigmoid(score), threshold, stacked=stacks[path]), score)
@@ -207,7 +201,6 @@ class SoftMovementPruning(Scored):
         }
 
     def penalty(self, scores: Arrays, step: Any, steps: int) -> jax.Array:
-        """Return the mean over all matrices of the mean of sigmoid(score), times its factor."""
         means = [jnp.mean(jax.nn.sigmoid(score.astype(jnp.float32))) for score in scores.values()]
         return self.penalty_weight * self._threshold(step, steps) / self.threshold * jnp.mean(jnp.stack(means))
 
@@ -240,7 +233,6 @@ class Pruned(ObjectiveWrapper):
     penalized: bool = True
 
     def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
-        """Return the scores of the kernels."""
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         found = {path: self.pruning.scores(path, flat[path]) for path in layer_kernels(flat, module.config)}
         found = {path: scores for path, scores in found.items() if scores is not None}
@@ -262,7 +254,6 @@ class Pruned(ObjectiveWrapper):
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        """Return the evaluation of the inner objective with masked kernels."""
         masked, density = self._masked(module, loss_inputs)
         sums, outputs = self.inner.evaluation(module, masked, batch, key)
         return self._with_penalty(sums, loss_inputs, batch, density), outputs

@@ -47,7 +47,6 @@ class QuantizationAware(Compression):
         check_choice("--granularity", self.granularity, GRANULARITIES)
 
     def trained(self, objective: Objective, steps: int) -> Objective:
-        """Return the objective with rounded weights and activations."""
         return Rounded(objective, self.granularity)
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
@@ -59,7 +58,6 @@ class QuantizationAware(Compression):
             )
 
     def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
-        """Return the parameters with rounded weights."""
         shared = shared_axes({path: array.shape for path, array in params.items()}, model, self.granularity)
         tree = flax.traverse_util.unflatten_dict(stored_form(params, shared), sep="/")
         return flax.traverse_util.flatten_dict(stored.decode(tree), sep="/"), model
@@ -72,7 +70,6 @@ class Rounded(ObjectiveWrapper):
     granularity: str
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the module of the inner objective with rounded activations."""
         return self.inner.module(config, dataclasses.replace(execution, projection=PROJECTIONS[SIMULATED]))
 
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
@@ -102,13 +99,11 @@ class Rounded(ObjectiveWrapper):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the sums of the inner objective."""
         return self.inner.sums(module, self._rounded(module, loss_inputs), batch, key, training=training)
 
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        """Return the evaluation of the inner objective."""
         return self.inner.evaluation(module, self._rounded(module, loss_inputs), batch, key)
 
     def _rounded(self, module: nn.Module, loss_inputs: LossInputs) -> LossInputs:

@@ -109,7 +109,6 @@ class TasksWithText(JointTask):
         super().__post_init__()
 
     def single_task(self, task: TaskOnWords) -> FileTask:
-        """Return one of the tasks as a single task."""
         return task.kind(**options_of(task, self, task.kind))
 
     def task_groups(self, train: JointExamples) -> list[JointExamples]:
@@ -153,7 +152,6 @@ class CrossViewLearning(TaskObjective):
         check_ranges("objective", self, label_smoothing=SHARE)
 
     def fit_labels(self, train: JointExamples) -> Self:
-        """Return the objective with the labels of the train files."""
         own = {task.name: task for task in self.tasks}
         learned = []
         for task, part in zip(train.tasks, train.parts, strict=True):
@@ -167,12 +165,10 @@ class CrossViewLearning(TaskObjective):
         return dataclasses.replace(self, tasks=tuple(learned))
 
     def reported(self, task: TasksWithText) -> tuple[str, ...]:
-        """Return TASK/METRIC of every task, and mean."""
         chosen = [one.name for one in task.chosen]
         return reported({one.name: one.metric_names for one in self.tasks if one.name in chosen})
 
     def module(self, config: CvtConfig, execution: Execution) -> nn.Module:
-        """Return the encoder and the modules of all tasks."""
         heads = [
             Head(task.name, functools.partial(task.modules, config, execution.dtype), task.views) for task in self.tasks
         ]
@@ -301,7 +297,6 @@ class CrossViewLearning(TaskObjective):
         return joint_answer({task.name: answer for task, answer in answers.items()}, compared)
 
     def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
-        """Return the records of each task's own objective."""
         return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:

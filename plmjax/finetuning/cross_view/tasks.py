@@ -134,7 +134,6 @@ class CrossViewClasses(CrossViewTask):
         return primary, others, primary
 
     def label_nats(self, scores: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
-        """Return the nats of the right classes of words."""
         nats, share = cross_entropy(scores, self.classes(batch)), smoothing if self.smoothed else 0.0
         if share:
             nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(scores), axis=-1)
@@ -183,15 +182,12 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
 
     @property
     def prediction_size(self) -> int:
-        """Return the number of labels."""
         return len(self.labels)
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """Return the modules that give a label to every word."""
         return TaggingModules(config, dtype, len(self.labels), name=name)
 
     def classes(self, batch: Batch) -> jax.Array:
-        """Return the labels."""
         return batch["labels"]
 
     def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
@@ -202,19 +198,15 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
         return jnp.pad(pairs, ((0, 0), (1, 0) if view == "future" else (0, 1)))
 
     def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """Return accuracy."""
         return {"accuracy": jnp.argmax(logits, axis=-1) == batch["labels"]}
 
     def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return accuracy."""
         return CrossViewClasses.counts(self, outputs, batch)
 
     def predicted(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
-        """Return the scores of all labels."""
         return scores
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Return the multiplications of both layers."""
         size, (first, _) = config.projection_size, config.lstm_outputs
         labels = size * len(self.labels)
         return size * config.width + labels, size * (config.width + 4 * first) + len(self.views) * labels
@@ -235,7 +227,6 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
         return metrics["las"]
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """Return the modules that give a head and a relation to every word."""
         return ParsingModules(config, dtype, len(self.relations), name=name)
 
     def classes(self, batch: Batch) -> jax.Array:
@@ -247,7 +238,6 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
         return place * len(self.relations) + batch["relations"]
 
     def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """Return las and uas."""
         found, right = jnp.argmax(logits, axis=-1), self.classes(batch)
         return {"las": found == right, "uas": found // len(self.relations) == right // len(self.relations)}
 

@@ -83,7 +83,6 @@ class CrossViewTranslation(CrossViewTask):
         return metrics["bleu"] / 100
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """Return sacrebleu's signatures."""
         return BleuAndChrf().signatures()
 
     @property
@@ -102,11 +101,9 @@ class CrossViewTranslation(CrossViewTask):
         return strategy_of(self._decoding())
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """Return the decoders."""
         return TranslationModules(config, dtype, self._target_count, name=name)
 
     def fit_labels(self, train: TextPairExamples) -> Self:
-        """Return the objective with the words of the train file's targets."""
         if self.target_words:
             return self
         counts = collections.Counter(itertools.chain.from_iterable(map(split, train.targets)))
@@ -185,7 +182,6 @@ class CrossViewTranslation(CrossViewTask):
         return jnp.where(jnp.arange(limit) < counts[..., None], texts, 0), counts
 
     def counts(self, outputs: TokenScores, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return accuracy of the target words, each predicted after those before it."""
         weights = batch["next_weights"]
         hits = outputs.cross_entropy(batch["next_ids"])[1]
         return {"accuracy": (jnp.sum(weights * hits), jnp.sum(weights))}
@@ -197,7 +193,6 @@ class CrossViewTranslation(CrossViewTask):
         return jnp.take_along_axis(texts, of_word[..., None], axis=1)
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
-        """Return line and prediction, the translation."""
         found = []
         for line, output in zip(examples.lines, outputs, strict=True):
             numbers = itertools.takewhile(lambda number: number != END, output[0].astype(np.int64).tolist())

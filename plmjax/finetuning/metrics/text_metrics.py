@@ -37,11 +37,9 @@ class BleuAndChrf(Scorer):
         check_choice("tokenizer of BLEU", self.tokenize, written_texts.BLEU_TOKENIZERS)
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Return bleu and chrf."""
         return written_texts.translation(references, texts, self.tokenize)
 
     def signatures(self) -> dict[str, str]:
-        """Return sacrebleu's signatures."""
         return written_texts.translation_signatures(self.tokenize)
 
 
@@ -56,7 +54,6 @@ class Rouge(Scorer):
         return written_texts.summarization(references, texts)
 
     def signatures(self) -> dict[str, str]:
-        """Return the version and the settings of rouge-score."""
         return written_texts.summarization_signatures()
 
 

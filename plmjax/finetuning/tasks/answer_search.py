@@ -46,7 +46,6 @@ class AnswerSearch(SpanExtraction):
         return self.impossible is not False
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the model with the search."""
         return config.module(Purpose.ANSWER_SEARCH, execution)
 
     def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
@@ -69,7 +68,6 @@ class AnswerSearch(SpanExtraction):
         return row, row.starts[0]
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the inputs of every task, the tokens that may be in an answer, and the right starts in training."""
         inputs = super().model_inputs(batch) | {name: batch[name] for name in ("answer_mask", "cls_positions")}
         if "starts" in batch:
             inputs["start_positions"] = (batch["sequence_starts"] + batch["starts"])[:, 0]
@@ -93,7 +91,6 @@ class AnswerSearch(SpanExtraction):
         return dict.fromkeys(terms, exists(batch))
 
     def coefficients(self) -> dict[str, float]:
-        """Return the factor of the nats of having no answer."""
         return {"impossible": 0.5} if self.impossible else {}
 
     def evaluated(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
@@ -122,7 +119,6 @@ class AnswerSearch(SpanExtraction):
         return answers.searched(windows, found, context, spans, self.best, self.answer_length), null
 
     def odds(self, best: list[Candidate], null: float) -> float:
-        """Return the logit of having no answer."""
         return null
 
     def ranked(self, best: list[Candidate], null: float) -> list[Candidate]:

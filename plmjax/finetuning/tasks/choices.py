@@ -112,7 +112,6 @@ class MultipleChoice(SequenceObjective):
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the model with a head that gives one number per choice."""
         return config.module(Purpose.MULTIPLE_CHOICE, execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
@@ -139,7 +138,6 @@ class MultipleChoice(SequenceObjective):
         return {"task": exists(batch)[:, 0]}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return accuracy."""
         there = exists(batch)[:, 0]
         right = jnp.argmax(outputs.logits, axis=1) == batch["labels"][:, 0]
         return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
@@ -163,7 +161,6 @@ class MultipleChoice(SequenceObjective):
         ]
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Return the mean probabilities of the choices of a question."""
         scores = [np.stack(each).reshape(-1, encoded.choices) for each in outputs]
         return [*np.log(np.mean([softmax(each) for each in scores], axis=0)).reshape(len(outputs[0]))]
 

@@ -51,7 +51,6 @@ class CrfTagging(TokenTagging):
         return dataclasses.replace(learned, scheme=scheme)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the encoder with a linear layer on every token, and the scores of transitions."""
         possible = label_schemes.possible(self.labels, self.scheme)
         return CrfTokenClassification(config, execution, len(self.labels), self.mix, possible)
 

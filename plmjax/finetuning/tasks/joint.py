@@ -106,7 +106,6 @@ class JointTask(Task, abc.ABC):
             raise UserError(message) from None
 
     def read(self, split: str) -> JointExamples:
-        """Read the examples of every chosen task."""
         parts = []
         for task in self.chosen:
             with self.named_options(task):
@@ -137,7 +136,6 @@ class JointTask(Task, abc.ABC):
         return dataclasses.replace(self, tasks=tuple(tasks), only=(name,), folder="")
 
     def texts(self, examples: JointExamples) -> Iterator[str]:
-        """Yield the texts of all tasks."""
         for task, part in zip(examples.tasks, examples.parts, strict=True):
             yield from self.single_task(task).texts(part)
 

@@ -46,7 +46,6 @@ class LabelSets(Sentences):
     """Text between the labels of a cell; an empty cell has no labels."""
 
     def labelled(self, cell: Any, where: str) -> tuple[str, ...]:
-        """Return the labels of a cell."""
         if isinstance(cell, str):
             cell = [part for part in cell.split(self.separator or None) if part.strip()]
         named = cell if isinstance(cell, list) else [cell]
@@ -73,7 +72,6 @@ class MultiLabelClassification(SentenceObjective):
 
     @property
     def outputs(self) -> int:
-        """Return one logit per label."""
         return len(self.labels)
 
     def fit_labels(self, train: LabelSetExamples) -> Self:
@@ -102,7 +100,6 @@ class MultiLabelClassification(SentenceObjective):
         return matrix
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return the binary cross entropy in nats, a mean over the labels."""
         losses = optax.sigmoid_binary_cross_entropy(outputs.logits, batch["labels"])
         return {"task": jnp.mean(losses, axis=-1)}
 
@@ -112,7 +109,6 @@ class MultiLabelClassification(SentenceObjective):
         return {"accuracy": (jnp.sum(right * exists(batch)), jnp.sum(exists(batch)))}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Return the mean probabilities of each label."""
         share = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
         with np.errstate(divide="ignore"):  # probabilities of 0 and 1 have infinite logits
             return [*(np.log(share) - np.log1p(-share))]

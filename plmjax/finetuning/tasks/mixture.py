@@ -66,11 +66,9 @@ class Mixture(JointTask):
         self._weights()
 
     def single_task(self, task: TextTask) -> TextPairs:
-        """Return one of the tasks as a single task, with rows as long as the mixture's."""
         return TextPairs(**options_of(task, self, TextPairs))
 
     def mixing(self, train: JointExamples) -> Mixing:
-        """Return the rates of the chosen tasks."""
         sizes = {task.name: len(part) for task, part in zip(train.tasks, train.parts, strict=True)}
         return Mixing(sizes, self.limit, self.temperature, self._weights())
 
@@ -92,16 +90,13 @@ class MixedTextGeneration(TextGeneration):
     task_class: ClassVar[type[Task]] = Mixture
 
     def reported(self, task: Mixture) -> tuple[str, ...]:
-        """Return TASK/METRIC of every task, and mean."""
         return reported({one.name: one.judge.names for one in task.chosen})
 
     def signatures(self, task: Mixture) -> dict[str, str]:
-        """Return TASK/METRIC_signature, and the settings of generation as decoding."""
         of_tasks = {one.name: one.judge.signatures() for one in task.chosen}
         return qualified(of_tasks) | {"decoding": in_words(self.decoding().explicit())}
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
-        """Encode the rows of every task, one task after the other."""
         parts = []
         for one, part in zip(task.chosen, examples.parts, strict=True):
             with task.named_options(one):

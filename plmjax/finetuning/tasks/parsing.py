@@ -130,7 +130,6 @@ class DependencyParsing(TaskObjective):
     """The relations in the order of their numbers; empty takes those of the train file, sorted."""
 
     def fit_labels(self, train: ParsedExamples) -> Self:
-        """Return the objective with the relations of the train file."""
         relations = self.relations or tuple(sorted({one for sentence in train.relations for one in sentence}))
         return dataclasses.replace(self, relations=relations)
 

@@ -242,7 +242,6 @@ class SpanExtraction(TaskObjective):
         return dataclasses.replace(self, impossible=impossible)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the encoder with two scores per token."""
         return config.module(Purpose.QUESTION_ANSWERING, execution)
 
     def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:

@@ -136,7 +136,6 @@ class SentenceObjective(SequenceObjective):
         raise NotImplementedError(f"{type(self).__name__} must define `metrics`.")
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the model with a new head for whole sequences."""
         return config.module(Purpose.SEQUENCE_CLASSIFICATION, execution, self.outputs)
 
     def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
@@ -225,7 +224,6 @@ class SequenceClassification(SentenceObjective):
 
     @property
     def outputs(self) -> int:
-        """Return one logit per label."""
         return len(self.labels)
 
     @property
@@ -252,20 +250,16 @@ class SequenceClassification(SentenceObjective):
         return numbered(examples.labels, self.labels, examples.where)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return the cross entropy in nats."""
         return {"task": cross_entropy(outputs.logits, batch["labels"])}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return accuracy."""
         right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
         return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Return the mean probabilities."""
         return [*np.log(np.mean([softmax(np.stack(each)) for each in outputs], axis=0))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """Return the most likely label, its probability and those of all labels."""
         return [
             {
                 "prediction": self.labels[number],
@@ -276,7 +270,6 @@ class SequenceClassification(SentenceObjective):
         ]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """Return the metrics of GLUE."""
         return classification.scores(labels, outputs.argmax(axis=-1), self.outputs)
 
 
@@ -298,7 +291,6 @@ class Regression(SentenceObjective):
 
     @property
     def outputs(self) -> int:
-        """Return one output."""
         return 1
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
@@ -317,15 +309,12 @@ class Regression(SentenceObjective):
         return numbers
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return the squared error."""
         return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Return the mean numbers."""
         return [*np.mean(outputs, axis=0)]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """Return the number."""
         return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:

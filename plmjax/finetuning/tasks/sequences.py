@@ -42,7 +42,6 @@ class SequenceObjective(TaskObjective):
             )
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the inputs of every task, and the summary positions of the sequences."""
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def coefficients(self) -> dict[str, float]:
@@ -50,14 +49,12 @@ class SequenceObjective(TaskObjective):
         return {TERM: self.language_model} if self.language_model else {}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the task's own weights, and the number of sequences."""
         own = super().weights(batch)
         if not self.language_model:
             return own
         return own | {TERM: jnp.maximum(jnp.sum(next_token_weights(batch["segment_ids"])), 1e-9)}
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
-        """Return the task's own sums, and the nats of the next tokens."""
         own = super().sums_of(outputs, batch)
         if not self.language_model:
             return own

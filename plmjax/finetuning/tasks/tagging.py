@@ -97,7 +97,6 @@ class Tagging(TagColumns, FileTask):
             yield lines[-1], words, labels, lines
 
     def to_examples(self, path: str, rows: list[Row]) -> TaggedExamples:
-        """Return rows as examples, with the scheme of their labels."""
         return dataclasses.replace(super().to_examples(path, rows), scheme=self.scheme)
 
     def _label(self, row: dict[str, Any], where: str) -> str:
@@ -218,7 +217,6 @@ class TokenTagging(TaskObjective):
         return ("accuracy", "f1", "precision", "recall") if self.entities else ("accuracy",)
 
     def fit_labels(self, train: TaggedExamples) -> Self:
-        """Return the objective with the labels of the train file."""
         labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
         if len(labels) < 2:
             raise UserError(
@@ -230,7 +228,6 @@ class TokenTagging(TaskObjective):
         return dataclasses.replace(self, labels=labels)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the encoder with a linear layer on every token."""
         return config.module(Purpose.TOKEN_CLASSIFICATION, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
@@ -275,11 +272,9 @@ class TokenTagging(TaskObjective):
         return weights | ({"mix": jnp.ones(len(batch["labels"]))} if self.mix_penalty else {})
 
     def coefficients(self) -> dict[str, float]:
-        """Return the penalty of the mixes."""
         return {"mix": self.mix_penalty} if self.mix_penalty else {}
 
     def counts(self, outputs: TaggingOutput, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return accuracy."""
         right = self.likeliest(outputs, batch) == batch["labels"]
         return {"accuracy": (jnp.sum(right * batch["label_weights"]), jnp.sum(batch["label_weights"]))}
 

@@ -143,7 +143,6 @@ class FileTask(Task):
         return [train] if storage.path(train) == storage.path(validation) else []
 
     def read(self, split: str) -> "Examples":
-        """Read the examples of one of the two files."""
         path = self.path(split)
         rows = [row for row in self.rows(path) if split != "train" or self.is_trainable(row)]
         if not rows:
@@ -306,7 +305,6 @@ class TaskObjective(Objective):
             yield f"{index}\t{record['prediction']}\n"
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Return the batch unchanged."""
         return batch
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
@@ -324,7 +322,6 @@ class TaskObjective(Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the losses and metrics of a batch."""
         outputs, collections = apply_and_collect(self, module, loss_inputs, batch, key, training=training)
         return self.sums_of(outputs, batch).replace(collections=collections)
 

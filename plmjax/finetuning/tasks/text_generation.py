@@ -113,7 +113,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return self.encode(task.of_sources(texts), tokenizer, model, room).prompts()
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """Return the module that generates text."""
         return config.module(Purpose.SEQ2SEQ, execution)
 
     def check_model(self, config: ModelConfig) -> None:
@@ -207,7 +206,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return model.template if model.system.kind is Kind.ENCODER_DECODER else DECODER_ROW
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the tokens of one row or of both, with their positions in the packed pairs."""
         names = (*INPUTS, *(f"decoder_{name}" for name in INPUTS))
         return {name: batch[name] for name in names if name in batch}
 
@@ -216,7 +214,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return {"target": batch["next_weights"]}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the token after each."""
         return batch["next_ids"], batch["next_weights"]
 
     def sums(
@@ -228,7 +225,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return self._sums(outputs.scores, batch, *terms).replace(collections=collections)
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
-        """Return the nats of the targets."""
         return self._sums(outputs.scores, batch, 0.0, 0.0)
 
     def _sums(self, scores: TokenScores, batch: Batch, smoothing: float, z_loss: float) -> LossSums:
@@ -248,7 +244,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return self.judge.signatures() | {"decoding": in_words(self.decoding().explicit())}
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
-        """Return line and prediction, the generated text."""
         return [{"line": line, "prediction": text.strip()} for line, text in zip(examples.lines, outputs, strict=True)]
 
     def answer(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
@@ -261,7 +256,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return (" ".join(record["prediction"].split()) + "\n" for record in records)
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the model's FLOPs, with a prediction at every position that generates."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, batch["next_ids"].shape[1])
 

@@ -112,7 +112,6 @@ class TextPairs(PairColumns, FileTask):
         return path.removesuffix(packed).removesuffix(self.source) + self.target + packed
 
     def texts(self, examples: TextPairExamples) -> Iterator[str]:
-        """Yield the sources and the targets."""
         return itertools.chain(examples.sources, examples.targets)
 
     def _texts(self, path: str, labelled: bool) -> Iterator[tuple[int, str, str | None]]:

@@ -42,7 +42,6 @@ class Exists(MaskTerm):
     end: int | jax.Array
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the position is within the row."""
         return ((key_positions >= self.first) & (key_positions < self.end))[None]
 
 

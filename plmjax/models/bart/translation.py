@@ -69,7 +69,6 @@ class BartTranslationConfig(BartConfig):
         return cls(**dataclasses.asdict(bart), source_layers=source_layers)
 
     def layers_products(self, source: int, target: int) -> int:
-        """Return the multiplications of BART, and those of the layers of the source encoder."""
         size = self.d_model
         layer = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
         return super().layers_products(source, target) + self.source_layers * layer

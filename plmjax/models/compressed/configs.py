@@ -41,7 +41,6 @@ class LowRankConfig(ModelConfig):
             )
 
     def module(self, purpose: Purpose, execution: Execution, *args: Any, **options: Any) -> nn.Module:
-        """Return the module for a purpose. The layers of its encoder have the ranks."""
         if self.ranks and purpose in (Purpose.ENCODING, Purpose.EMBEDDING):
             execution = dataclasses.replace(execution, projection=LowRank(self.ranks, execution.projection))
         return super().module(purpose, execution, *args, **options)
@@ -65,7 +64,6 @@ class LowRankEncoder(LowRankConfig):
 
     @property
     def layer_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The number of attention heads and the inner size of the feed-forward network of each layer."""
         return ((self.num_attention_heads, self.intermediate_size),) * self.depth
 
 
@@ -79,7 +77,6 @@ class LowRankDecoder(LowRankConfig):
 
     @property
     def layer_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The number of attention heads and the inner size of the feed-forward network of each layer."""
         return ((self.n_head, self.inner_size),) * self.depth
 
 
@@ -110,7 +107,6 @@ class PrunedEncoder(LowRankEncoder):
 
     @property
     def layer_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The number of attention heads and the inner size of the feed-forward network of each layer."""
         if not self.layer_heads:
             return super().layer_sizes
         return tuple(zip(self.layer_heads, self.layer_widths, strict=True))

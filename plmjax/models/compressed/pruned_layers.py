@@ -23,12 +23,10 @@ class PrunedLayer(BertLayer):
 
     @property
     def heads(self) -> int:
-        """Number of attention heads."""
         return self.config.layer_sizes[self.number][0]
 
     @property
     def inner_size(self) -> int:
-        """Inner size of the feed-forward network."""
         return self.config.layer_sizes[self.number][1]
 
 

@@ -92,7 +92,6 @@ class BiattentiveConfig(ModelConfig):
 
     @property
     def token_width(self) -> int:
-        """Embedding size."""
         return self.vectors.token_width
 
     @property
@@ -102,7 +101,6 @@ class BiattentiveConfig(ModelConfig):
         return self.vectors.token_width + context
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

@@ -108,7 +108,6 @@ class CoveConfig(ModelConfig):
 
     @property
     def token_width(self) -> int:
-        """Embedding size."""
         return self.vector_size
 
     @property
@@ -117,7 +116,6 @@ class CoveConfig(ModelConfig):
         return uniform(self.initializer_range)
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

@@ -117,7 +117,6 @@ class CvtConfig(ModelConfig):
 
     @property
     def token_width(self) -> int:
-        """Embedding size."""
         return self.word_dim
 
     @property

@@ -89,7 +89,6 @@ class DecoderConfig(ModelConfig):
 
     @property
     def widest_window(self) -> int | None:
-        """Number of tokens of the window."""
         return self.attention_window
 
     @property

@@ -120,7 +120,6 @@ class EncoderConfig(ModelConfig):
 
     @property
     def widest_window(self) -> int | None:
-        """Number of tokens of the window."""
         return self.attention_window
 
     def with_dropout(self, rate: float) -> Self:

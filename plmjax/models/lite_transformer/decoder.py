@@ -120,7 +120,6 @@ class LiteTransformerDecoderConfig(BranchesConfig):
     )
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate everywhere."""
         return dataclasses.replace(
             self, dropout=rate, attention_dropout=rate, activation_dropout=rate, convolution_dropout=rate
         )

@@ -128,7 +128,6 @@ class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
             )
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate of embeddings, sublayers, attention and convolutions."""
         return dataclasses.replace(super().with_dropout(rate), convolution_dropout=rate)
 
     def layers_products(self, source: int, target: int) -> int:

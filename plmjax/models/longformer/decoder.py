@@ -166,7 +166,6 @@ class LongformerDecoderConfig(ModelConfig):
 
     @property
     def widest_window(self) -> int:
-        """Number of tokens of the widest window."""
         return max(self.attention_window)
 
     @property
@@ -179,7 +178,6 @@ class LongformerDecoderConfig(ModelConfig):
         return dataclasses.replace(self, attention_window=tuple(factor * window for window in self.attention_window))
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate everywhere."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

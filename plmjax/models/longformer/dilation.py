@@ -23,7 +23,6 @@ class EverySoMany(MaskTerm):
     step: int = flax.struct.field(pytree_node=False)
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the distance divides by the step."""
         return (query_positions[..., None] - key_positions) % self.step == 0
 
 

@@ -99,7 +99,6 @@ class LedConfig(BartConfig):
 
     @property
     def widest_window(self) -> int:
-        """Number of tokens of the widest window."""
         return max(self.attention_window)
 
     def layers_products(self, source: int, target: int) -> int:
@@ -130,7 +129,6 @@ class LedEncoderLayer(EncoderLayer):
     config: LedConfig
 
     def make_attention(self) -> LongformerAttention:
-        """Return the attention of the layer."""
         config = self.config
         sizes = config.d_model, config.encoder_attention_heads, config.attention_dropout, config.initializer
         return LongformerAttention(*sizes, self.execution)

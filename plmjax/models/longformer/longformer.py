@@ -182,7 +182,6 @@ class LongformerConfig(RobertaConfig):
 
     @property
     def widest_window(self) -> int:
-        """Number of tokens of the widest window."""
         return max(self.attention_window)
 
     @property

@@ -234,17 +234,14 @@ class ReformerConfig(ModelConfig):
 
     @property
     def system(self) -> System:
-        """The declaration of a decoder or of an encoder."""
         return SYSTEM if self.is_decoder else ENCODER
 
     @property
     def depth(self) -> int:
-        """Number of layers, L."""
         return len(self.attn_layers)
 
     @property
     def longest(self) -> int:
-        """Maximum number of tokens in a row."""
         return math.prod(self.axial_pos_shape)
 
     @property

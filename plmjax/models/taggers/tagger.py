@@ -95,7 +95,6 @@ class TaggerConfig(ModelConfig):
 
     @property
     def token_width(self) -> int:
-        """Embedding size."""
         return self.word_dim
 
     @property
@@ -104,7 +103,6 @@ class TaggerConfig(ModelConfig):
         return nn.initializers.glorot_uniform()
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same model with another dropout rate of the layers' inputs."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

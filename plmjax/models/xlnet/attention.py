@@ -38,7 +38,6 @@ class Precedes(MaskTerm):
     limits: jax.Array = axes("batch", "queries")
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the rank is below the limit."""
         return self.ranks[:, None, :] < self.limits[:, :, None]
 
 
@@ -49,7 +48,6 @@ class OrItself(MaskTerm):
     condition: MaskTerm
 
     def change_axis(self, name: str, change: Any) -> Self:
-        """Return a copy with changed arrays of the other condition."""
         return self.replace(condition=self.condition.change_axis(name, change))
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:

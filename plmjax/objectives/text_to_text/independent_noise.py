@@ -72,7 +72,6 @@ class MaskedText(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return the corrupted text and the text."""
         choice, kind, token = jax.random.split(key, 3)
         random = jax.random.randint(token, ids.shape, 3, vocabulary.size, ids.dtype)
         changed = jnp.where(jax.random.uniform(kind, ids.shape) < self.random_share, random, vocabulary.sentinels[0])
@@ -102,7 +101,6 @@ class ReplacedSpans(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return the other tokens and the chosen ones, each with sentinels between."""
         chosen, real = self._chosen(key, ids), jnp.arange(len(ids)) < length
         return spans_replaced(ids, chosen, real, vocabulary), spans_replaced(ids, ~chosen, real, vocabulary)
 
@@ -117,6 +115,5 @@ class DroppedTokens(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return the other tokens and the chosen ones."""
         chosen, real = self._chosen(key, ids), jnp.arange(len(ids)) < length
         return ended(ids, real & ~chosen, vocabulary), ended(ids, real & chosen, vocabulary)

@@ -90,7 +90,6 @@ class SpanCorruption(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return the visible spans with sentinels between, and the hidden ones."""
         of_hidden, of_visible = jax.random.split(key)
         tables = jnp.array([self.counts(tokens) for tokens in range(len(ids) + 1)], jnp.int32)
         hidden, spans = tables[length, 0], tables[length, 1]

@@ -57,7 +57,6 @@ class TextToText(SequenceToSequence):
         raise NotImplementedError(f"{type(self).__name__} must define `lengths`.")
 
     def longest(self, tokens: int) -> int:
-        """Return the length of the longer side."""
         return max(self.lengths(tokens))
 
     def streams(
@@ -127,15 +126,12 @@ class TextToText(SequenceToSequence):
         return {"text": 0.0, "target": 1.0}
 
     def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
-        """Return the plain nats of the tokens of the text."""
         return {"text": jnp.sum(batch["text_weights"] * nats)}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the target tokens of the text."""
         return batch["next_ids"], batch["text_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of both streams at their maximum length."""
         rows, tokens = batch["input_ids"].shape
         return config.train_flops(rows, *self.lengths(tokens))
 

@@ -47,7 +47,6 @@ class Deshuffling(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return the shuffled text and the text."""
         real = jnp.arange(len(ids)) < length
         shuffled = ids[visited(strict_draws(key, len(ids)), real)]
         return ended(shuffled, real, vocabulary), ended(ids, real, vocabulary)
