@@ -189,7 +189,7 @@ def evaluated(workdir: Path) -> tuple[ModelConfig, Any]:
     params, description = checkpoints.load_parameters(workdir)
     run: Experiment = description.experiment
     remembers = isinstance(run.objective, TransformerXlPretraining)
-    return run.objective.evaluated(run.model) if remembers else run.model, params
+    return run.objective.evaluation_config(run.model) if remembers else run.model, params
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from plmjax.models.bert import BertConfig
 
 def repeated(source: str, count: int) -> dict:
     """Return `count` questions of the file. The texts are repeated about as often as the questions."""
-    found, _ = json_file.parsed(source)
+    found, _ = json_file.parse(source)
     articles, left = [], count
     for number in itertools.count():
         for article in copy.deepcopy(found["data"]):

@@ -113,7 +113,7 @@ def _stage(
 ) -> Experiment:
     halved, steps = 2 ** (number - 1), stage_steps[number - 1]
     run = Experiment(
-        model=model.widened(halved),
+        model=model.widen(halved),
         objective=LongformerDecoderPretraining(),
         tokenizer=Tokenizer(kind="byte", vocab_size=BYTES),
         data=Data(layout=Chunks(), format="enwik8", sequence_length=LENGTHS[number - 1]),

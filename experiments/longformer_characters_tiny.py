@@ -50,7 +50,7 @@ def stage_2() -> Experiment:
     run = experiment()
     return dataclasses.replace(
         run,
-        model=run.model.widened(2),
+        model=run.model.widen(2),
         data=dataclasses.replace(run.data, sequence_length=256),
         optimizer=dataclasses.replace(run.optimizer, learning_rate=1e-3, schedule=Constant(warmup_steps=25)),
         training=dataclasses.replace(run.training, steps=250),

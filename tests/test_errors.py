@@ -22,7 +22,7 @@ from plmjax.errors import (
     quoted,
 )
 from plmjax.finetuning.files import tables
-from plmjax.finetuning.tasks.sentences import numbered
+from plmjax.finetuning.tasks.sentences import label_numbers
 
 LONG = "a sentence in the wrong place, " * 2600
 
@@ -67,8 +67,8 @@ def test_a_sentence_among_sentences_is_looked_for_in_no_time() -> None:
 
 def test_a_sentence_in_place_of_a_label_or_a_column_is_not_repeated() -> None:
     for call in (
-        lambda: numbered(["good", LONG], ("bad", "good"), lambda row: f"line {row + 2} of test.tsv"),
-        lambda: numbered(["good"], (LONG, f"{LONG}!"), lambda row: f"line {row + 2} of test.tsv"),
+        lambda: label_numbers(["good", LONG], ("bad", "good"), lambda row: f"line {row + 2} of test.tsv"),
+        lambda: label_numbers(["good"], (LONG, f"{LONG}!"), lambda row: f"line {row + 2} of test.tsv"),
         lambda: tables.cell({LONG: "", "text": ""}, "label", "label", "train.tsv"),
         lambda: tables.cell({"text": ""}, LONG, "label", "train.tsv"),
     ):

@@ -19,7 +19,7 @@ from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices
-from plmjax.finetuning.tasks.joint import JointTask, joined_examples
+from plmjax.finetuning.tasks.joint import JointTask, join_examples
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.tasks.parsing import ParsedExamples, Parsing
 from plmjax.finetuning.tasks.questions import QuestionExamples, Questions
@@ -201,7 +201,7 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     examples = EXAMPLES.get(objective.task_class)
     if isinstance(run.data, JointTask):
         parts = [EXAMPLES[type(run.data.single_task(task))] for task in run.data.tasks]
-        examples = joined_examples("", parts, run.data.tasks)
+        examples = join_examples("", parts, run.data.tasks)
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
     return ExampleRows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
 

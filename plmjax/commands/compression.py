@@ -8,7 +8,7 @@ from plmjax.commands.arguments import Overrides
 from plmjax.commands.command_line import Location
 from plmjax.compression import factorization, sharing
 from plmjax.compression.distillation import augmentation
-from plmjax.compression.run import without_options
+from plmjax.compression.run import refuse_options
 
 Checkpoint = Annotated[str, arg(metavar="CHECKPOINT")]
 
@@ -28,9 +28,9 @@ def factorize(
         checkpoint: Run directory or checkpoint of a BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT or GPT-2.
         output: Run directory to write, with one checkpoint.
         rank: Rank of every product; a matrix of which it would have no fewer weights stays whole.
-        energy: In place of --rank, the least share of the sum of squared singular values that every product keeps.
+        energy: In place of --rank, the least fraction of the sum of squared singular values that every product keeps.
     """
-    without_options(overrides, "plmjax compress factorize")
+    refuse_options(overrides, "plmjax compress factorize")
     print(factorization.factorize(checkpoint, output, rank, energy))
 
 
@@ -44,7 +44,7 @@ def share(checkpoint: Positional[Checkpoint], output: Location, groups: int = 1,
         output: Run directory to write, with one checkpoint of an ALBERT.
         groups: Number of groups of layers; as many as layers give each its own parameters.
     """
-    without_options(overrides, "plmjax compress share")
+    refuse_options(overrides, "plmjax compress share")
     print(sharing.share(checkpoint, output, groups))
 
 
@@ -57,7 +57,7 @@ def augment(
     keep: Location | None = None,
     copies: int = 20,
     candidates: int = 15,
-    share: float = 0.4,
+    fraction: float = 0.4,
     seed: int = 0,
 ) -> None:
     """Write further examples of a task, in which words are replaced by likely ones, to train a student on.
@@ -72,9 +72,9 @@ def augment(
         keep: File of words that are never replaced, one a line, such as stop words.
         copies: Number of copies of a text that are drawn; equal ones are written once.
         candidates: Number of candidates of a word.
-        share: Probability that a word of a copy is replaced.
+        fraction: Probability that a word of a copy is replaced.
         seed: Seed of the draws.
     """
-    settings = augmentation.Settings(copies, candidates, share, seed=seed)
+    settings = augmentation.Settings(copies, candidates, fraction, seed=seed)
     read, written = augmentation.augment(checkpoint, input, output, text, vectors, keep, settings)
     print(f"augmented  {read:,} examples became {written:,} in {output}")

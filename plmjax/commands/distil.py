@@ -12,15 +12,15 @@ from plmjax import experiment as experiments
 from plmjax.commands.arguments import Overrides, Reference, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.compression.distillation import stored
+from plmjax.compression.distillation.captured_activations import one_token_inputs
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, Distillation
 from plmjax.compression.distillation.mobilebert import MobileBertDistillation
 from plmjax.compression.distillation.patient import PatientDistillation
-from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
-from plmjax.compression.distillation.students import RandomLayers, RandomStudent, TakenLayers, taken
+from plmjax.compression.distillation.students import RandomLayers, RandomStudent, TakenLayers, resolve_layers
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
-from plmjax.compression.run import TRAINING, Source, composed, hold_output, train, write
+from plmjax.compression.run import TRAINING, Source, compose_experiment, hold_output, train, write
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import check_parameters
@@ -87,7 +87,7 @@ def distil(
         _check_layers(distillation, layers, student)
     takes_layers = student is None and not distillation.random_layers
     layers = _layers(source, layers, named) if takes_layers else ()
-    run = composed(
+    run = compose_experiment(
         source,
         distillation,
         experiment,
@@ -123,7 +123,7 @@ def _layers(source: Source, layers: Sequence[int], named: Experiment | None) -> 
     """Return the numbers of the taken layers: those of the option, of the named experiment, or every other one."""
     if not layers and named is not None and isinstance(named.weight_mapping, TakenLayers):
         layers = named.weight_mapping.layers
-    return taken(layers, source.description.experiment.model)
+    return resolve_layers(layers, source.description.experiment.model)
 
 
 def _model(source: Source, layers: tuple[int, ...], named: Experiment | None) -> ModelConfig:
@@ -178,7 +178,7 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
     module = objective.module(own.experiment.model, Execution())
     params = flax.traverse_util.unflatten_dict(source.params, sep="/")
     hint = f"the teacher has no module for {type(objective).__name__}"
-    check_parameters(module, params, one_token(own.experiment.model), source.name, hint)
+    check_parameters(module, params, one_token_inputs(own.experiment.model), source.name, hint)
     return dataclasses.replace(run, objective=objective)
 
 

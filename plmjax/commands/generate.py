@@ -17,7 +17,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.files import storage
 from plmjax.generation.batch_generator import NEW_TOKENS, Settings, settings_of
-from plmjax.generation.generate import Generator, Text, decoding_of, printable
+from plmjax.generation.generate import Generator, Text, default_decoding, printable
 from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_words
 from plmjax.training.checkpoints import checkpoints
 
@@ -56,7 +56,7 @@ def generate(
     load_classes(experiment)
     write = functools.partial(print, end="", flush=True)
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
-    stored, owner = decoding_of(run)
+    stored, owner = default_decoding(run)
     settings = settings_with(writing, stored)
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
@@ -69,7 +69,7 @@ def generate(
     generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(mesh)), max_unknown)
     generator.check(prompts, settings, places)  # before any output
     print(in_force(writing, stored, owner), file=sys.stderr)
-    unknown = generator.unknown(prompts)
+    unknown = generator.count_unknown(prompts)
     if unknown.count:
         log.warning("%s", unknown)
     if output is not None:
@@ -98,14 +98,14 @@ def settings_with(options: Options, stored: Decoding) -> Settings:
         UserError: a number is out of its range, or an option would have no effect.
     """
     options.check_rules()
-    merged = options.over(stored)
+    merged = options.with_defaults(stored)
     merged.check()
     return settings_of(merged, sequences=options.sequences, seed=options.seed, batch_size=options.batch_size)
 
 
 def in_force(options: Options, stored: Decoding, owner: str) -> str:
     """Return one line that names every setting of generation and its origin."""
-    mine, merged = options.explicit(), options.over(stored)
+    mine, merged = options.explicit(), options.with_defaults(stored)
     theirs = {name: value for name, value in merged.explicit().items() if name not in mine}
     rest: dict[str, Any] = {"temperature": 1.0} if merged.draws and merged.temperature is None else {}
     if all(getattr(merged, name) is None for name in GREATEST):

@@ -12,7 +12,7 @@ from plmjax.compression.pruning import heads
 from plmjax.compression.pruning.blocks import BlockMovementPruning
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
 from plmjax.compression.pruning.pruned import (
-    ByShare,
+    ByFraction,
     GradualPruning,
     MovementPruning,
     Pruning,
@@ -20,7 +20,7 @@ from plmjax.compression.pruning.pruned import (
     TicketTraining,
     check_sparsity,
 )
-from plmjax.compression.run import Source, composed, hold_output, train, write
+from plmjax.compression.run import Source, compose_experiment, hold_output, train, write
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 from plmjax.files import storage
@@ -98,8 +98,8 @@ def prune(
         params = by_magnitude(source.params, run.model, sparsity)
     else:
         kind = WITH_TRAINING[method]
-        made = kind(sparsity=sparsity) if issubclass(kind, ByShare) else kind()
-        run = composed(source, made, experiment, overrides, "plmjax compress prune")
+        made = kind(sparsity=sparsity) if issubclass(kind, ByFraction) else kind()
+        run = compose_experiment(source, made, experiment, overrides, "plmjax compress prune")
         settings |= dataclasses.asdict(run.compression)
         start = _ticket(source, run, sparsity, rewind, output) if kind is TicketTraining else None
         params, run = train(source, run, output, start)

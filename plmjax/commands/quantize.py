@@ -10,10 +10,10 @@ from plmjax import experiment as experiments
 from plmjax.commands.arguments import Overrides, Reference, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.compression.quantization.aware import QuantizationAware
-from plmjax.compression.quantization.calibration import calibrated, ranges_of
-from plmjax.compression.quantization.products import with_products
+from plmjax.compression.quantization.calibration import calibrate, ranges_of
+from plmjax.compression.quantization.products import with_int8_parameters
 from plmjax.compression.quantization.weights import GRANULARITIES, comparison, shared_axes, stored_form
-from plmjax.compression.run import TRAINING, Source, composed, hold_output, train, write
+from plmjax.compression.run import TRAINING, Source, compose_experiment, hold_output, train, write
 from plmjax.errors import UserError, check_choice, quoted
 from plmjax.experiment import Experiment
 from plmjax.files import storage
@@ -74,18 +74,18 @@ def quantize(
     run, params, ranges = source.description.experiment, source.params, {}
     settings = {"method": method, "granularity": granularity} | ({"batches": batches} if method == "static" else {})
     if method == "aware":
-        run = composed(source, QuantizationAware(granularity), experiment, overrides, COMMAND)
+        run = compose_experiment(source, QuantizationAware(granularity), experiment, overrides, COMMAND)
         granularity = settings["granularity"] = run.compression.granularity
         params, run = train(source, run, output)
         ranges = ranges_of(checkpoints.load_collections(checkpoints.find(storage.path(output) / TRAINING)))
     elif method in ("dynamic", "static"):
         read = overridden(run, overrides)
-        ranges = calibrated(source, read, batches if method == "static" else 0)
+        ranges = calibrate(source, read, batches if method == "static" else 0)
         run = dataclasses.replace(run, data=read.data)
     shared = shared_axes({path: array.shape for path, array in params.items()}, run.model, granularity)
     params, line = stored_form(params, shared), "float"
     if method != "weight_only":
-        params = with_products(params, ranges, run.model, static=method != "dynamic")
+        params = with_int8_parameters(params, ranges, run.model, static=method != "dynamic")
         run = with_integers(run, INT8_DYNAMIC if method == "dynamic" else INT8_STATIC)
         line = f"int8 with {len(ranges) // 2} kernels of the layers"
     write(output, source, params, run, "quantize", settings)

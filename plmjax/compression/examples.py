@@ -1,4 +1,4 @@
-"""The data that a checkpoint's run was trained on, to measure its model on them."""
+"""The training data of a checkpoint's run, to measure its model on."""
 
 from plmjax.compression.run import Source
 from plmjax.errors import UserError
@@ -9,10 +9,10 @@ from plmjax.training.feed import BatchSource
 
 
 def examples_of(source: Source, run: Experiment) -> BatchSource:
-    """Return the examples of a run on a task, or the rows of a run on text.
+    """Return the examples of a run on a task, or the rows of a pretraining.
 
     Raises:
-        UserError: they are not where the run names them.
+        UserError: the data is not where the run names it.
     """
     tokenizer = source.description.load_tokenizer()
     if not isinstance(run.data, Data):

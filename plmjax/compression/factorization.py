@@ -1,11 +1,11 @@
-"""`plmjax compress factorize`: matrices of the layers as products of two of a lower rank.
+"""`plmjax compress factorize`: matrices of the layers as products of two matrices of a lower rank.
 
 The singular value decomposition W = U S V' gives the nearest product of rank R, A B with A = U_R S_R^1/2 and
-B = S_R^1/2 V_R' (Eckart and Young 1936). The share of the energy that it keeps is the sum of the R largest squared
-singular values by the sum of all.
+B = S_R^1/2 V_R' (Eckart and Young 1936). The fraction of the energy that it keeps is the sum of the R largest squared
+singular values, divided by the sum of all.
 
-Layers are computed in one loop, so that a projection has the same rank in every layer. A matrix of which a product
-would have no fewer weights stays whole.
+Layers are computed in one loop, so that a projection has the same rank in every layer. A matrix stays dense if the
+product would not have fewer weights.
 """
 
 import dataclasses
@@ -30,7 +30,8 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
     Args:
         checkpoint: a run directory or a checkpoint.
         output: the run directory to write.
-        rank: the rank of every product. energy: the least share of the energy of every matrix; one of the two is set.
+        rank: the rank of every product.
+        energy: the least fraction of the energy that every product keeps; one of rank and energy is set.
 
     Raises:
         UserError: not one of the two is set, one is out of its range or makes nothing smaller, the model has no ranks
@@ -49,9 +50,11 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
     run = source.description.experiment
     kinds = projections(source.params, run.model)
     found = {kind: Factors.of(source.params, kinds[kind]) for kind in KINDS}
-    ranks = tuple(each.worth(each.rank_of(energy) if rank is None else min(rank, each.full)) for each in found.values())
+    ranks = tuple(
+        each.useful_rank(each.rank_of(energy) if rank is None else min(rank, each.full_rank)) for each in found.values()
+    )
     if not any(ranks):
-        largest = max(each.bound for each in found.values())
+        largest = max(each.largest_useful_rank for each in found.values())
         raise UserError(
             f"Expected {f'--rank of at most {largest}' if rank else 'a lower --energy'}, with which a product has "
             f"fewer weights than its matrix, found {rank or f'{energy:g}'}; lower it."
@@ -59,13 +62,13 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
     params = dict(source.params)
     for each, own in zip(found.values(), ranks, strict=True):
         if own:
-            params = each.applied(params, own)
-    kept = [each.kept(own) if own else 1.0 for each, own in zip(found.values(), ranks, strict=True)]
+            params = each.apply(params, own)
+    kept = [each.kept_energy(own) if own else 1.0 for each, own in zip(found.values(), ranks, strict=True)]
     run = dataclasses.replace(run, model=with_compression(run.model, ranks=ranks))
     settings = {"ranks": list(ranks)} | ({"rank": rank} if energy is None else {"energy": energy})
     line = write(output, source, params, run, "factorize", settings)
     named = ", ".join(
-        f"{kind} {own or 'whole'} ({share:.1%})" for kind, own, share in zip(KINDS, ranks, kept, strict=True)
+        f"{kind} {own or 'whole'} ({fraction:.1%})" for kind, own, fraction in zip(KINDS, ranks, kept, strict=True)
     )
     return f"factorized {line} in {output}; ranks and least energy: {named}"
 
@@ -74,7 +77,7 @@ def projections(params: Params, model: ModelConfig) -> dict[str, dict[str, bool]
     """Return each of `KINDS` -> path of a projection -> true if its kernel is a stack of the layers' matrices.
 
     Raises:
-        UserError: the model has no ranks, or has them already.
+        UserError: the model cannot have lower ranks, or has them already.
     """
     if compressed_class(model) is None:
         raise UserError(
@@ -104,8 +107,8 @@ def projections(params: Params, model: ModelConfig) -> dict[str, dict[str, bool]
 class Factors:
     """The matrices of one kind of projection in all layers, and their singular value decompositions.
 
-    kernels: path of a projection -> (kernel, number of axes of layers, number of axes of inputs).
-    left, values, right: path -> U [L I K], S [L K] and V' [L K O], float64, with L = 1 where layers are no stack.
+    kernels: path of a projection -> (kernel, number of layer axes, number of input axes).
+    left, values, right: path -> U [L I K], S [L K] and V' [L K O], float64; L is 1 if the kernel is no stack.
     """
 
     kernels: dict[str, tuple[np.ndarray, int, int]]
@@ -128,37 +131,37 @@ class Factors:
         return cls(kernels, left, values, right)
 
     @property
-    def full(self) -> int:
-        """The rank of the smallest whole matrix."""
+    def full_rank(self) -> int:
+        """The full rank of the smallest matrix."""
         return min(values.shape[1] for values in self.values.values())
 
     @property
-    def bound(self) -> int:
-        """The largest rank of which every product has fewer weights than its matrix."""
+    def largest_useful_rank(self) -> int:
+        """The largest rank at which every product has fewer weights than its matrix."""
         sizes = [(self.left[path].shape[1], self.right[path].shape[2]) for path in self.kernels]
         return min((inputs * outputs - 1) // (inputs + outputs) for inputs, outputs in sizes)
 
-    def worth(self, rank: int) -> int:
-        """Return the rank, or 0 if a product of that rank has no fewer weights than the matrix."""
-        return rank if rank <= self.bound else 0
+    def useful_rank(self, rank: int) -> int:
+        """Return the rank, or 0 if a product of that rank does not have fewer weights than the matrix."""
+        return rank if rank <= self.largest_useful_rank else 0
 
     def rank_of(self, energy: float) -> int:
-        """Return the smallest rank that keeps this share of the energy of every matrix."""
+        """Return the smallest rank that keeps this fraction of the energy of every matrix."""
         return max(
             int(np.argmax(np.cumsum(one**2) >= energy * np.sum(one**2))) + 1
             for values in self.values.values()
             for one in values
         )
 
-    def kept(self, rank: int) -> float:
-        """Return the least share of the energy of a matrix that a rank keeps; 1 for a matrix of zeros."""
+    def kept_energy(self, rank: int) -> float:
+        """Return the smallest fraction of a matrix's energy that a rank keeps; 1 for a matrix of zeros."""
         return min(
             float(np.sum(one[:rank] ** 2) / np.sum(one**2)) if np.any(one) else 1.0
             for values in self.values.values()
             for one in values
         )
 
-    def applied(self, params: Params, rank: int) -> Params:
+    def apply(self, params: Params, rank: int) -> Params:
         """Return parameters with two kernels in place of each."""
         params = dict(params)
         for path, (kernel, first, inputs) in self.kernels.items():

@@ -9,9 +9,9 @@ from plmjax.models.compressed.low_rank import EXPAND, REDUCE
 
 
 def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
-    """Return path of a kernel of a layer -> true if it is a stack of the layers' matrices, [L ...].
+    """Return path of a layer's kernel -> true if it is a stack of the layers' matrices, [L ...].
 
-    Tables of embeddings, the projections below and above the layers, and heads are none of them.
+    Embedding tables, the projections below and above the layers, and heads are not included.
 
     paths: paths of the model's parameters.
 
@@ -34,10 +34,10 @@ def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
 
 
 def input_axes(path: str, axes: int) -> int:
-    """Return the number of input axes of a kernel with so many axes besides that of the layers.
+    """Return the number of input axes of a kernel with `axes` axes, not counting that of the layers.
 
-    A kernel with three axes belongs to attention: the outputs of a head's projections are [N H], and the inputs of the
-    last projection are. A projection of a lower rank has two kernels, `reduce` and `expand`.
+    A kernel with three axes belongs to attention. The projections to heads have outputs [N H], the last projection has
+    inputs [N H]. A projection of a lower rank has two kernels, `reduce` and `expand`.
     """
     if path.endswith((f"/{REDUCE}/kernel", f"/{EXPAND}/kernel")):
         return axes - 1 if path.endswith(f"/{REDUCE}/kernel") else 1

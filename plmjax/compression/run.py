@@ -1,8 +1,8 @@
-"""A compression from its checkpoint to the run directory of its result.
+"""A compression, from its checkpoint to the run directory of its result.
 
 OUTPUT/             a run directory with one checkpoint, that of the smaller model, and the record of its ancestry
-OUTPUT/training/    the run that trained it, if the way to compress trains; a stopped one continues, from the model that
-                    its source.json names alone
+OUTPUT/training/    the run that trained it, if the method trains. A stopped run continues, only from the model that
+                    its source.json names
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment, WeightMapping
 from plmjax.files import json_text, locks, storage
-from plmjax.objectives.wrapper import of_model
+from plmjax.objectives.wrapper import model_parameters
 from plmjax.parallel import hosts
 from plmjax.runs import epochs
 from plmjax.runs.finetuning import finetune
@@ -39,7 +39,7 @@ SOURCE = "source.json"
 
 
 def hold_output(command: Callable) -> Callable:
-    """Return `command` as a function that locks the folder of its argument `output` until it returns."""
+    """Wrap `command` so that it locks the folder of its argument `output` until it returns."""
 
     @functools.wraps(command)
     def holding(*positional: Any, **named: Any) -> Any:
@@ -55,8 +55,8 @@ class Source:
     """The checkpoint to compress.
 
     name: as the command named it. directory: the folder of the checkpoint. params: its parameters by path.
-    collections: the other collections of its module's variables. constants: those of its run. ancestors: its own
-        record.
+    collections: the other collections of its module's variables. constants: those of its run. ancestors: the record of
+    its ancestry.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Source:
         return ancestry.digest(self.params)
 
     def claim(self, output: Path) -> None:
-        """Name the checkpoint in the run that trains the smaller model.
+        """Record this checkpoint as the source of the run that trains the smaller model.
 
         Raises:
             UserError: that run has trained a step with another checkpoint.
@@ -129,8 +129,8 @@ class Source:
         """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""
         return run.data.path or str(self.directory.parent.parent / "dataset")
 
-    def described(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
-        """Return the record of what is made of it by a command with its settings."""
+    def ancestry_record(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
+        """Return the ancestry of a model made from this one by a command with its settings."""
         own = ancestry.Ancestor(self.name, self.description.step, self.sha256, by, settings)
         return [*self.ancestors, own]
 
@@ -160,19 +160,19 @@ def write(
     Raises:
         UserError: the folder has a run.
     """
-    kept = of_model(params)
+    kept = model_parameters(params)
     if constants is None:
         constants = checkpoints.read_constants(storage.path(output) / TRAINING) or source.constants
     if hosts.is_primary():
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
         tokenizer, collections = source.description.tokenizer, collections or source.collections
-        ancestors = source.described(by, settings)
+        ancestors = source.ancestry_record(by, settings)
         checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants, ancestors)
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
 
 
-def without_options(overrides: Sequence[str], command: str) -> None:
+def refuse_options(overrides: Sequence[str], command: str) -> None:
     """Raise UserError for options of an experiment, with a command that does not train."""
     if overrides:
         raise UserError(
@@ -182,7 +182,7 @@ def without_options(overrides: Sequence[str], command: str) -> None:
 
 
 def comparison(before: Params, after: Params) -> str:
-    """Return the numbers of parameters before and after: all of them, and those that are not 0."""
+    """Return the numbers of parameters before and after: all, and those other than 0."""
 
     def count(params: Params) -> int:
         return sum(value.size for value in params.values())
@@ -196,7 +196,7 @@ def comparison(before: Params, after: Params) -> str:
     )
 
 
-def composed(
+def compose_experiment(
     source: Source,
     compression: Compression,
     experiment: str | None,
@@ -206,10 +206,10 @@ def composed(
 ) -> Experiment:
     """Return the experiment that trains the smaller model: the named one, or that of the checkpoint.
 
-    model: sizes of the smaller model before the options are applied; None are those of the checkpoint.
+    model: sizes of the smaller model before the options are applied; by default those of the checkpoint.
 
     Raises:
-        UserError: an option is unknown, or nothing says how to train.
+        UserError: an option is unknown, or neither an experiment nor the checkpoint says how to train.
     """
     own = source.description.experiment
     run = own if experiment is None else experiments.load(experiment)
@@ -233,7 +233,7 @@ def train(
     checkpoint: str | Path | None = None,
     report: Callable[[str], None] = print,
 ) -> tuple[Params, Experiment]:
-    """Train the smaller model in OUTPUT/training; a finished run is only read.
+    """Train the smaller model in OUTPUT/training, or read a finished run.
 
     run: an experiment with a compression. checkpoint: the checkpoint that the run starts from; by default the source.
 
@@ -246,7 +246,7 @@ def train(
     run.compression.check(run.model, run.objective)
     source.claim(output)
     before = getattr(run.optimizer, "decay_exclude", None)
-    words = () if before is None else run.compression.undecayed()
+    words = () if before is None else run.compression.without_weight_decay()
     if words:
         excluded = (*before, *words)
         run = dataclasses.replace(run, optimizer=dataclasses.replace(run.optimizer, decay_exclude=excluded))
@@ -260,7 +260,7 @@ def train(
             report(to_json({name: round(float(value), 4) for name, value in metrics.items()}))
     params, description = checkpoints.load_parameters(workdir)
     trained = description.experiment
-    flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)
+    flat, model = run.compression.finish(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)
     optimizer = trained.optimizer
     if words:
         optimizer = dataclasses.replace(optimizer, decay_exclude=before)

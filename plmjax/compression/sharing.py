@@ -1,10 +1,10 @@
 """`plmjax compress share`: the layers of a group share their parameters, as in ALBERT (Lan et al., arXiv 1909.11942).
 
-They are the means of the parameters that these layers had. The result is an ALBERT (plmjax/models/albert.py), which has
-to be trained on, unless every layer has its own group.
+The shared parameters are the means over the layers. The result is an ALBERT (plmjax/models/albert.py), which must be
+trained further, unless every layer has its own group.
 
 A BERT of width D becomes an ALBERT whose embeddings have D features, with an identity between them and the layers.
-ALBERT has no next sentence prediction: of a BERT with both tasks, the masked language model is left, without a pooler.
+ALBERT has no next sentence prediction: a BERT with both tasks keeps the masked language model, without a pooler.
 """
 
 import dataclasses
@@ -47,8 +47,8 @@ def share(checkpoint: str | Path, output: Path, groups: int) -> str:
     source = Source.read(checkpoint)
     run = source.description.experiment
     model = with_groups(run.model, groups)
-    params = in_groups(source.params, run.model, model)
-    objective = without_pairs(run.objective) if isinstance(run.model, BertConfig) else run.objective
+    params = group_parameters(source.params, run.model, model)
+    objective = without_sentence_pairs(run.objective) if isinstance(run.model, BertConfig) else run.objective
     if objective is not run.objective:
         params = {path: value for path, value in params.items() if not path.startswith(PAIRS)}
     run = dataclasses.replace(run, model=model, objective=objective)
@@ -57,7 +57,7 @@ def share(checkpoint: str | Path, output: Path, groups: int) -> str:
 
 
 def with_groups(model: ModelConfig, groups: int) -> AlbertConfig:
-    """Return the sizes of the ALBERT with so many groups.
+    """Return the sizes of the ALBERT with this number of groups.
 
     Raises:
         UserError: the model is no BERT and no ALBERT, its layers differ in size, or there are more groups than layers.
@@ -80,16 +80,16 @@ def with_groups(model: ModelConfig, groups: int) -> AlbertConfig:
     return AlbertConfig.of_bert(model, groups)
 
 
-def without_pairs(objective: Objective | None) -> Objective | None:
-    """Return the masked language model of an objective that predicts the next sentence too, or the objective itself."""
+def without_sentence_pairs(objective: Objective | None) -> Objective | None:
+    """Return the masked language model of an objective with next sentence prediction, or the objective itself."""
     if not isinstance(objective, MaskedLanguageModelWithPairs):
         return objective
     names = [field.name for field in dataclasses.fields(MaskedLanguageModel)]
     return MaskedLanguageModel(**{name: getattr(objective, name) for name in names})
 
 
-def in_groups(params: Params, before: ModelConfig, after: AlbertConfig) -> Params:
-    """Return the parameters of an ALBERT from those of a BERT or of an ALBERT with other groups."""
+def group_parameters(params: Params, before: ModelConfig, after: AlbertConfig) -> Params:
+    """Return the parameters of an ALBERT from those of a BERT, or of an ALBERT with other groups."""
     if isinstance(before, BertConfig):
         layers = [
             {f"layer_0/{path}": value[layer] for path, value in _below(params, f"{BERT}{STACK}").items()}
@@ -114,5 +114,5 @@ def in_groups(params: Params, before: ModelConfig, after: AlbertConfig) -> Param
 
 
 def _below(params: Params, prefix: str) -> Params:
-    """Return the parameters below a path, without it."""
+    """Return the parameters whose path begins with a prefix, without the prefix."""
     return {path.removeprefix(prefix): value for path, value in params.items() if path.startswith(prefix)}

@@ -1,9 +1,9 @@
-"""Arrays that attention cuts together with its scores: into blocks of queries and keys, and into groups of heads.
+"""Arrays that attention slices together with its scores: into blocks of queries and keys, and into groups of heads.
 
-A mask term or a bias term is a dataclass of arrays. Its fields name the axes that attention may cut:
+A mask term or a bias term is a dataclass of arrays. Its fields name the axes that attention may slice:
 
     @flax.struct.dataclass
-    class SameSegment(Condition):
+    class SameSegment(MaskTerm):
         query_segments: jax.Array = axes("batch", "queries")
         key_segments: jax.Array = axes("batch", "keys")
 """
@@ -43,13 +43,13 @@ class AttentionArrays:
                 changed[field.name] = change(x, axis)
         return dataclasses.replace(self, **changed)
 
-    def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
-        """Return a copy for consecutive queries and keys that may lie outside the arrays, where the elements are 0.
+    def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
+        """Return a copy for a range of queries and a range of keys. Outside the arrays the values are 0.
 
         Attention calls it once before it cuts blocks.
         """
-        changed = self.change_axis("queries", lambda x, axis: placed(x, axis, first_query, queries))
-        return changed.change_axis("keys", lambda x, axis: placed(x, axis, first_key, keys))
+        changed = self.change_axis("queries", lambda x, axis: slice_padded(x, axis, first_query, queries))
+        return changed.change_axis("keys", lambda x, axis: slice_padded(x, axis, first_key, keys))
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
         """Return a copy for a block of consecutive queries and a block of consecutive keys."""
@@ -69,7 +69,7 @@ class AttentionArrays:
         return tuple(found)
 
 
-def placed(x: jax.Array, axis: int, first: int, count: int) -> jax.Array:
+def slice_padded(x: jax.Array, axis: int, first: int, count: int) -> jax.Array:
     """Return `count` elements of an axis of x from index `first` on; elements outside x are 0."""
     x, sides = jnp.asarray(x), [(0, 0, 0)] * jnp.ndim(x)
     sides[axis] = (-first, first + count - x.shape[axis], 0)

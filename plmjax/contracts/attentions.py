@@ -1,10 +1,10 @@
-"""The weights of attention among the outputs of a model: what `output_attentions=True` adds.
+"""The weights of attention among the outputs of a model: the arrays that `output_attentions=True` adds.
 
-They are the probabilities behind the softmax and before dropout, float32 [L B N T S] for L layers, B rows, N heads, T
-queries and S keys, the first layer first. A key that a query does not see has the weight 0, in every form of attention;
-so the weights of a query that sees a key sum to 1, and those of a query that sees none are all 0. In a model with a
-memory or a cache S counts what is before the T tokens, too, and the keys are in the order of the text. Where layers
-differ in their number of heads, N is the largest one, and the heads that a layer lacks are 0, behind its own.
+They are the probabilities after the softmax and before dropout, float32 [L B N T S] for L layers, B rows, N heads, T
+queries and S keys, the first layer first. A key that a query does not see has the weight 0, in every form of attention:
+the weights of a query sum to 1, or are all 0 if it sees no key. With a memory or a cache, S also counts the tokens
+before the T tokens, and the keys are in the order of the text. If layers differ in their number of heads, N is the
+largest one, and the missing heads of a layer are 0, after its real ones.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ class Attentions:
 class EncoderDecoderAttentions:
     """Base of the outputs of a model that reads S tokens of a source and T tokens of a target.
 
-    encoder_attentions: of the source to itself, float32 [L B N S S]; only if requested.
-    decoder_attentions: of the target to itself, float32 [L B N T T]; only if requested.
-    cross_attentions: of the target to the source, float32 [L B N T S]; only if requested.
+    encoder_attentions: self-attention of the source, float32 [L B N S S]; only if requested.
+    decoder_attentions: self-attention of the target, float32 [L B N T T]; only if requested.
+    cross_attentions: attention from the target to the source, float32 [L B N T S]; only if requested.
     """
 
     encoder_attentions: jax.Array | None = None
@@ -40,10 +40,10 @@ class EncoderDecoderAttentions:
 
 @flax.struct.dataclass(kw_only=True)
 class HeadAttentions(Attentions, EncoderDecoderAttentions):
-    """Base of the outputs of a head that any kind of model may have below it."""
+    """Base of the outputs of a head on any kind of model."""
 
 
 def attentions_of(output: Any) -> dict[str, jax.Array | None]:
-    """Return name -> weights of attention, of the fields that `HeadAttentions` and an output share."""
+    """Return name -> weights of attention: the fields of `HeadAttentions` that `output` has."""
     names = (field.name for field in dataclasses.fields(HeadAttentions))
     return {name: getattr(output, name) for name in names if hasattr(output, name)}

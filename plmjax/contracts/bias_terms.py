@@ -1,9 +1,9 @@
-"""Terms that are added to the scores of attention: relative positions, segments, and other terms of a system.
+"""Bias terms: numbers that are added to the scores of attention, such as relative positions.
 
     score(i, j) = q_i . k_j + term_1(i, j) + term_2(i, j) + ...
 
-A term may depend on the query, on the key, on their positions and on arrays of its own. Gradients pass through all of
-these except the positions. Attention computes the whole term or one block at a time.
+A term may depend on the query, on the key, on their positions and on learned arrays. Gradients pass through all of
+these except the positions. Attention computes a term for all scores, or for one block of them at a time.
 """
 
 import flax.struct
@@ -13,10 +13,10 @@ from plmjax.contracts.attention_arrays import AttentionArrays, axes
 
 
 class BiasTerm(AttentionArrays):
-    """Base of the terms: dataclasses of `flax.struct`. Their arrays are parameters or are computed from parameters.
+    """Base of the bias terms: dataclasses of `flax.struct` whose arrays are parameters or depend on parameters.
 
-    Fields for arrays with an axis of queries, keys or heads are made with `axes`. Attention cuts these axes. It also
-    cuts the heads where it computes a few heads at a time.
+    Fields for arrays with an axis of queries, keys or heads are made with `axes`. Attention slices these axes; the
+    heads only where it computes a few heads at a time.
     """
 
     def scores(
@@ -35,7 +35,7 @@ class BiasTerm(AttentionArrays):
 
 @flax.struct.dataclass
 class ScoreArray(BiasTerm):
-    """A term that is computed beforehand, for example a term that several layers share.
+    """A term that is computed in advance, for example one that several layers share.
 
     values: float32 that broadcasts to [B N T S].
     """

@@ -1,7 +1,7 @@
 """The execution of a model: dtype, loop over layers, memory of the backward pass, attention backend, and projections.
 
-Outputs change only by rounding. Projections in int8 or of a lower rank have other parameters; nothing else changes
-parameters.
+Outputs change only by rounding. Projections in int8 or of a lower rank have other parameters; no other field changes
+the parameters.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ class Execution:
     """The execution choices of a model. They are not part of its config.
 
     dtype: of activations and matrix products; parameters are always float32.
-    unroll: layers unrolled into straight code per iteration of the loop over layers; the parameters stay stacked
-        [L ...].
+    unroll: number of layers that one iteration of the loop over layers computes; parameters stay stacked [L ...].
     remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
     attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
-    kernels: true if kernels of Pallas may be used where they are faster; false for XLA alone.
-    projection: makes the linear maps of attention and feed-forward networks, with the arguments of
-        `plmjax.layers.projection.Projection`, such as one in int8; None for that class itself.
+    kernels: true if Pallas kernels may be used where they are faster; false for XLA alone.
+    projection: function that makes the linear maps of attention and feed-forward networks, for example in int8. It
+    takes
+        the arguments of `plmjax.layers.projection.Projection`, which is the default (None).
     """
 
     dtype: jnp.dtype = jnp.float32
@@ -35,7 +35,7 @@ class Execution:
 
     @property
     def at_once(self) -> bool:
-        """True if all scores of an attention exist at the same time, [B N T S], unless a window divides them."""
+        """True if attention computes all scores [B N T S] at once, unless a window divides them into bands."""
         return self.attention == "dense"
 
 

@@ -1,7 +1,7 @@
-"""The mask terms of attention, as data: the keys that are visible to each query.
+"""Mask terms: the keys that each query sees, as data.
 
-`MaskTerms` is a tuple of conditions. A system may add conditions of its own, in its own file. Their arrays are small,
-[B T] or [B S] at most. A backend of attention makes the dense form, [B 1 T S], or one block of it at a time.
+`MaskTerms` is a tuple of conditions. A system may define further conditions in its own file. Their arrays are small,
+[B T] or [B S] at most. A backend of attention makes the dense mask, [B 1 T S], or one block of it at a time.
 """
 
 from typing import Self
@@ -54,7 +54,7 @@ class MaskTerm(AttentionArrays):
 
 @flax.struct.dataclass
 class KeyMask(MaskTerm):
-    """A condition that the key is a token: not padding, and not an empty position of a memory.
+    """The key is a token: not padding, and not an empty position of a memory.
 
     mask: [B S], 1 for visible keys, else 0.
     """
@@ -66,13 +66,13 @@ class KeyMask(MaskTerm):
         return self.mask[:, None] > 0
 
     def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return the bias as a product instead of a selection, as in google-research/bert modeling.py."""
+        """Multiply by a large negative number instead of selecting, as google-research/bert modeling.py does."""
         return MASKED * (1.0 - self.mask[:, None, None, :].astype(jnp.float32))
 
 
 @flax.struct.dataclass
 class SameSegment(MaskTerm):
-    """A condition that the query and the key belong to the same packed sequence.
+    """The query and the key belong to the same packed sequence.
 
     query_segments, key_segments: int [B T] and [B S], the number of each token's sequence; 0 for padding.
     """
@@ -88,7 +88,7 @@ class SameSegment(MaskTerm):
 
 @flax.struct.dataclass
 class Causal(MaskTerm):
-    """A condition that the key is not after the query, or that it belongs to the prefix of its row.
+    """The key is not after the query, or it belongs to the prefix of the row.
 
     prefix_lengths: int [B], the number of first positions that every query sees; None without a prefix.
     """
@@ -113,10 +113,11 @@ class Causal(MaskTerm):
 
 @flax.struct.dataclass
 class Window(MaskTerm):
-    """A condition that the key is near the query.
+    """The key is near the query.
 
-    before, after: maximum distance of a key before and after the query. With Python ints attention skips everything
-        outside the window. With int scalars, such as those of a loop over layers, it only hides it.
+    before, after: largest distance of a key before and after the query. With Python ints, attention skips all keys
+    outside
+        the window. With int scalars, such as those of a loop over layers, it only hides them.
     """
 
     before: int | jax.Array
@@ -166,7 +167,7 @@ class MaskTerms:
         return cls(tuple(conditions))
 
     def also(self, *conditions: MaskTerm) -> Self:
-        """Add further conditions and return the result."""
+        """Return these mask terms with further conditions."""
         return self.replace(conditions=(*self.conditions, *conditions))
 
     @property
@@ -184,20 +185,20 @@ class MaskTerms:
         return self.key_offset + jnp.arange(length)
 
     def bias(self, queries: int, keys: int) -> jax.Array | None:
-        """Return the term that is added to attention scores, or None without conditions.
+        """Return the array that is added to attention scores, or None without conditions.
 
-        It is float32 that broadcasts to [B 1 T S], with `MASKED` for each broken condition.
+        It is float32 that broadcasts to [B 1 T S]: the sum over conditions of 0 where it holds and `MASKED` where not.
         """
         own, others = self.query_positions(queries), self.key_positions(keys)
         terms = [condition.bias(own, others) for condition in self.conditions]
         return sum(terms[1:], terms[0]) if terms else None
 
-    def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
-        """Return the same mask terms for consecutive queries and keys that may lie outside the rows."""
+    def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
+        """Return the mask terms of a range of queries and a range of keys, which may lie outside the rows."""
         return self._moved(
             first_query,
             first_key,
-            tuple(condition.placed(first_query, queries, first_key, keys) for condition in self.conditions),
+            tuple(condition.slice_padded(first_query, queries, first_key, keys) for condition in self.conditions),
         )
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:

@@ -1,7 +1,7 @@
-"""The base of all model configs: the numbers that the rest of the project reads from a model.
+"""The base of all model configs: the sizes that the rest of the project asks of a model.
 
-Everything else is declared for the system (plmjax/contracts/system.py). Training, fine-tuning, inference and the plan
-read only the config and the declaration.
+All other facts are declared for the system (plmjax/contracts/system.py). Training, fine-tuning, inference and the plan
+use only the config and the declaration.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from plmjax.contracts.template import Template
 
 
 class ModelConfig:
-    """Base of the configs of all models. A subclass is a frozen dataclass of the model's own settings.
+    """Base of the configs of all models. A subclass is a frozen dataclass of the model's settings.
 
-    A subclass must define `vocab_size`, `width` and `depth`. Everything else has a default. So a model without a
-    maximum length, a padding token or dropout does not define them. A subclass defines a name as a field, as a
-    property, or as a field of another name that `field_names` maps to (such as a name of config.json).
+    A subclass must define `vocab_size`, `width` and `depth`. All other names have defaults: a model without a maximum
+    length, a padding token or dropout does not define them. A subclass defines a name as a field, as a property, or as
+    a field of another name (such as one of config.json) that `field_names` maps to.
     """
 
     vocab_size: int
@@ -86,7 +86,7 @@ class ModelConfig:
 
     @property
     def longest_target(self) -> int | None:
-        """Maximum number of tokens in a row of a decoder; that of any row unless the config has another one."""
+        """Maximum number of tokens in a row of the decoder; `longest` unless the config sets another one."""
         return self._field("longest_target") or self.longest
 
     @property
@@ -114,16 +114,16 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[MaskTerm, ...]:
-        """Further conditions under which a token sees another one of its row, such as a window; none by default."""
+        """Further mask terms of all layers, such as a window; none by default."""
         return ()
 
     @property
     def widest_window(self) -> int | None:
-        """Number of tokens of the widest window of a layer, `--model.attention_window`; None: tokens see whole rows."""
+        """Tokens in the widest window of a layer (`--model.attention_window`); None: tokens see whole rows."""
         return None
 
     def option(self, name: str) -> str:
-        """Return the command line's option that sets one of these numbers."""
+        """Return the command-line option that sets one of these sizes in the model's config."""
         return f"--model.{self.field_names.get(name, name)}"
 
     def check_sequence_length(self, length: int) -> None:
@@ -134,7 +134,7 @@ class ModelConfig:
         self.system.refuse("has one dropout rate for all its layers")
 
     def with_depth(self, layers: int) -> Self:
-        """Return the same model with so many layers; an encoder-decoder has them on each side."""
+        """Return the same model with this number of layers, in an encoder-decoder on each side."""
         return dataclasses.replace(self, **{self.field_names["depth"]: layers})
 
     def with_tokens(self, size: int, padding: int) -> Self:

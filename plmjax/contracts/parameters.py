@@ -1,4 +1,4 @@
-"""The parameters that a module has, known without computing any, and what each of them is."""
+"""The shapes, logical axes and kinds of a module's parameters, without computing them."""
 
 import functools
 from collections.abc import Mapping
@@ -22,30 +22,33 @@ The bias of a normalization is of both kinds. Kernels and tables have no kind.
 
 @flax.struct.dataclass(eq=False)
 class Declared(nn.LogicallyPartitioned):
-    """The box of a parameter of one kind or more."""
+    """The box of a parameter with its kinds, such as bias and norm."""
 
     kinds: tuple[str, ...] = flax.struct.field(default=(), pytree_node=False)
 
 
 def kinds_of(parameter: Any) -> tuple[str, ...]:
-    """Return the kinds of a boxed parameter; a vector without a box, as of Flax's own modules, is of both kinds."""
+    """Return the kinds of a boxed parameter.
+
+    A vector without a box, as in Flax's own modules, counts as bias and norm.
+    """
     if isinstance(parameter, nn.meta.AxisMetadata):
         return parameter.kinds if isinstance(parameter, Declared) else ()
     return (NORM, BIAS) if len(parameter.shape) < 2 else ()
 
 
 def as_bias(init: Initializer, names: tuple[str | None, ...]) -> Initializer:
-    """Return the initializer of a parameter with logical axes that is added, such as a bias of scores."""
+    """Return an initializer that marks its parameter as a bias: it is added, for example to scores."""
     return _declared(init, names, BIAS)
 
 
 def as_scale(init: Initializer, names: tuple[str | None, ...]) -> Initializer:
-    """Return the initializer of a parameter with logical axes that scales, such as the scale of a normalization."""
+    """Return an initializer that marks its parameter as the scale of a normalization."""
     return _declared(init, names, NORM)
 
 
 def as_norm_bias(init: Initializer, names: tuple[str | None, ...]) -> Initializer:
-    """Return the initializer of the bias of a normalization."""
+    """Return an initializer that marks its parameter as the bias of a normalization."""
     return _declared(init, names, NORM, BIAS)
 
 
@@ -54,10 +57,10 @@ def _declared(init: Initializer, names: tuple[str | None, ...], *kinds: str) -> 
 
 
 def abstract_parameters(module: nn.Module, example: Mapping[str, Any]) -> Any:
-    """Return the tree of a module's parameters: their shapes and dtypes, boxed with their logical axes.
+    """Return the tree of a module's parameters: shapes and dtypes, boxed with their logical axes.
 
-    A module is traced once for inputs of the same shapes, which takes up to a second: commands check a checkpoint's
-    parameters, place them and write them.
+    The module is traced once for inputs of the same shapes, which takes up to a second. Commands use the tree to check,
+    place and write the parameters of a checkpoint.
 
     Args:
         module: the module; its `__call__` takes `deterministic`.

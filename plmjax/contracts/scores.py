@@ -45,11 +45,12 @@ class TokenScores(Protocol):
     def smoothed_cross_entropy(
         self, targets: jax.Array, weights: jax.Array, *, smoothing: float, z_loss: float
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return sum(weights x (smoothed nats + z_loss log(Z)^2)), float32 scalar, and both results of `cross_entropy`.
+        """Return the smoothed loss, float32 scalar, and both results of `cross_entropy`.
 
-        Smoothed nats are the cross-entropy with 1 - smoothing for the target and smoothing / (V - 1) for every other
-        token. log(Z) is logsumexp of a position's logits; it is 0 for logits that are log probabilities. No gradient
-        passes through the second result, float32 [B T].
+        The loss is sum(weights x (smoothed nats + z_loss log(Z)^2)). Smoothed nats are the cross-entropy with 1 -
+        smoothing for the target and smoothing / (V - 1) for every other token. log(Z) is logsumexp of a position's
+        logits; it is 0 for logits that are log probabilities. No gradient passes through the second result, float32 [B
+        T].
 
         The default implementation computes all logits, unless both factors are 0.
         """

@@ -32,26 +32,26 @@ class UpdateRule(Protocol):
 
 @runtime_checkable
 class CompressionSettings(Protocol):
-    """A way to compress the model that a run trains, of plmjax.compression."""
+    """A method of plmjax.compression that compresses the model while a run trains it."""
 
-    def trained(self, objective: Any, steps: int) -> Any:
-        """Return the objective of the train step of a run of `steps` steps, around that of the experiment."""
+    def training_objective(self, objective: Any, steps: int) -> Any:
+        """Wrap the objective of the experiment for the train step of a run of `steps` steps."""
 
-    def evaluated(self, objective: Any, steps: int) -> Any:
-        """Return the objective of the evaluations of a run, for the same parameters."""
+    def evaluation_objective(self, objective: Any, steps: int) -> Any:
+        """Wrap the objective of the experiment for evaluations, with the same parameters."""
 
-    def rates(self, learning_rate: float) -> dict[str, float]:
+    def rate_factors(self, learning_rate: float) -> dict[str, float]:
         """Return path of parameters -> factor of their learning rate; 1 for all others."""
 
-    def finished(self, params: dict[str, Any], model: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
-        """Return the parameters by path and the config of the compressed model, from those of the run."""
+    def finish(self, params: dict[str, Any], model: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
+        """Return the parameters, by path, and the config of the compressed model, from those of the run."""
 
 
 @runtime_checkable
 class GenerationSettings(Protocol):
     """Settings of generation: plmjax.generation.options.Generation."""
 
-    def over(self, other: Any) -> Self:
+    def with_defaults(self, other: Any) -> Self:
         """Return these settings, with the values of `other` for settings that are not set here."""
 
     def explicit(self) -> dict[str, Any]:
@@ -66,10 +66,10 @@ class VectorSettings(Protocol):
     """Number of tokens at which a text is cut."""
 
     def prompt(self, name: str | None = None) -> str:
-        """Return what is put before a text."""
+        """Return the text that is put before every input text."""
 
-    def pooled(self, states: Any, before: int = 0) -> Any:
+    def pool(self, states: Any, before: int = 0) -> Any:
         """Return one vector for the hidden states of a text."""
 
-    def finished(self, pooled: Any, params: Any) -> Any:
-        """Return the vectors of pooled ones."""
+    def finish(self, pooled: Any, params: Any) -> Any:
+        """Apply the layers after the pooling to pooled vectors."""

@@ -1,4 +1,4 @@
-"""Pieces of parameters: a device holds a part of a parameter and gathers the whole when a layer needs it."""
+"""Sharded parameters: a device holds a part of a parameter and gathers all of it when a layer needs it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -9,12 +9,12 @@ import jax
 
 
 class ShardedParameter(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
-    """A device's piece of a parameter. A module that asks for the parameter gets all of it.
+    """A device's shard of a parameter. A module that asks for the parameter gets the gathered array.
 
-    value: the piece, of a parameter or of the stacked parameters of several layers.
-    begin: piece -> the blocks that the pieces of some devices make.
-    finish: (blocks, shape of the piece) -> the parameter. Both functions have derivatives: the device's part of the
-        gradient's sum over the devices.
+    value: the shard, of a parameter or of the stacked parameters of several layers.
+    begin: shard -> blocks, the first part of the all-gather.
+    finish: (blocks, shape of the shard) -> the parameter. The derivatives of both functions are a reduce-scatter: the
+        device's shard of the gradient's sum over the devices.
     """
 
     value: jax.Array
@@ -22,7 +22,7 @@ class ShardedParameter(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     finish: Callable[[jax.Array, tuple[int, ...]], jax.Array] = flax.struct.field(pytree_node=False)
 
     def unbox(self) -> jax.Array:
-        """Return the whole parameter."""
+        """Gather and return the parameter."""
         return self.finish(self.begin(self.value), self.value.shape)
 
     def replace_boxed(self, value: Any) -> Any:
@@ -44,12 +44,12 @@ def is_sharded(leaf: Any) -> bool:
 
 
 def gather(pieces: Sequence[ShardedParameter]) -> list[jax.Array]:
-    """Return the parameters of a layer.
+    """Return the gathered parameters of a layer.
 
-    In the backward pass the gradients of larger parameters, those of at least the mean size, travel first. Those of
-    the smaller ones follow when the blocks of the larger ones are summed. The pieces of the larger ones remain for the
+    In the backward pass the gradients of larger parameters, those of at least the mean size, are sent first. Those of
+    the smaller ones follow when the blocks of the larger ones are summed. The shards of the larger ones remain for the
     end. They are few bytes, and a product that the compiler places beside them hides little else: libtpu 0.0.52 places
-    the longest products there. With this order the bytes of the smaller ones travel beside them too.
+    the longest products there. With this order the bytes of the smaller ones are sent beside them too.
     """
     mean = sum(piece.value.size for piece in pieces) / len(pieces)
     large = [piece.value.size >= mean for piece in pieces]
@@ -67,7 +67,7 @@ def gather(pieces: Sequence[ShardedParameter]) -> list[jax.Array]:
 
 @jax.custom_vjp
 def _wait_for_all(arrays: Any) -> Any:
-    """Return the arrays. In the backward pass what follows the gradient of one waits for those of all."""
+    """Return the arrays. In the backward pass, an optimization barrier joins their cotangents."""
     return arrays
 
 

@@ -1,11 +1,11 @@
-"""The declaration of a system: its kind, inputs, rows of text, parts and cache, and its modules by their purpose.
+"""The declaration of a system: its kind, inputs, templates, parameter groups, cache, and its modules by purpose.
 
 A model file ends with one declaration,
 
     SYSTEM = declare(System(BertConfig, Kind.ENCODER, {Purpose.PRETRAINING: BertForPreTraining, ...}, ...))
 
-and `config.system` finds it by the class of the config. The config holds the numbers and the declaration everything
-else. The rest of the project names only a purpose, `config.module(Purpose.CAUSAL_LM, execution)`. If a system lacks a
+and `config.system` finds it by the class of the config. The config holds the sizes, the declaration all other facts.
+The rest of the project names only a purpose, `config.module(Purpose.CAUSAL_LM, execution)`. If a system lacks a
 purpose, `modules` has no entry for it, and `System.require` raises an error that lists the purposes of the system.
 """
 
@@ -103,17 +103,19 @@ class System:
     name: first name in the paths of the encoder's parameters; None for a model without an encoder separate from its
         heads.
     reads: inputs of the encoder for every token: `input_ids`, `characters` or both.
-    returns: outputs of its heads besides their own: `scores` of the next token, given the tokens before it.
+    returns: additional outputs of the modules with heads: `scores` of the next token, given the tokens before it.
     template: function from config to the layout of one text or a pair as a row; None for a system that reads no texts.
-    parts: function from config to the parameters below the head, from the bottom to the top; parameters of no group
+    parts: function from config to the parameter groups below the head, from the bottom to the top; parameters of no
+    group
         belong to the head. Stacked layers are one group for each index, separate layers one for each prefix, shared
         layers one group.
     token_table: path of the parameter whose first V rows are the embeddings of tokens; None where no tokens can be
         added.
     token_vectors: as `vectors`, for a system whose embeddings are not the rows of a table.
-    cache: function from config, number of rows, capacity in tokens per row and execution to the cache of rows of which
-        nothing is read, for a module that generates text. It returns None if the source of a row makes its cache. None
-        for a system that keeps no cache.
+    cache: function from config, number of rows, capacity in tokens per row and execution to an empty cache, for a
+    module
+        that generates text. It returns None if the source of a row makes its cache. None for a system that keeps no
+        cache.
     packs: true if a row may hold several packed sequences and each is read independently.
     backwards: true if it reads texts from their end to their beginning.
     instead: advice for a purpose that is absent, if there is better advice than that of the purpose.
@@ -144,9 +146,9 @@ class System:
 
     @property
     def vectors(self) -> Callable[[Mapping[str, Any]], Any] | None:
-        """Function from the parameters, a dict by path, to the token embeddings.
+        """Function from the parameters, a dict by path, to the token embeddings; None for a system without any.
 
-        They are the first V rows of an array [rows D]. None for a system without embeddings.
+        The embeddings are the first V rows of its result, [rows D].
         """
         table = self.token_table
         return self.token_vectors or (None if table is None else lambda params: params[table])
@@ -171,7 +173,7 @@ class System:
             self.refuse(purpose.words, place, self.instead or purpose.advice)
 
     def refuse(self, words: str, place: str = "", advice: str = "use another model") -> NoReturn:
-        """Raise UserError: the system is not "a model that ..."."""
+        """Raise UserError: the system is not "a model that {words}"."""
         *others, last = [purpose.words for purpose in Purpose if purpose in self] or ["has no module"]
         present = f"{', '.join(others)} and {last}" if others else last
         raise UserError(f"Expected a model that {words}{place}, found {self}, which {present}; {advice}.")

@@ -18,9 +18,8 @@ SIDES = ("right", "left")
 class TokenRow:
     """One row of tokens.
 
-    starts: the first position of each text. summary: the position that represents the row.
-
     token_types: None if the template defines no types.
+    starts: the first position of each text. summary: the position that represents the row.
     """
 
     tokens: list[int]
@@ -135,7 +134,7 @@ class Template:
     def parts(self, texts: int) -> list[tuple[str, int]]:
         """Return the name and the token type of every part of a row of 1 or 2 texts.
 
-        The name is A, B or the role of a special token.
+        A name is A, B or the role of a special token.
         """
         return _parts((self.single, self.pair)[texts - 1])
 

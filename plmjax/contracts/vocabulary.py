@@ -13,19 +13,15 @@ ROLES = ("pad", "unknown", "cls", "sep", "mask", "begin", "end")
 class Vocabulary:
     """Size, ids and token properties of a tokenizer. The id of a token that it lacks is -1.
 
-    `others` holds the ids of roles that few systems have, such as the start, delimiter and extract of GPT
-    and the token between documents of XLNet.
-
-    `special` lists the ids that are never selected for masking. `continuation` is bool [V], true if a token continues
-    the word of the previous token (WordPiece's `##`, a SentencePiece piece that neither starts with the meta-space nor
-    is a single punctuation mark, ...).
-
-    `sentinels` holds the ids of the sentinels for hidden spans of a text, in the order of their use. Each is one less
-    than the previous one (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
-
-    `full_stop` is the id of a full stop after a word, which ends a sentence.
-
-    `bytes` is true if every token is one byte.
+    special: ids that are never selected for masking.
+    continuation: bool [V], true if a token continues the word of the previous token (WordPiece's `##`, a SentencePiece
+        piece that neither starts with the meta-space nor is a single punctuation mark, ...).
+    others: ids of roles that few systems have, such as the start, delimiter and extract of GPT and the token between
+        documents of XLNet.
+    sentinels: ids of the sentinels for hidden spans of a text, in the order of their use. Each is one less than the
+        previous one (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
+    full_stop: id of a full stop after a word, which ends a sentence.
+    bytes: true if every token is one byte.
     """
 
     size: int
@@ -54,12 +50,12 @@ class Vocabulary:
 
     @property
     def gaps(self) -> tuple[int, ...]:
-        """Return the ids of the tokens that stand for hidden text: the mask and the sentinels, where they exist."""
+        """Return the ids of the tokens that stand for hidden text: the mask and the sentinels, if they exist."""
         return (*([self.mask] if self.mask >= 0 else []), *self.sentinels)
 
     @property
     def document_end(self) -> int:
-        """Return the id of the token between documents: "between", or else the end token or the separator, or -1."""
+        """Return the id of the token between documents: "between", else the end token, the separator, or -1."""
         return self.others.get("between", self.end if self.end >= 0 else self.sep)
 
     @classmethod

@@ -399,11 +399,11 @@ class Experiment:
         """The objective of the train step: `objective`, changed by `compression`."""
         if self.compression is None:
             return self.objective
-        return self.compression.trained(self.objective, self.training.steps)
+        return self.compression.training_objective(self.objective, self.training.steps)
 
     @property
     def evaluated(self) -> Objective:
         """The objective of the evaluations of the run."""
         if self.compression is None:
             return self.objective
-        return self.compression.evaluated(self.objective, self.training.steps)
+        return self.compression.evaluation_objective(self.objective, self.training.steps)

@@ -1,4 +1,4 @@
-"""Evaluation on a whole file of examples: the loss, the task's metrics, the predictions."""
+"""Evaluation on all examples of a file: the loss, the task's metrics, the predictions."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _NO_WEIGHT = 1e-3
 
 
 def check_whole_file(batches: int) -> None:
-    """Raise UserError if an evaluation is limited to this number of batches; 0 takes all batches."""
+    """Raise UserError if an evaluation is limited to a number of batches; 0 means no limit."""
     if batches:
         raise UserError(
             f"Expected --training.evaluation_batches 0, found {batches}; leave it out, since a task's metrics are of "
@@ -49,7 +49,7 @@ class Forward:
     def __call__(
         self, program: Program, loss_inputs: LossInputs, source: TaskSource
     ) -> tuple[dict[str, float], Outputs]:
-        """Return (mean losses by name, inputs of the predictions of every sequence in order)."""
+        """Return (mean losses by name, outputs for the predictions of every sequence in order)."""
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
         totals, losses = Totals(), losses_of(self._objective, program)
@@ -58,7 +58,7 @@ class Forward:
             if not self._objective.generates:
                 self._sort(outputs, collected, examples, starts, encoded.offsets)
         if self._objective.generates:
-            outputs = self._written(loss_inputs.params, encoded)
+            outputs = self._generate_texts(loss_inputs.params, encoded)
         means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
         means.setdefault("loss", next(iter(means.values()), 0.0))  # the first of several tasks
         return means, outputs
@@ -76,18 +76,18 @@ class Forward:
             mine = collected[row, start : start + length] if self._objective.per_token else collected[row, slot]
             outputs[sequence] = mine
 
-    def _written(self, params: Any, encoded: Encoded) -> list[str]:
-        """Generate the text after the prompt of every sequence. With several hosts each generates a share."""
+    def _generate_texts(self, params: Any, encoded: Encoded) -> list[str]:
+        """Generate the text after the prompt of every sequence. Each of several hosts generates a part."""
         run, vocabulary = self._run, self._tokenizer.vocabulary
         whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
         execution = programs.execution(run, jax.default_backend())
         params, model = jax.device_get(whole), run.model
         if run.compression is not None:
-            flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), model)
+            flat, model = run.compression.finish(flax.traverse_util.flatten_dict(params, sep="/"), model)
             params = flax.traverse_util.unflatten_dict(flat, sep="/")
         writer = BatchGenerator(model, params, vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
         prompts = encoded.prompts()
-        settings, count = self._objective.writing(), jax.process_count()
+        settings, count = self._objective.generation_settings(), jax.process_count()
         _, longest = settings.lengths(before=1)
         own = np.full((-(-len(prompts) // count), longest), _NOTHING, np.int32)
         with options_named({"--max_new_tokens": "--objective.max_new_tokens"}):
@@ -110,21 +110,21 @@ class TaskEvaluation:
         self.predictions: dict[str, str] = {}
 
     def signatures(self) -> dict[str, str]:
-        """Return the definitions of metrics that others compute differently, as "eval/NAME_signature"."""
+        """Return the definitions of metrics that have several variants, as "eval/NAME_signature"."""
         return {f"eval/{name}": signature for name, signature in self._objective.signatures(self._task).items()}
 
     def names(self, program: Program) -> list[str]:
         """Return the names of the metrics of an evaluation."""
         losses = losses_of(self._objective, program)
         joint = ["joint_loss"] if len(losses) > 1 else []
-        return list(dict.fromkeys([*losses, *joint, *self._objective.reported(self._task)]))
+        return list(dict.fromkeys([*losses, *joint, *self._objective.evaluation_metrics(self._task)]))
 
     def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
         """Return the metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
         check_whole_file(limit)
         means, outputs = self._forward(program, loss_inputs, self._source)
         encoded = self._source.validation_rows.encoded
-        metrics, self.predictions = self._objective.answer(self._examples, encoded, outputs)
+        metrics, self.predictions = self._objective.evaluate_outputs(self._examples, encoded, outputs)
         if len(means) > 1:
             means["joint_loss"] = joint_loss(means, self._objective.coefficients())
         return means | metrics

@@ -10,7 +10,7 @@ from plmjax.finetuning.tasks.task import Examples
 
 
 def task_source(run: Experiment, train: Examples, validation: Examples, tokenizer: Any) -> TaskSource:
-    """Return the examples of the task as rows: the groups to train on, the validation rows, and unlabelled rows."""
+    """Return the source of a run's batches: rows of the train groups, of the validation file, and unlabelled rows."""
     groups = [rows(run, group, tokenizer, run.data.mixing(group)) for group in run.data.task_groups(train)]
     unlabelled, evaluated = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
     return TaskSource(groups, evaluated, tokenizer.vocabulary, run.training.seed, unlabelled)
@@ -18,7 +18,7 @@ def task_source(run: Experiment, train: Examples, validation: Examples, tokenize
 
 def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
     """Pack examples into rows as the run defines. mixing: sampling of the examples in the epochs of training."""
-    return _packed(run, run.objective.encode(examples, tokenizer, run.model, run.data), tokenizer, mixing)
+    return _pack(run, run.objective.encode(examples, tokenizer, run.model, run.data), tokenizer, mixing)
 
 
 def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
@@ -26,9 +26,9 @@ def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
     examples = run.data.unlabelled_examples()
     if examples is None:
         return None
-    return _packed(run, run.objective.encode_unlabelled(examples, tokenizer, run.model, run.data), tokenizer)
+    return _pack(run, run.objective.encode_unlabelled(examples, tokenizer, run.model, run.data), tokenizer)
 
 
-def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
+def _pack(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
     pad, side = max(tokenizer.vocabulary.pad, 0), run.objective.template(run.model).padding
     return ExampleRows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing, side)

@@ -1,8 +1,8 @@
 """Generation from token ids to token ids: batches of prompts with a few different widths, over the devices of a mesh.
 
-The text of a decoder without an encoder continues its prompt. The prompt of an encoder-decoder is its source, which the
-encoder reads. Prompts of similar lengths are batched, padded on the left, sources on the right. Every text has its own
-random key. So the text of a prompt does not depend on the other prompts.
+A decoder without an encoder continues its prompt. The prompt of an encoder-decoder is its source, which the encoder
+reads. Prompts of similar lengths are batched, padded on the left, sources on the right. Every text has its own random
+key. So the text of a prompt does not depend on the other prompts.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from plmjax.generation.constraints import Constraints
 from plmjax.generation.decoder import decoder_of
 from plmjax.generation.options import NO_TOKEN, Decoding, Rules, WholeLengths
 from plmjax.generation.sampling import Greedy
-from plmjax.generation.search import Found, Lengths, Strategy
+from plmjax.generation.search import Lengths, SearchResult, Strategy
 from plmjax.generation.strategies import strategy_of
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
@@ -45,8 +45,8 @@ class Settings(WholeLengths, Rules):
 
     strategy: Greedy(), Sampling(...) or BeamSearch(...).
     seed: the random seed.
-    batch_size: number of prompts in a batch.
-    The fields of `Rules` and `WholeLengths`, by their names. A text without a maximum length gets `NEW_TOKENS`.
+    batch_size: number of prompts in a batch. Further fields: those of `Rules` and `WholeLengths`. A text without a
+    maximum length gets `NEW_TOKENS`.
 
     Raises:
         UserError: a number is out of its range.
@@ -64,10 +64,10 @@ class Settings(WholeLengths, Rules):
             raise UserError(f"Expected a --seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
 
     def lengths(self, before: int) -> tuple[int, int]:
-        """Return (min_new_tokens, max_new_tokens) of a text that follows `before` tokens.
+        """Return (min_new_tokens, max_new_tokens) of a text after `before` tokens.
 
-        `min_new_tokens` and `max_new_tokens` have priority over `min_length` and `max_length`, as in transformers. Also
-        as in transformers, a text gets all its tokens if they are fewer than `min_length` requires.
+        `min_new_tokens` and `max_new_tokens` have priority over `min_length` and `max_length`, as in transformers. If a
+        text has fewer tokens left than `min_length` requires, it gets all of them, as in transformers.
 
         Raises:
             UserError: `max_length` is not above `before`, or `min_new_tokens` is more than the maximum.
@@ -90,7 +90,7 @@ class Settings(WholeLengths, Rules):
         return min_new, max_new
 
     def constraints(self, vocabulary: Vocabulary, size: int) -> Constraints:
-        """Return the constraints on the tokens of a text. size: vocabulary size of the model's table of tokens.
+        """Return the constraints on the tokens of a text. size: rows of the model's embedding table.
 
         Raises:
             UserError: the table does not have an id.
@@ -122,7 +122,7 @@ class Settings(WholeLengths, Rules):
 
 
 def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = None, batch_size: int = 8) -> Settings:
-    """Return the settings of a writer for these decoding options.
+    """Return the settings of a generator for these decoding options.
 
     Raises:
         UserError: a number is out of its range.
@@ -136,7 +136,7 @@ def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = No
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Tokens generated after a prompt. The other fields are those of `Found`."""
+    """Tokens generated after a prompt. The other fields are those of `SearchResult`."""
 
     tokens: list[int]
     stopped: bool
@@ -183,7 +183,7 @@ class BatchGenerator:
         asked = math.prod((mesh.data, mesh.fsdp, mesh.tensor))
         self._mesh = meshes.make(mesh, here[: asked or len(here)])
         self._shards = meshes.batch_shards(self._mesh)
-        # Straight code lets every layer read its own parameters (weights.py); elsewhere the loop compiles faster.
+        # Unrolled layers read their parameters without a copy (weights.py); elsewhere the loop compiles faster.
         execution = execution or Execution(unroll=config.depth if here[0].platform == "cpu" else 1)
         self.longest, self.longest_text = config.longest, config.longest_target
         self._config, self._vocabulary = config, vocabulary
@@ -192,7 +192,7 @@ class BatchGenerator:
         token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
         check_parameters(module, params, token, source, "it holds no model that writes text")
         boxed = abstract_parameters(module, token)
-        self._params = weights.placed({name: params[name] for name in boxed}, boxed, execution, self._mesh)
+        self._params = weights.place_parameters({name: params[name] for name in boxed}, boxed, execution, self._mesh)
 
     @property
     def reads_sources(self) -> bool:
@@ -210,7 +210,7 @@ class BatchGenerator:
         for chosen, width in self._batches(prompts, settings.batch_size):
             hosts.still_here()
             batch, _ = self._decode(self._prefill(prompts, chosen, width, settings), settings)
-            found = jax.device_get(loop.found(settings.strategy, batch.progress.search))
+            found = jax.device_get(loop.search_result(settings.strategy, batch.progress.search))
             for place, prompt in enumerate(dict.fromkeys(chosen)):
                 texts[prompt] = _texts(found, place, self._before(width))
         return texts
@@ -231,7 +231,7 @@ class BatchGenerator:
         batch, ended, count = self._prefill([prompt], [0] * self._shards, width, settings), False, 1
         while True:
             batch, ended = self._decode(batch, settings, count)
-            found = jax.device_get(loop.found(settings.strategy, batch.progress.search))
+            found = jax.device_get(loop.search_result(settings.strategy, batch.progress.search))
             yield _texts(found, 0, self._before(width))[0], ended
             if ended:
                 return
@@ -267,10 +267,10 @@ class BatchGenerator:
                 )
 
     def _batches(self, prompts: Sequence[list[int]], batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Return batches (indices of the prompts, width of the longest). The last repeats one prompt to fill its batch.
+        """Yield batches: (indices of the prompts, width of the longest).
 
-        Prompts are sorted by length, the shortest first. All other batches are full. A width is compiled for a batch
-        that needs it, not for each prompt.
+        Prompts are sorted by length, the shortest first. The last batch repeats one prompt until it is full. A width is
+        compiled for a batch that needs it, not for each prompt.
         """
         count = -(-min(batch_size, len(prompts)) // self._shards) * self._shards
         order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
@@ -305,20 +305,20 @@ class BatchGenerator:
         return 1 if self.reads_sources else width
 
     def _decode(self, batch: _Batch, settings: Settings, until: int | None = None) -> tuple[_Batch, bool]:
-        """Run decode steps until texts have `until` tokens, or to the end without it. Also return if all have ended."""
+        """Decode until texts have `until` tokens, or to the end. Also return whether all texts have ended."""
         count = jnp.max(batch.lengths.max_new_tokens) if until is None else jnp.asarray(until, jnp.int32)
         compiled = self._compiled(settings)
         progress, ended = loop.decode(*compiled, self._params, batch.progress, batch.lengths, count)
         return _Batch(progress, batch.lengths), bool(ended)
 
     def _compiled(self, settings: Settings) -> tuple[Any, ...]:
-        """Return the static arguments of the compilation."""
+        """Return the static arguments of the compiled programs."""
         constraints = settings.constraints(self._vocabulary, self._config.vocab_size)
         return self._decoder, settings.strategy, constraints, self._mesh
 
 
-def _texts(found: Found, place: int, before: int) -> list[Tokens]:
-    """Return the texts found for one prompt.
+def _texts(found: SearchResult, place: int, before: int) -> list[Tokens]:
+    """Return the texts of one prompt.
 
     place: its index in the batch. before: positions of its rows before the text.
     """

@@ -1,19 +1,18 @@
-"""Beam search: the likeliest texts that a few rows of each prompt can reach.
+"""Beam search: the most likely texts that a few rows of each prompt can reach.
 
 Each of the K beams of a prompt can be extended by any token. The best of these extensions continue. If one of the K
 best ends its text, it is stored with its score: its log probability divided by a power of its length. The divisor for n
 tokens depends on `length_normalization`:
 
     tokens  n ** length_penalty, as in transformers
-    gnmt    ((5 + n) / 6) ** length_penalty (Wu et al., arXiv 1609.08144, section 7), which the Transformer and T5 were
-            published with
+    gnmt    ((5 + n) / 6) ** length_penalty (Wu et al., arXiv 1609.08144, section 7), as in the Transformer and T5
 
 `early_stopping` decides when the search ends:
 
     full    as soon as K texts have stopped
     likely  as soon as the best beam, scored at its present length, is no better than the worst of K texts
     never   as soon as the best beam, scored at the length with the highest score, is no better than the worst of K
-    texts
+            texts
 
 They are transformers' True, False and "never". With a positive length penalty the score of a beam may rise as it grows.
 So `likely` may miss a better text.
@@ -29,7 +28,7 @@ import jax.numpy as jnp
 
 from plmjax.errors import UserError, check_choice
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.search import Found, Lengths
+from plmjax.generation.search import Lengths, SearchResult
 from plmjax.generation.written import Written
 
 IMPOSSIBLE = -1e9
@@ -107,7 +106,7 @@ class BeamSearch:
         return self.beams
 
     def init(self, written: Written, keys: jax.Array) -> Beams:
-        """Initialize the search. All beams hold the same prompt, so only the first may choose. No key is used."""
+        """Initialize the search. All beams hold the same prompt, so only the first is extended. No key is used."""
         count, capacity = written.text.shape
         shape = (count, self.beams)
         first = jnp.where(jnp.arange(self.beams) == 0, 0.0, IMPOSSIBLE)
@@ -131,7 +130,7 @@ class BeamSearch:
         """Choose among all continuations of each prompt's beams."""
         (count, beams), size = search.log_probabilities.shape, scores.shape[-1]
         scores = jax.nn.log_softmax(scores, axis=-1)
-        gained = constraints(scores, search.written, *lengths.of_rows(beams))
+        gained = constraints(scores, search.written, *lengths.repeat(beams))
         total = search.log_probabilities[..., None] + gained.reshape(count, beams, size)
         # Enough candidates: `beams` of them continue even if each beam can end with every stop token.
         kept = beams * max(2, 1 + len(constraints.stop))
@@ -170,7 +169,7 @@ class BeamSearch:
         return jax.tree.map(lambda x: jax.vmap(lambda row, places: row[places])(x, order), both)
 
     def _length_of_best(self, count: jax.Array, lengths: Lengths) -> jax.Array:
-        """Return int32 [B], the length at which a beam is scored to test if it can still become the best."""
+        """Return int32 [B]: the length at which a beam is scored, to test if it can still become the best."""
         if self.early_stopping == "never" and self.length_penalty > 0:
             return lengths.max_new_tokens
         return jnp.full_like(lengths.max_new_tokens, count)
@@ -180,13 +179,13 @@ class BeamSearch:
         length = (5 + length) / 6 if self.length_normalization == "gnmt" else length
         return length**self.length_penalty
 
-    def over(self, search: Beams, lengths: Lengths) -> jax.Array:
+    def is_finished(self, search: Beams, lengths: Lengths) -> jax.Array:
         """Return true if no prompt can get a better text."""
         done = ~search.open | (search.written.count >= lengths.max_new_tokens)
         done |= jnp.all(search.texts.held, axis=1) if self.early_stopping == "full" else False
         return jnp.all(done)
 
-    def found(self, search: Any) -> Found:
+    def result(self, search: Any) -> SearchResult:
         """Return the best texts."""
         texts = jax.tree.map(lambda x: x[:, : self.sequences], search.texts)
-        return Found(texts.tokens, texts.counts, texts.stopped, texts.log_probabilities, texts.scores)
+        return SearchResult(texts.tokens, texts.counts, texts.stopped, texts.log_probabilities, texts.scores)

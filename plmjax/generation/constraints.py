@@ -16,11 +16,11 @@ class Constraints:
 
     tokens: size of the tokenizer's vocabulary, the first ids of the model's. Ids of table padding are never generated.
     stop: tokens that end a text.
-    no_repeat_ngram_size: size of n-grams that occur at most once in a prompt with its text; 0: any may occur again.
-    repetition_penalty: see `repeats_penalized`.
+    no_repeat_ngram_size: size of n-grams that may occur only once in a prompt with its text; 0: no limit.
+    repetition_penalty: see `penalize_repeats`.
     bad_words: sequences of tokens that are never generated.
-    first: the token after a prompt of one token, at no cost, for any scores; None: no token is forced.
-    last: the last token of a text of maximum length, at no cost, for any scores; None: no token is forced.
+    first: the forced token after a prompt of one token; None: no token is forced. It has log probability 0.
+    last: the forced last token of a text of maximum length; None: no token is forced. It has log probability 0.
     renormalize: if true, normalize scores to log probabilities again after all constraints.
     """
 
@@ -41,20 +41,20 @@ class Constraints:
         min_new_tokens, max_new_tokens: int32 [R], minimum and maximum number of tokens of a text.
         """
         if self.repetition_penalty != 1:
-            scores = repeats_penalized(scores, written, self.repetition_penalty)
+            scores = penalize_repeats(scores, written, self.repetition_penalty)
         allowed = jnp.arange(scores.shape[-1]) < self.tokens
         if self.stop:
             stops = jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(self.stop))
             allowed &= ~stops | (written.count >= min_new_tokens)[:, None]
         scores = jnp.where(allowed, scores, -jnp.inf)
         if self.no_repeat_ngram_size:
-            scores = without_repeats(scores, written, self.no_repeat_ngram_size)
+            scores = forbid_repeated_ngrams(scores, written, self.no_repeat_ngram_size)
         if self.bad_words:
-            scores = without_words(scores, written, self.bad_words)
+            scores = forbid_words(scores, written, self.bad_words)
         if self.first is not None:
-            scores = forced(scores, self.first, written.end - written.first == 1)
+            scores = force_token(scores, self.first, written.end - written.first == 1)
         if self.last is not None:
-            scores = forced(scores, self.last, written.count == max_new_tokens - 1)
+            scores = force_token(scores, self.last, written.count == max_new_tokens - 1)
         if self.renormalize:
             scores = jax.nn.log_softmax(scores, axis=-1)
         return scores
@@ -64,7 +64,7 @@ class Constraints:
         return jnp.isin(tokens, jnp.array(self.stop, jnp.int32)) if self.stop else jnp.zeros(tokens.shape, bool)
 
 
-def without_repeats(scores: jax.Array, written: Written, size: int) -> jax.Array:
+def forbid_repeated_ngrams(scores: jax.Array, written: Written, size: int) -> jax.Array:
     """Forbid the tokens that would complete an n-gram of `size` tokens which the row already has.
 
     Deviation: padding before a prompt belongs to no n-gram; in transformers it does.
@@ -85,7 +85,7 @@ def without_repeats(scores: jax.Array, written: Written, size: int) -> jax.Array
     return jnp.where(banned, -jnp.inf, scores)
 
 
-def repeats_penalized(scores: jax.Array, written: Written, penalty: float) -> jax.Array:
+def penalize_repeats(scores: jax.Array, written: Written, penalty: float) -> jax.Array:
     """Penalize tokens that a row already has: divide positive scores by `penalty`, multiply negative ones.
 
     Keskar et al. (arXiv 1909.05858), section 4.1, divide every score. transformers multiplies negative scores. So a
@@ -98,8 +98,8 @@ def repeats_penalized(scores: jax.Array, written: Written, penalty: float) -> ja
     return jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
-def without_words(scores: jax.Array, written: Written, words: Sequence[tuple[int, ...]]) -> jax.Array:
-    """Forbid the tokens that would complete one of the sequences of tokens."""
+def forbid_words(scores: jax.Array, written: Written, words: Sequence[tuple[int, ...]]) -> jax.Array:
+    """Forbid the tokens that would complete one of the bad words."""
     banned = jnp.zeros(scores.shape, bool)
     for before in sorted({len(word) - 1 for word in words}):
         if before >= written.text.shape[1]:  # no row ever has so many tokens before the last one
@@ -112,22 +112,22 @@ def without_words(scores: jax.Array, written: Written, words: Sequence[tuple[int
     return jnp.where(banned, -jnp.inf, scores)
 
 
-def forced(scores: jax.Array, token: int, rows: jax.Array) -> jax.Array:
-    """Return the scores with 0 for one token and -infinity for all others, in rows where a bool [R] is true."""
+def force_token(scores: jax.Array, token: int, rows: jax.Array) -> jax.Array:
+    """Return the scores with 0 for one token and -infinity for all others, in rows where `rows`, bool [R], is true."""
     only = jnp.where(jnp.arange(scores.shape[-1]) == token, 0.0, -jnp.inf)
     return jnp.where(rows[:, None], only, scores)
 
 
-def hottest(scores: jax.Array, count: int) -> jax.Array:
-    """Keep the `count` best scores and all equal to the last of them (top-k; Fan et al., arXiv 1805.04833)."""
+def top_k(scores: jax.Array, count: int) -> jax.Array:
+    """Keep the `count` best scores, and all that equal the last of them (top-k; Fan et al., arXiv 1805.04833)."""
     least = jax.lax.top_k(scores, min(count, scores.shape[-1]))[0][..., -1:]
     return jnp.where(scores < least, -jnp.inf, scores)
 
 
-def nucleus(scores: jax.Array, mass: float) -> jax.Array:
-    """Keep the fewest best tokens whose probabilities reach `mass`, at least one.
+def top_p(scores: jax.Array, mass: float) -> jax.Array:
+    """Keep the fewest best tokens whose probabilities add up to `mass`, at least one.
 
-    This is top-p sampling (Holtzman et al., arXiv 1904.09751).
+    This is nucleus sampling (Holtzman et al., arXiv 1904.09751).
     """
     order = jnp.argsort(-scores, axis=-1, stable=True)
     falling = jnp.take_along_axis(scores, order, axis=-1)

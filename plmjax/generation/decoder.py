@@ -1,4 +1,4 @@
-"""Interface of a model to the decoding loop: prefill reads the prompts, each decode step one token for each row."""
+"""The interface of a model to the decoding loop: prefill reads the prompts, a decode step reads one token per row."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -56,8 +56,8 @@ class CausalDecoder:
     Its module takes a `cache` and returns the next cache with `scores` (contracts/cache.py).
 
     Attributes:
-        reads_prefix: true if the tokens of a prompt attend to all of the prompt. The model then takes `prefix_lengths`.
-            Generated tokens attend to preceding tokens in any case.
+        reads_prefix: true if the tokens of a prompt attend to the complete prompt. The model then takes
+            `prefix_lengths`. Generated tokens attend to preceding tokens in any case.
     """
 
     config: ModelConfig
@@ -75,11 +75,9 @@ class CausalDecoder:
         return self._read(variables, prompt, prompt_mask, cache, **prefix)
 
     def decode_step(self, variables: Variables, tokens: jax.Array, state: Cache) -> tuple[jax.Array, Cache]:
-        """Read one more token for each row."""
         return self._read(variables, tokens[:, None], None, state)
 
     def take_rows(self, state: Cache, indices: jax.Array) -> Cache:
-        """Return the cache of the given rows."""
         return state.take_rows(indices)
 
     def _read(
@@ -94,7 +92,7 @@ class CausalDecoder:
 class SourceDecoder:
     """The decoder of an encoder-decoder whose modules follow layers/encoder_decoder.py.
 
-    The source is read once. All texts of a prompt share it (`layers.encoder_decoder.by_source`).
+    The source is read once. All texts of a prompt share it (`layers.encoder_decoder.group_by_source`).
     """
 
     config: ModelConfig
@@ -117,11 +115,10 @@ class SourceDecoder:
     def decode_step(
         self, variables: Variables, tokens: jax.Array, state: tuple[SourceKeyValues, Cache]
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
-        """Read one more token for each row."""
         return self._read(variables, tokens[:, None], None, *state)
 
     def take_rows(self, state: tuple[SourceKeyValues, Cache], indices: jax.Array) -> tuple[SourceKeyValues, Cache]:
-        """Return the cache of the given rows. The source stays the same: the texts of a prompt share it."""
+        """Return the cache of the rows, with the same source: the texts of a prompt share it."""
         source, cache = state
         return source, cache.take_rows(indices)
 
@@ -134,7 +131,7 @@ class SourceDecoder:
 
 
 def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = False) -> Decoder:
-    """Return the decoder of a model that generates text. For reads_prefix see `CausalDecoder`."""
+    """Return the decoder of a model that generates text. reads_prefix: as for `CausalDecoder`."""
     if config.system.kind is Kind.ENCODER_DECODER:
         return SourceDecoder(config, execution)
     return CausalDecoder(config, execution, reads_prefix)

@@ -26,11 +26,11 @@ class Text:
     """A text generated after a prompt, or from a source.
 
     prompt, text: both decoded. The text of a decoder without an encoder continues its prompt.
-    tokens: number of generated tokens, including the token that ended the text.
-    stopped: true if the model ended the text itself.
+    tokens: number of generated tokens, including the stop token.
+    stopped: true if the model ended the text; false if it reached the maximum length.
     log_probability: natural logarithm of the text's probability under the model, given the prompt.
     score: the ranking score of a prompt's texts: log_probability divided by a beam search's length penalty.
-    unknown_tokens: number of tokens of the prompt that stand for text outside the vocabulary.
+    unknown_tokens: number of tokens of the prompt that are outside the vocabulary.
     """
 
     prompt: str
@@ -46,10 +46,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) i
 
 
 def printable(text: str) -> str:
-    """Return a text that is safe to print to a terminal.
-
-    Control characters are escaped. They could move the cursor or change colours.
-    """
+    """Return a text that is safe to print to a terminal: control characters are escaped."""
     return text.translate(_CONTROLS)
 
 
@@ -60,20 +57,19 @@ def generate(
     return Generator.load(checkpoint, mesh)(prompts, settings)
 
 
-def decoding_of(run: Experiment) -> tuple[Decoding, str]:
-    """Return the default settings of generation for a run's model, and their origin."""
+def default_decoding(run: Experiment) -> tuple[Decoding, str]:
+    """Return the default settings of generation for a run's model, and a name of their origin."""
     if isinstance(run.objective, GeneratesText):
         return run.objective.decoding(), "the task"
-    # As transformers, whose models are the ones with stored settings: greedy decoding if these leave it open.
-    return Generation() if run.generation is None else run.generation.over(GREEDY), "the checkpoint"
+    # As in transformers, where such settings come from: greedy decoding by default.
+    return Generation() if run.generation is None else run.generation.with_defaults(GREEDY), "the checkpoint"
 
 
 class Generator:
     """A model that generates text, with its tokenizer.
 
     Attributes:
-        settings: the settings for calls without any: those of the task or the checkpoint, greedy decoding if both leave
-            that open.
+        settings: the default decoding settings: the task's, else the checkpoint's, else greedy.
     """
 
     def __init__(
@@ -90,23 +86,24 @@ class Generator:
         """Initialize a `BatchGenerator` with these additional arguments.
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
-        run: the run that trained the model. Its objective decides how prompts are read. None: as by a language model.
-        max_unknown: maximum share of unknown tokens in a prompt.
+        run: the run that trained the model. Its objective decides how prompts are read; None: as a language model does.
+        max_unknown: maximum fraction of unknown tokens in a prompt.
         """
         self._tokenizer, self._config, self._run = tokenizer, config, run
-        self._unknown = functools.partial(UnknownTokens, tokenizer.vocabulary, max_unknown)
-        self._unknown()  # checks the share
+        self._count_unknown = functools.partial(UnknownTokens, tokenizer.vocabulary, max_unknown)
+        self._count_unknown()  # checks the fraction
         decoding, reads_prefix = Generation(), False
         if run is not None:
-            decoding, reads_prefix = decoding_of(run)[0], isinstance(run.objective, ReadsPrefix)
-        self.settings = settings_of(decoding.over(GREEDY))
+            decoding, reads_prefix = default_decoding(run)[0], isinstance(run.objective, ReadsPrefix)
+        self.settings = settings_of(decoding.with_defaults(GREEDY))
         self._writer = BatchGenerator(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
 
     @classmethod
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
         """Load the model of a run directory or checkpoint.
 
-        The names of gaps in a prompt, <mask> or <extra_id_0>, are read as such; other special tokens are plain text.
+        The names of gaps in a prompt, <mask> or <extra_id_0>, are read as these tokens; other special tokens are plain
+        text.
 
         Raises:
             UserError: there is no checkpoint, or an error of `BatchGenerator`.
@@ -115,7 +112,7 @@ class Generator:
         run = description.experiment
         execution = programs.execution(run, jax.default_backend())
         tokenizer = description.load_tokenizer()
-        if not isinstance(run.objective, GeneratesText):  # a source of a task is read as those that were trained on
+        if not isinstance(run.objective, GeneratesText):  # sources of a task are encoded as in training
             tokenizer = tokenizer.reading(tokenizer.vocabulary.gaps)
         return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)
 
@@ -152,7 +149,7 @@ class Generator:
         ]
 
     def check(self, prompts: Sequence[str], settings: Settings, places: Sequence[str] = ()) -> None:
-        """Check all prompts. Raises UserError, as `__call__`, for the first prompt that cannot be used.
+        """Raise UserError, as `__call__` does, for the first prompt that cannot be used.
 
         places: the position of each prompt, such as "line 3 of prompts.txt", for messages.
         """
@@ -160,9 +157,9 @@ class Generator:
         encoded = [self._encode(prompt, place) for prompt, place in zip(prompts, places, strict=True)]
         self._writer.check(encoded, settings, places)
 
-    def unknown(self, prompts: Sequence[str]) -> UnknownTokens:
-        """Return the count of the unknown tokens of all prompts."""
-        count = self._unknown()
+    def count_unknown(self, prompts: Sequence[str]) -> UnknownTokens:
+        """Count the unknown tokens of all prompts."""
+        count = self._count_unknown()
         for prompt in prompts:
             count.add(self._tokenizer.encode(prompt))
         return count
@@ -185,7 +182,7 @@ class Generator:
     def _encode(self, prompt: str, place: str = "") -> list[int]:
         """Return the tokens of a prompt. place: its position, for messages."""
         vocabulary, at = self._tokenizer.vocabulary, f" in {place}" if place else ""
-        ids, unknown = self._tokenizer.encode(prompt), self._unknown()
+        ids, unknown = self._tokenizer.encode(prompt), self._count_unknown()
         unknown.add(ids)
         unknown.check(place)
         if not ids and not self.continues:
@@ -207,11 +204,11 @@ class Generator:
         before = ids if self.continues else []
         head, whole = self._tokenizer.decode(before), self._tokenizer.decode(before + written.tokens)
         fields = dataclasses.asdict(written) | {"tokens": len(written.tokens)}
-        lacking = self._unknown().add(ids)
-        return Text(prompt=prompt, text=whole[_shared(head, whole) :], unknown_tokens=lacking, **fields)
+        lacking = self._count_unknown().add(ids)
+        return Text(prompt=prompt, text=whole[_common_prefix_length(head, whole) :], unknown_tokens=lacking, **fields)
 
 
-def _shared(first: str, second: str) -> int:
+def _common_prefix_length(first: str, second: str) -> int:
     """Return the length of the longest common prefix of two texts, in characters."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

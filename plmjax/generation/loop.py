@@ -1,8 +1,8 @@
 """The decoding loop: one program does the prefill, another runs decode steps until every text has ended.
 
 Shapes do not change while texts grow, and the number of tokens is data. So both programs are compiled once for a prompt
-width, a capacity and a strategy. The caches are donated from call to call. A caller that shows a text while it is
-generated requests a few tokens at a time from the same program.
+width, a capacity and a strategy. The caches are donated from call to call. A caller that streams a text requests a few
+tokens at a time from the same program.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from plmjax.generation import weights
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.decoder import Decoder, Variables
-from plmjax.generation.search import Found, Lengths, Strategy
+from plmjax.generation.search import Lengths, SearchResult, Strategy
 from plmjax.generation.written import Written
 from plmjax.parallel import sharding
 
@@ -63,8 +63,8 @@ def prefill(
     """
 
     def run() -> Progress:
-        how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
-        return _prefilled(*how, variables, prompt, prompt_mask, source, keys, lengths, capacity)
+        settings, variables = (decoder, strategy, constraints), {"params": weights.stack_layers(params)}
+        return _prefill(*settings, variables, prompt, prompt_mask, source, keys, lengths, capacity)
 
     return sharding.scoped(run, mesh)()
 
@@ -80,23 +80,26 @@ def decode(
     lengths: Lengths,
     until: jax.Array,
 ) -> tuple[Progress, jax.Array]:
-    """Run decode steps until texts have `until` tokens, an int32 scalar, or all have ended; also return if all have."""
+    """Decode until texts have `until` tokens, an int32 scalar, or all have ended.
+
+    Also return whether all have ended.
+    """
 
     def run() -> tuple[Progress, jax.Array]:
-        how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
-        last = _decoded(*how, variables, progress, lengths, until)
-        return last, strategy.over(last.search, lengths)
+        settings, variables = (decoder, strategy, constraints), {"params": weights.stack_layers(params)}
+        last = _decode(*settings, variables, progress, lengths, until)
+        return last, strategy.is_finished(last.search, lengths)
 
     return sharding.scoped(run, mesh)()
 
 
 @functools.partial(jax.jit, static_argnames="strategy")
-def found(strategy: Strategy, search: Any) -> Found:
+def search_result(strategy: Strategy, search: Any) -> SearchResult:
     """Return the texts of a search."""
-    return strategy.found(search)
+    return strategy.result(search)
 
 
-def written_within(
+def generate_within(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -106,18 +109,18 @@ def written_within(
     keys: jax.Array,
     lengths: Lengths,
     capacity: int,
-) -> Found:
-    """Generate the texts of prompts of one length, int32 [B W], inside the caller's program, such as a train step.
+) -> SearchResult:
+    """Generate texts inside a compiled program, such as a train step, for prompts of one length, int32 [B W].
 
     variables: the model's variables. All other arguments are as for `prefill`. No gradient passes.
     """
-    how = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
+    settings = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
     source = jax.lax.stop_gradient(source)
-    progress = _prefilled(*how, prompt, jnp.ones_like(prompt), source, keys, lengths, capacity)
-    return strategy.found(_decoded(*how, progress, lengths, jnp.max(lengths.max_new_tokens)).search)
+    progress = _prefill(*settings, prompt, jnp.ones_like(prompt), source, keys, lengths, capacity)
+    return strategy.result(_decode(*settings, progress, lengths, jnp.max(lengths.max_new_tokens)).search)
 
 
-def _prefilled(
+def _prefill(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -137,7 +140,7 @@ def _prefilled(
     return _advance(decoder, strategy, constraints, search, scores, state, lengths)
 
 
-def _decoded(
+def _decode(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
@@ -147,7 +150,7 @@ def _decoded(
     until: jax.Array,
 ) -> Progress:
     def going(progress: Progress) -> jax.Array:
-        return ~strategy.over(progress.search, lengths) & (progress.search.written.count < until)
+        return ~strategy.is_finished(progress.search, lengths) & (progress.search.written.count < until)
 
     def write(progress: Progress) -> Progress:
         scores, state = decoder.decode_step(variables, progress.search.written.last, progress.state)

@@ -1,7 +1,7 @@
 """Settings of text generation, without JAX: those of a checkpoint, of a task and of `plmjax generate`.
 
-A field that is None or an empty tuple is unset. `Decoding.over` fills it from settings of lower priority. The command
-line has priority over the task or the checkpoint, and these over the defaults of the program.
+A field that is None or an empty tuple is unset. `Decoding.with_defaults` fills it from settings of lower priority. The
+command line has priority over the task or the checkpoint, and these over the defaults of the program.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ NO_WORDS = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules for every text, for any choice of tokens."""
+    """The rules that every text must follow, for any strategy."""
 
     max_new_tokens: int | None = None
     """Maximum number of tokens of a text, including its end token but not its prompt."""
@@ -51,7 +51,10 @@ class Rules:
     def check_rules(self, group: str = "") -> None:
         """Check the numbers.
 
-        Raises UserError for one out of its range. group: prefix of the names, such as "objective.".
+        group: prefix of the names, such as "objective.".
+
+        Raises:
+            UserError: a number is out of its range.
         """
         least = {"max_new_tokens": 1, "min_new_tokens": 0, "max_length": 1, "min_length": 0, "beams": 1}
         least |= {"no_repeat_ngram_size": 0, "forced_bos_token_id": NO_TOKEN, "forced_eos_token_id": NO_TOKEN}
@@ -97,7 +100,7 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeLengths:
-    """Lengths that include the tokens before a text."""
+    """Lengths that include the prompt."""
 
     max_length: int | None = None
     """Maximum number of tokens of a text and its prompt; for a text from a source, of all decoder tokens."""
@@ -140,11 +143,11 @@ class Decoding(Rules):
         values = {field.name: getattr(self, field.name, None) for field in dataclasses.fields(Generation)}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
-    def over(self, other: "Decoding | None") -> Self:
+    def with_defaults(self, other: "Decoding | None") -> Self:
         """Return these settings, with unset values taken from `other`.
 
-        Settings of `other` that would have no effect are left out: those of another way to choose tokens, and lengths
-        that are counted in another way.
+        Settings of `other` that would have no effect are left out: those of another strategy, and lengths that are
+        counted in another way.
         """
         mine, kept = set(self.explicit()), {} if other is None else other.explicit()
         drops: set[str] = set(mine)
@@ -164,22 +167,19 @@ class Decoding(Rules):
         return dataclasses.replace(self, **kept)
 
     def check_effects(self, group: str = "") -> None:
-        """Check the combination of settings.
-
-        Raises UserError for a setting that would have no effect beside the others.
-        """
+        """Raise UserError for a setting that has no effect together with the others."""
         beams = self.beams or 0
         idle = DRAWN if beams else BEAMS + (DRAWN[1:] if self.temperature == 0 else ())
         idle += BEAMS if beams == 1 else ()
         for name in idle:
             if getattr(self, name) is not None:
                 raise UserError(
-                    f"Expected no --{group}{name} with {self._chosen(group)}, found {getattr(self, name)}; leave one "
+                    f"Expected no --{group}{name} with {self._method(group)}, found {getattr(self, name)}; leave one "
                     f"out."
                 )
 
-    def _chosen(self, group: str = "") -> str:
-        """Return the name of the way to choose tokens, for messages."""
+    def _method(self, group: str = "") -> str:
+        """Return the name of the strategy, for messages."""
         if self.beams is None:
             draws = f"--{group}temperature 0, which draws nothing" if self.temperature == 0 else ""
             return draws or f"no --{group}beams"
@@ -209,15 +209,15 @@ class Options(Generation):
     """Number of prompts in a batch."""
 
     def check(self) -> None:
-        """Check the options. Raises UserError for an option that would have no effect beside the others."""
+        """Raise UserError for an option that has no effect together with the others."""
         self.check_effects()
         if self.draws:
             return
         if self.seed is not None:
-            raise UserError(f"Expected no --seed with {self._chosen()}, found {self.seed}; leave one out.")
+            raise UserError(f"Expected no --seed with {self._method()}, found {self.seed}; leave one out.")
         if (self.beams or 1) == 1 and self.sequences != 1:
             raise UserError(
-                f"Expected --sequences 1 with {self._chosen()} and always writes the same text, found "
+                f"Expected --sequences 1 with {self._method()} and always writes the same text, found "
                 f"{self.sequences}; leave one out."
             )
 

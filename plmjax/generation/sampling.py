@@ -1,4 +1,4 @@
-"""Choice of one token at a time: the likeliest, or a random sample."""
+"""Strategies that choose one token at a time: greedy decoding and sampling."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
-from plmjax.generation.constraints import Constraints, hottest, nucleus
-from plmjax.generation.search import Found, Lengths
+from plmjax.generation.constraints import Constraints, top_k, top_p
+from plmjax.generation.search import Lengths, SearchResult
 from plmjax.generation.written import Written
 
 SMALLEST = 1e-30
@@ -17,7 +17,7 @@ SMALLEST = 1e-30
 
 @flax.struct.dataclass
 class Texts:
-    """Texts that are generated independently.
+    """The state of a search whose texts are independent.
 
     written: R rows.
     keys: [R].
@@ -35,7 +35,7 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """Greedy decoding: the likeliest token each time."""
+    """Greedy decoding: the most likely token each time."""
 
     @property
     def rows(self) -> int:
@@ -59,7 +59,7 @@ class Greedy:
     ) -> tuple[Texts, None]:
         """Choose the next tokens. Texts that have stopped get tokens that are ignored."""
         written = search.written
-        bounds = lengths.of_rows(self.rows)
+        bounds = lengths.repeat(self.rows)
         tokens = self.choose(constraints(scores, written, *bounds), search.keys, written.count).astype(jnp.int32)
         gained = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), tokens[:, None], axis=-1)[:, 0]
         on = ~search.stopped & (written.count < bounds[1])
@@ -71,20 +71,20 @@ class Greedy:
         ), None
 
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
-        """Choose tokens from float32 [R V], keys [R] and the number of tokens before -> int [R]."""
+        """Choose tokens, [R V] -> int [R]. keys: [R]. count: number of tokens generated before."""
         return jnp.argmax(scores, axis=-1)
 
-    def over(self, search: Texts, lengths: Lengths) -> jax.Array:
+    def is_finished(self, search: Texts, lengths: Lengths) -> jax.Array:
         """Return true if every text has stopped or has the maximum length."""
-        return jnp.all(search.stopped | (search.written.count >= lengths.of_rows(self.rows)[1]))
+        return jnp.all(search.stopped | (search.written.count >= lengths.repeat(self.rows)[1]))
 
-    def found(self, search: Texts) -> Found:
+    def result(self, search: Texts) -> SearchResult:
         """Return the texts of each prompt in the order of their keys."""
 
         def by_prompt(x: jax.Array) -> jax.Array:
             return x.reshape(-1, self.rows, *x.shape[1:])
 
-        return Found(
+        return SearchResult(
             tokens=by_prompt(search.written.text),
             counts=by_prompt(search.counts),
             stopped=by_prompt(search.stopped),
@@ -130,6 +130,6 @@ class Sampling(Greedy):
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
         # The best score is 0, so that no temperature makes it infinite; float32 has none that are smaller.
         scores = (scores - jnp.max(scores, axis=-1, keepdims=True)) / max(self.temperature, SMALLEST)
-        scores = hottest(scores, self.top_k) if self.top_k else scores
-        scores = nucleus(scores, self.top_p) if self.top_p < 1 else scores
+        scores = top_k(scores, self.top_k) if self.top_k else scores
+        scores = top_p(scores, self.top_p) if self.top_p < 1 else scores
         return jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, count), row))(keys, scores)

@@ -12,7 +12,7 @@ from plmjax.generation.written import Written
 
 @flax.struct.dataclass
 class Lengths:
-    """Number of tokens to generate after each prompt, int32 [B]. Other numbers need no other program.
+    """Number of tokens to generate after each prompt, int32 [B]. Other numbers need no new program.
 
     min_new_tokens: number of tokens before which no text stops.
     max_new_tokens: number of tokens after which every text ends, stopped or not.
@@ -26,13 +26,13 @@ class Lengths:
         """Return the same lengths for this many prompts."""
         return cls(jnp.full(prompts, min_new_tokens, jnp.int32), jnp.full(prompts, max_new_tokens, jnp.int32))
 
-    def of_rows(self, times: int) -> tuple[jax.Array, jax.Array]:
-        """Return (min_new_tokens, max_new_tokens) for the rows of every prompt, int32 [B times]."""
+    def repeat(self, times: int) -> tuple[jax.Array, jax.Array]:
+        """Return (min_new_tokens, max_new_tokens) with each prompt repeated, int32 [B times]."""
         return jnp.repeat(self.min_new_tokens, times), jnp.repeat(self.max_new_tokens, times)
 
 
 @flax.struct.dataclass
-class Found:
+class SearchResult:
     """The n texts of each prompt. Ranked texts have the best first.
 
     tokens: int32 [B n P], prompt and text, padded on both sides.
@@ -65,14 +65,14 @@ class Strategy(Protocol):
     def advance(
         self, search: Any, scores: jax.Array, constraints: Constraints, lengths: Lengths
     ) -> tuple[Any, jax.Array | None]:
-        """Choose one more token from its scores, float32 [B K V].
+        """Choose one more token of each row from its scores, float32 [B K V].
 
         Return the search, whose field `written` has the texts with that token. Also return the rows that continue, int
         [B K], or None if all continue.
         """
 
-    def over(self, search: Any, lengths: Lengths) -> jax.Array:
+    def is_finished(self, search: Any, lengths: Lengths) -> jax.Array:
         """Return true if no row continues, bool scalar."""
 
-    def found(self, search: Any) -> Found:
+    def result(self, search: Any) -> SearchResult:
         """Return the texts."""

@@ -1,8 +1,8 @@
 """Parameters in the form that a loop over tokens reads fastest: cast once, and on a CPU with one array for each layer.
 
 Each token reads every parameter once, which is most of its time. A loop over stacked layers first copies the layer's
-slice: three times the traffic. Straight code over slices of the stack makes the copies once for each call. With one
-array for each layer nothing is copied: the compiler removes `together`, because only slices of it are used.
+slice: three times the traffic. Unrolled code over slices of the stack makes the copies once for each call. With one
+array for each layer nothing is copied: the compiler removes `stack_layers`, because only slices of it are used.
 """
 
 from typing import Any
@@ -19,17 +19,17 @@ from plmjax.parallel import sharding
 
 
 @flax.struct.dataclass
-class Apart:
+class UnstackedLayers:
     """A parameter of L layers as L arrays."""
 
     layers: tuple[jax.Array, ...]
 
 
-def placed(params: Any, boxed: Any, execution: Execution, mesh: Mesh) -> Any:
+def place_parameters(params: Any, boxed: Any, execution: Execution, mesh: Mesh) -> Any:
     """Place parameters on the devices of a mesh, sharded as in training.
 
-    Parameters of matrix products get the execution's dtype. Each layer gets its own array if the execution's loop over
-    layers is straight code.
+    Parameters of matrix products are cast to the execution's dtype. Each layer gets its own array if the loop over
+    layers is unrolled.
 
     Args:
         params: arrays on the host or on devices.
@@ -43,16 +43,16 @@ def placed(params: Any, boxed: Any, execution: Execution, mesh: Mesh) -> Any:
         spec = sharding.partition_spec(axes, array.shape, mesh)
         if axes[:1] == ("layers",) and execution.unroll >= len(array):
             layer = NamedSharding(mesh, PartitionSpec(*spec[1:]))
-            return Apart(tuple(jax.device_put(np.asarray(one), layer) for one in array))
+            return UnstackedLayers(tuple(jax.device_put(np.asarray(one), layer) for one in array))
         return jax.device_put(array, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, boxed, params, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 
 
-def together(params: Any) -> Any:
-    """Return the parameters in the model's form, for use in a compiled program."""
+def stack_layers(params: Any) -> Any:
+    """Return the parameters as the model takes them, for use in a compiled program."""
 
     def stack(leaf: Any) -> jax.Array:
-        return jnp.stack(leaf.layers) if isinstance(leaf, Apart) else leaf
+        return jnp.stack(leaf.layers) if isinstance(leaf, UnstackedLayers) else leaf
 
-    return jax.tree.map(stack, params, is_leaf=lambda leaf: isinstance(leaf, Apart))
+    return jax.tree.map(stack, params, is_leaf=lambda leaf: isinstance(leaf, UnstackedLayers))

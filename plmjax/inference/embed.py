@@ -31,7 +31,7 @@ from plmjax.files import json_text, locks, seals, storage
 from plmjax.inference import readings
 from plmjax.inference.readings import Reading
 from plmjax.inference.rows import batches
-from plmjax.layers.scalar_mix import mixed
+from plmjax.layers.scalar_mix import mix_layers
 from plmjax.layers.text_vectors import TextVectors, tokens_before
 from plmjax.models.families.task_heads import MIX
 from plmjax.training import program as programs
@@ -151,9 +151,7 @@ def embed(
                 before = tokens_before(readings.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template)
                 arrays, rows = _vectors(module, placed, reading, run.model, wanted, before, batch_size)
                 if wanted.recipe is not None:
-                    arrays["embeddings"] = wanted.recipe.finished(
-                        arrays["embeddings"], params.get(TextVectors.name, {})
-                    )
+                    arrays["embeddings"] = wanted.recipe.finish(arrays["embeddings"], params.get(TextVectors.name, {}))
                 as_text = output.suffix == ".jsonl"
                 storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
                 seals.write(seal, made_from, [name])
@@ -185,7 +183,7 @@ def _recipe(run: Experiment, pooling: str | None, prompt: str | None, *, own: bo
 
 def _longest(config: ModelConfig, wanted: Vectors) -> int | None:
     """Return the number of tokens at which texts are cut."""
-    return config.longest if wanted.recipe is None else wanted.recipe.cut(config.longest)
+    return config.longest if wanted.recipe is None else wanted.recipe.truncation_length(config.longest)
 
 
 def _wanted(layer: int, mix: Sequence[str], layers: int, params: Any) -> Vectors:
@@ -256,7 +254,7 @@ def _vectors(
         hidden = np.asarray(_hidden_state(module, wanted, params, reading.inputs(batch)))
         for row, vector in zip(chosen, hidden, strict=False):
             tokens = vector[: len(rows[row])]
-            vectors[row] = tokens if wanted.recipe is None else wanted.recipe.pooled(tokens, before)[None]
+            vectors[row] = tokens if wanted.recipe is None else wanted.recipe.pool(tokens, before)[None]
     lengths = np.array([len(row) for row in rows], np.int32)
     arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
     arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in reading.ids])
@@ -268,7 +266,7 @@ def _hidden_state(module: nn.Module, wanted: Vectors, params: Any, batch: dict[s
     """Return the chosen hidden states, float32 [B T D]."""
     states = module.apply({"params": params}, **batch, output_hidden_states=True).hidden_states
     if wanted.mix:
-        return mixed(states, jnp.array(wanted.mix), wanted.scale)
+        return mix_layers(states, jnp.array(wanted.mix), wanted.scale)
     return states[wanted.layer].astype(jnp.float32)
 
 

@@ -33,7 +33,7 @@ def evaluate(
     run: the experiment of the checkpoint in `directory`, with settings that a user may have changed.
     """
     if data is not None:
-        run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
+        run = dataclasses.replace(run, data=run.data.with_validation_file(str(data)))
     with options_named(TASK_OPTIONS):
         examples = run.data.read("validation")
     name = Path(examples.path).name.split(".")[0]
@@ -42,7 +42,7 @@ def evaluate(
         first = members.Member(directory, run, max_unknown)
         runs = [first, *members.further_members(first, ensemble, max_unknown)]
         name += "".join(f"_with_{Path(other).name}" for other in ensemble)
-        metrics, predictions = run.objective.answer(examples, *members.average_predictions(runs, examples))
+        metrics, predictions = run.objective.evaluate_outputs(examples, *members.average_predictions(runs, examples))
         metrics |= {"unknown_tokens": first.unknown.count}
     else:
         tokenizer = description.load_tokenizer()

@@ -102,4 +102,4 @@ def average_predictions(members: Sequence[Member], examples: Examples) -> tuple[
             "Expected runs that read each pair equally often for --ensemble, found some that read it in both orders "
             "and others that do not; name runs of one kind."
         )
-    return encoded[0], members[0].run.objective.averaged(outputs, encoded[0])
+    return encoded[0], members[0].run.objective.average_outputs(outputs, encoded[0])

@@ -43,7 +43,7 @@ def remembering(run: Experiment, tokens: int) -> Experiment:
         )
     if tokens < 0:
         raise UserError(f"Expected a --memory of at least 0 tokens, found {tokens}; change it.")
-    return dataclasses.replace(run, objective=run.objective.remembering(tokens))
+    return dataclasses.replace(run, objective=run.objective.with_memory(tokens))
 
 
 def row_length(run: Experiment, window: int | None) -> int:

@@ -79,7 +79,7 @@ def write(
     """Write the predictions to a file as they are made, or to standard output. Return their number.
 
     format: "jsonl" for one JSON object per line, "official" for the format of the task's scripts
-    (`TaskObjective.official`).
+    (`TaskObjective.submission`).
 
     Raises:
         UserError: an error of `predict`, an unknown format, or an output that cannot be written.
@@ -99,7 +99,7 @@ def write(
             yield record
 
     run = task_settings.with_settings(_described(checkpoints.find(checkpoint)).experiment, settings, labelled=False)
-    lines = run.objective.official(counted()) if format == "official" else map(_line, counted())
+    lines = run.objective.submission(counted()) if format == "official" else map(_line, counted())
     with contextlib.ExitStack() as stack:
         file = sys.stdout
         if output is not None:

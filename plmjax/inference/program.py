@@ -35,6 +35,6 @@ def adapted_program(program: Program, run: Experiment, source: feed.BatchSource,
     """
     if not isinstance(run.objective, AdaptsModel):
         return program
-    statistic = float(jax.jit(run.objective.measured, static_argnums=0)(run.model, params))
-    model = run.objective.adapted(run.model, statistic)
+    statistic = float(jax.jit(run.objective.statistic, static_argnums=0)(run.model, params))
+    model = run.objective.adapt_config(run.model, statistic)
     return program if model == run.model else program_of(dataclasses.replace(run, model=model), source)

@@ -10,7 +10,7 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
         ]
         ids.append([numbers.setdefault(word, len(numbers) + 2) for word in words])
     words = [*tokenizer.tokens([tokenizer.vocabulary.begin, tokenizer.vocabulary.end]), *numbers]
-    table = np.concatenate([sentence_marks(config.characters), spelled(list(numbers), config.characters)])
+    table = np.concatenate([sentence_marks(config.characters), spell(list(numbers), config.characters)])
     vocabulary = Vocabulary(len(words), begin=0, end=1)
     return Reading(ids, vocabulary, lambda chosen: [words[number] for number in chosen], table)
 

@@ -73,7 +73,7 @@ def with_settings(run: Experiment, settings: Mapping[str, Any], labelled: bool) 
         else:
             of_objective[field] = value
     if of_objective:
-        run = dataclasses.replace(run, objective=run.objective.predicting(of_objective))
+        run = dataclasses.replace(run, objective=run.objective.with_prediction_settings(of_objective))
     if isinstance(run.data, Task):
         programs.check_length(run, run.data.sequence_length)
     return run

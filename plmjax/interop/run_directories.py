@@ -226,7 +226,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     params, description = checkpoints.load_parameters(checkpoint)
     in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")
     changed = ["stored in int8; exported in float32"] if in_int8 else []
-    params, run, densified = _dense(int8.without_scales(params), description.experiment)
+    params, run, densified = _dense(int8.remove_scales(params), description.experiment)
     changed += densified
     if description.tokenizer and libraries.own_files(run.model) is None:
         ids = config_json.ids_of_tokenizer(run.model, description.load_tokenizer().vocabulary)

@@ -59,7 +59,7 @@ TENSORS = {
 class SentenceFolder(NamedTuple):
     """The contents of a folder.
 
-    encoder: the folder of the encoder. vectors, params: the recipe and its parameters, for `TextVectors.finished`.
+    encoder: the folder of the encoder. vectors, params: the recipe and its parameters, for `TextVectors.finish`.
     lowercase: whether the tokenizer lower-cases texts, whatever its own files say.
     """
 
@@ -105,7 +105,7 @@ def read(folder: Path) -> SentenceFolder | None:
 def check_width(found: SentenceFolder, width: int, folder: Path) -> None:
     """Raise UserError if the layers do not fit each other, or an encoder with hidden states of `width` features."""
     try:
-        found.vectors.finished(np.zeros((1, width * len(found.vectors.pooling)), np.float32), found.params)
+        found.vectors.finish(np.zeros((1, width * len(found.vectors.pooling)), np.float32), found.params)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"Expected layers of {folder / MODULES} that fit hidden states of {width} features, found: "

@@ -51,7 +51,7 @@ def export_sentence_transformer(
     with locks.locked(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         run_directories.claim(output, architecture, description.step)
         run_directories.export_checkpoint(checkpoint, scratch, architecture)
-        cut = dataclasses.replace(vectors, longest=vectors.cut(run.model.longest))
+        cut = dataclasses.replace(vectors, longest=vectors.truncation_length(run.model.longest))
         dimension = sentence_folders.write(Path(scratch), folder, cut, own)
         module, encoder = huggingface.load(scratch)
         tokenizer = description.load_tokenizer()

@@ -47,7 +47,7 @@ def compare(
     Raises:
         UserError: it exceeds `huggingface.TOLERANCE`, or the folder does not open.
     """
-    compared = texts(vectors.cut(module.config.longest))
+    compared = texts(vectors.truncation_length(module.config.longest))
     theirs = sentence_folders.vectors_there(folder, compared)
     ours = vectors_here(module, params, tokenizer, vectors, own, compared)
     difference = np.inf
@@ -70,12 +70,16 @@ def vectors_here(
     compared: Sequence[str],
 ) -> np.ndarray:
     """Return our vectors of texts, float32 [texts E], with the default prompt. Arguments as for `compare`."""
-    template, longest, prompt = module.config.template, vectors.cut(module.config.longest), vectors.prompt()
+    template, longest, prompt = (
+        module.config.template,
+        vectors.truncation_length(module.config.longest),
+        vectors.prompt(),
+    )
     prompt_ids, *ids = tokenizer.encode_batch([prompt, *(prompt + text for text in compared)])
     before, pooled = tokens_before(prompt_ids, template), []
     for text in ids:
         row = np.array([template.lay_out([text], tokenizer.vocabulary, longest).tokens], np.int32)
         inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
         states = huggingface.outputs(module, params, inputs, ("last_hidden_state",))["last_hidden_state"]
-        pooled.append(vectors.pooled(np.asarray(states)[0], before))
-    return vectors.finished(np.stack(pooled), own)
+        pooled.append(vectors.pool(np.asarray(states)[0], before))
+    return vectors.finish(np.stack(pooled), own)

@@ -1,14 +1,14 @@
 """Lightweight and dynamic convolutions over the tokens of a row (Wu et al. 2019, arXiv 1901.10430; fairseq).
 
-Each of H heads has K weights, a softmax of K scores, that all C / H features of the head share:
+Each of H heads has a kernel of K weights, a softmax of K logits, shared by all C / H features of the head:
 
     y[t, c] = sum over k of weights[t, head of c, k] x[t + k - before, c]
 
-A lightweight convolution learns the scores themselves, so that the weights are the same at every token. A dynamic one
-computes them from the token. `before` is (K - 1) / 2 where a token sees both sides, and K - 1 where it sees none that
-follows. Beyond the ends of a row, and at padding, x is 0, and the weights of these positions are not shared out.
+A lightweight convolution learns the logits, so that the weights are the same at every token. A dynamic one computes
+them from the token. `before` is (K - 1) / 2 where a token sees both sides, and K - 1 where it sees no later token.
+Beyond the ends of a row, and at padding, x is 0; the weights of these positions are not redistributed.
 
-A cache of text that is written token by token keeps the last K - 1 inputs of a convolution.
+The cache of a model that generates text keeps the last K - 1 inputs of a convolution.
 """
 
 import math
@@ -26,7 +26,7 @@ ROW = ("batch", "length", "mlp")
 
 
 def shared_scores(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype = jnp.float32) -> jax.Array:
-    """Initialize the scores [H K] of a lightweight convolution as a kernel with one input feature and H outputs."""
+    """Initialize the logits [H K] of a lightweight convolution as a kernel with one input feature and H outputs."""
     heads, size = shape
     bound = math.sqrt(6 / (size + heads * size))
     return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -40,8 +40,8 @@ def convolve(
     Args:
         weights: [B T H K], or [H K] for all tokens.
         window: [B K-1+T C], the inputs of the T tokens with those before and after them.
-        segments: int [B T], the packed sequence of each token: a token sees inputs of its own sequence only. The
-            inputs of the window that are none of the T tokens then lie outside of all sequences.
+        segments: int [B T], the packed sequence of each token: a token sees inputs of its own sequence only. Inputs of
+            the window outside the T tokens then belong to no sequence.
         before: number of inputs of the window before the first token; needed with `segments`.
     """
     heads, size = weights.shape[-2:]
@@ -61,7 +61,7 @@ def convolve(
 class LightweightConvolution(nn.Module):
     """Projection, a convolution whose weights are the same at every token, and a projection: [B T D] -> [B T D].
 
-    `inputs` computes what the convolution reads; a module that calls it keeps these where it keeps a past.
+    `inputs` computes the input of the convolution, separately, because a decoder caches it.
 
     features: D.
     num_heads: H.
@@ -89,21 +89,21 @@ class LightweightConvolution(nn.Module):
         return self.features
 
     def create_scores(self) -> None:
-        """Create the scores of each head."""
+        """Create the kernel logits of each head."""
         init = nn.with_logical_partitioning(shared_scores, ("heads", None))
         self.scores = self.param("scores", init, (self.num_heads, self.kernel_size))
 
     def inputs(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
         """Compute the inputs of the convolution, 0 at padding: [B T D], mask [B T] -> [B T D]."""
-        x = nn.with_logical_constraint(self.activated(self.input(x)), ROW)
+        x = nn.with_logical_constraint(self.activate(self.input(x)), ROW)
         return x if mask is None else x * mask[..., None].astype(x.dtype)
 
-    def activated(self, x: jax.Array) -> jax.Array:
-        """Return the features after the first projection as they are."""
+    def activate(self, x: jax.Array) -> jax.Array:
+        """Return the features after the first projection unchanged; a subclass may add an activation."""
         return x
 
-    def token_scores(self, inputs: jax.Array) -> jax.Array:
-        """Return the scores of the weights, float32 [H K]."""
+    def kernel_logits(self, inputs: jax.Array) -> jax.Array:
+        """Return the kernel logits, before the softmax: float32 [H K]."""
         return self.scores
 
     def __call__(
@@ -116,7 +116,7 @@ class LightweightConvolution(nn.Module):
         deterministic: bool,
     ) -> jax.Array:
         """Convolve and project: the inputs of T tokens, [B T D], and their window, as in `convolve`, to [B T D]."""
-        weights = jax.nn.softmax(self.token_scores(inputs)).astype(self.execution.dtype)
+        weights = jax.nn.softmax(self.kernel_logits(inputs)).astype(self.execution.dtype)
         weights = self.weight_dropout(weights, deterministic)
         return self.output(nn.with_logical_constraint(convolve(weights, window, segments, before), ROW))
 
@@ -125,7 +125,7 @@ class LightweightConvolution(nn.Module):
 
 
 class DynamicConvolution(LightweightConvolution):
-    """The same with a gated linear unit after the first projection, and weights that each token computes from it."""
+    """A convolution whose weights each token computes, with a gated linear unit after the first projection."""
 
     @property
     def input_features(self) -> int:
@@ -133,18 +133,18 @@ class DynamicConvolution(LightweightConvolution):
         return 2 * self.features
 
     def create_scores(self) -> None:
-        """Create the projection of a token to the scores of each head."""
+        """Create the projection of a token to the kernel logits of each head."""
         heads, axes = (self.num_heads, self.kernel_size), ("mlp", "heads", None)
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
         self.scores = Projection(heads, axes, init, self.execution.dtype, logits=True, use_bias=False)
 
-    def activated(self, x: jax.Array) -> jax.Array:
+    def activate(self, x: jax.Array) -> jax.Array:
         """Multiply the first half of the features by the sigmoid of the second half."""
         value, gate = jnp.split(x, 2, axis=-1)
         return value * jax.nn.sigmoid(gate)
 
-    def token_scores(self, inputs: jax.Array) -> jax.Array:
-        """Compute the scores of the weights of each token: [B T D] -> float32 [B T H K]."""
+    def kernel_logits(self, inputs: jax.Array) -> jax.Array:
+        """Compute the kernel logits of each token: [B T D] -> float32 [B T H K]."""
         return self.scores(inputs)
 
 

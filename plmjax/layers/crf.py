@@ -22,7 +22,9 @@ from plmjax.contracts.mask_terms import EXCLUDED
 class Possible(NamedTuple):
     """The labels that a label scheme with Y labels allows.
 
-    The fields are for the first label of a sentence [Y], for one label after another [Y Y], and for the last label [Y].
+    start: true for labels that a sentence may begin with, [Y].
+    transitions: true for pairs (label, next label), [Y Y].
+    end: true for labels that a sentence may end with, [Y].
     """
 
     start: tuple[bool, ...]
@@ -44,9 +46,9 @@ class Scores:
 
 @flax.struct.dataclass
 class Chain:
-    """The sentences of rows, bool [B T]: their words, the first word and the last word of each.
+    """The words of the sentences in rows, bool [B T]: all words, the first and the last word of each sentence.
 
-    A sentence whose end was truncated has no last word. Its end has no score.
+    A sentence whose end was truncated has no last word; it gets no end score.
     """
 
     words: jax.Array
@@ -55,10 +57,7 @@ class Chain:
 
 
 class TransitionScores(nn.Module):
-    """Learned scores.
-
-    They are initialized to zero. So at first the probability of a possible sequence depends only on its emissions.
-    """
+    """Learned scores, initialized to zero: at first the probability of a label depends only on its emission."""
 
     possible: Possible
 
@@ -75,9 +74,9 @@ class TransitionScores(nn.Module):
 
 
 def nats(emissions: jax.Array, labels: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Return the parts of -log p(labels) at the words: float [B T Y], int [B T] -> float32 [B T], 0 elsewhere.
+    """Return -log p(labels), divided into one part per word: float [B T Y], int [B T] -> float32 [B T], 0 elsewhere.
 
-    Only the sum over a sentence has a meaning.
+    Only the sum over the words of a sentence has a meaning.
     """
     chex.assert_shape(labels, emissions.shape[:2])
     chex.assert_type(labels, int)
@@ -90,9 +89,9 @@ def nats(emissions: jax.Array, labels: jax.Array, scores: Scores, chain: Chain) 
 
 
 def log_partition(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Return the parts of log Z at the words, with the shapes of `nats`.
+    """Return log Z, divided into one part per word, with the shapes of `nats`.
 
-    The forward algorithm computes them. Its sums are normalised at every word.
+    It is the forward algorithm, whose sums are normalised at every word.
     """
 
     def step(before: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -116,8 +115,8 @@ def marginals(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
     return jax.grad(lambda own: jnp.sum(log_partition(own, scores, chain)))(emissions.astype(jnp.float32))
 
 
-def likeliest(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Return the sequence of labels with the highest score (Viterbi's algorithm): int32 [B T].
+def viterbi(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
+    """Return the most likely sequence of labels (Viterbi's algorithm): int32 [B T].
 
     The labels are valid at word positions only.
     """
@@ -140,9 +139,9 @@ def likeliest(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
 
 
 def _at_words(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Return the emissions plus the start and end scores of each position: float32 [B T Y].
+    """Return emission + start score + end score of each position: float32 [B T Y].
 
-    These are all the terms that depend on one word only.
+    These are the terms that depend on one word only.
     """
     chex.assert_shape([chain.words, chain.first, chain.last], emissions.shape[:2])
     begun = jnp.where(chain.first[..., None], scores.start, 0.0)

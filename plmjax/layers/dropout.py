@@ -1,9 +1,8 @@
 """Dropout from eight random bits per element.
 
-The key names its generator (`jax.random.key_impl`), and the generator decides what a mask depends on. threefry computes
-every element's bits from its position in the whole array, so a mask is the same on every mesh. A chip's own generator
-(rbg) is much cheaper, but a compiler cannot divide its work. Here every device draws the bits of its own piece, so a
-mask depends on the mesh.
+The key names its generator (`jax.random.key_impl`). threefry computes the bits of an element from its position in the
+global array, so a mask is the same on every mesh. The hardware generator (rbg) is much cheaper, but a compiler cannot
+shard its work. Here every device draws the bits of its own shard, so a mask depends on the mesh.
 """
 
 import functools
@@ -20,7 +19,7 @@ from plmjax.layers.partitioning import partition_spec
 TILE_ROWS = 32
 """Number of rows in a tile of a TPU's memory that holds bools."""
 TOLERANCE = 0.02
-"""Eight bits are enough if the relative errors of the rate and of the share that is kept are at most this: 0.1 becomes
+"""Eight bits are enough if the relative errors of the rate and of the kept fraction are at most this: 0.1 becomes
 26 / 256, which is 1.6 % more.
 """
 
@@ -30,8 +29,8 @@ def resolution(rate: float) -> int:
     return 8 if abs(round(rate * 256) / 256 - rate) <= TOLERANCE * min(rate, 1.0 - rate) else 16
 
 
-def drawn_rate(rate: float) -> float:
-    """Return the rate that is drawn: the nearest multiple of 1/256 below 1.
+def effective_rate(rate: float) -> float:
+    """Return the rate that is really applied: the nearest multiple of 1/256 below 1.
 
     If that is not near enough, it is the nearest multiple of 1/65536 below 1.
     """
@@ -40,7 +39,7 @@ def drawn_rate(rate: float) -> float:
 
 
 def is_threefry(key: jax.Array) -> bool:
-    """Return true if threefry draws with this key, false for a chip's own generator."""
+    """Return true if the key is of threefry, false if it is of a hardware generator."""
     return str(jax.random.key_impl(key)) == "threefry2x32"
 
 
@@ -51,14 +50,14 @@ def keep_mask(
     axes: tuple[str | None, ...] = ("batch",),
     transposed: bool = False,
 ) -> jax.Array:
-    """Return bool [shape], true with probability 1 - `drawn_rate(rate)`.
+    """Return a mask, bool [shape], true with probability 1 - `effective_rate(rate)`.
 
-    One random 32-bit word decides two or four elements. The generator makes fewer words, which saves a visible share of
-    a training step. The elements of one word are far apart along the second-last dimension (the last dimension of a
-    matrix, because its first may be shared): a TPU would pad adjacent elements to 128. The chip's generator makes a
-    large mask in pieces of whole tiles, which are joined without a copy.
+    One random 32-bit word decides two or four elements, because random bits take a visible part of a training step. The
+    elements of one word are far apart along the second-last dimension (the last dimension of a matrix, because its
+    first may be sharded): a TPU would pad adjacent elements to 128. The hardware generator makes a large mask in pieces
+    of whole tiles, which are concatenated without a copy.
 
-    axes: logical names of the leading axes along which devices share the mask.
+    axes: logical names of the leading axes along which devices shard the mask.
     transposed: draw the mask with its last two dimensions exchanged.
     """
     if transposed:
@@ -69,17 +68,17 @@ def keep_mask(
     size = math.ceil(shape[axis] / pieces)
     if size > TILE_ROWS and not is_threefry(key):
         size += -size % TILE_ROWS
-    words = _words(key, (*shape[:axis], size, *shape[axis + 1 :]), axes)
+    words = _random_words(key, (*shape[:axis], size, *shape[axis + 1 :]), axes)
     # The bits of an element become the highest ones. As a signed integer it can then be compared as it is: its lower
     # bits belong to other elements and change nothing, and a TPU would flip the highest bit of an unsigned one.
     words = jax.lax.bitcast_convert_type(words, jnp.int32)
-    limit = jnp.int32((round(drawn_rate(rate) * (1 << bits)) << 32 - bits) - (1 << 31))
+    limit = jnp.int32((round(effective_rate(rate) * (1 << bits)) << 32 - bits) - (1 << 31))
     masks = [words << 32 - bits * (piece + 1) >= limit for piece in range(pieces)]
     return jax.lax.slice_in_dim(jnp.concatenate(masks, axis), 0, shape[axis], axis=axis)
 
 
-def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
-    """Return uint32 [shape]; unless the generator is threefry, each device draws its own piece of these axes.
+def _random_words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
+    """Return uint32 [shape]. Unless the generator is threefry, each device draws its own shard of these axes.
 
     Within a `vmap` over a mesh axis, every element of that axis has its own key, and its device draws with that key.
     """
@@ -101,7 +100,7 @@ def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...])
     return jax.shard_map(piece, in_specs=specs, out_specs=divided, check_vma=False)(numbers, jax.random.key_data(key))
 
 
-def dropped(
+def apply_dropout(
     x: jax.Array,
     rate: float,
     key: jax.Array | None,
@@ -109,7 +108,7 @@ def dropped(
     axes: tuple[str | None, ...] = ("batch",),
     transposed: bool = False,
 ) -> jax.Array:
-    """Drop elements of x at `drawn_rate(rate)` and scale the rest to keep the mean; return x itself without a key.
+    """Drop elements of x at `effective_rate(rate)` and scale the others to keep the mean; return x without a key.
 
     The backward pass draws the mask again and keeps nothing. Only reverse-mode differentiation is defined, and once;
     JAX refuses forward mode.
@@ -117,23 +116,23 @@ def dropped(
     together: axes along which all elements are dropped or all are kept.
     axes, transposed: as in `keep_mask`.
     """
-    return x if key is None else _dropped(rate, together, axes, transposed, x, key)
+    return x if key is None else _apply_dropout(rate, together, axes, transposed, x, key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
-def _dropped(
+def _apply_dropout(
     rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], transposed: bool, x: jax.Array, key: jax.Array
 ) -> jax.Array:
     shape = tuple(1 if axis in together else size for axis, size in enumerate(x.shape))
     mask = keep_mask(key, rate, shape, axes, transposed)
-    return jnp.where(mask, x / jnp.asarray(1.0 - drawn_rate(rate), x.dtype), jnp.zeros((), x.dtype))
+    return jnp.where(mask, x / jnp.asarray(1.0 - effective_rate(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-def _dropped_forward(*inputs: Any) -> tuple[jax.Array, jax.Array]:
-    return _dropped(*inputs), inputs[-1]
+def _apply_forward(*inputs: Any) -> tuple[jax.Array, jax.Array]:
+    return _apply_dropout(*inputs), inputs[-1]
 
 
-def _dropped_backward(
+def _apply_backward(
     rate: float,
     together: tuple[int, ...],
     axes: tuple[str | None, ...],
@@ -141,14 +140,14 @@ def _dropped_backward(
     key: jax.Array,
     cotangent: jax.Array,
 ) -> tuple[jax.Array, None]:
-    return _dropped(rate, together, axes, transposed, cotangent, key), None
+    return _apply_dropout(rate, together, axes, transposed, cotangent, key), None
 
 
-_dropped.defvjp(_dropped_forward, _dropped_backward)
+_apply_dropout.defvjp(_apply_forward, _apply_backward)
 
 
 class Dropout(nn.Module):
-    """Dropout by `dropped`, with keys of the random collection "dropout"."""
+    """Dropout by `apply_dropout`, with keys of the random collection "dropout"."""
 
     rate: float
     together: tuple[int, ...] = ()
@@ -156,7 +155,7 @@ class Dropout(nn.Module):
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """Drop elements of an array [...] and return [...]."""
-        return dropped(x, self.rate, self.key(deterministic), self.together, self.axes)
+        return apply_dropout(x, self.rate, self.key(deterministic), self.together, self.axes)
 
     def key(self, deterministic: bool) -> jax.Array | None:
         """Return a new key, or None if nothing is dropped."""

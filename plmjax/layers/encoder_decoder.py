@@ -54,13 +54,13 @@ class EncoderDecoderOutput(EncoderDecoderAttentions):
 
     @property
     def logits(self) -> jax.Array:
-        """The scores of the labels, if there is a head for them; otherwise those of the vocabulary, float32 [B T V]."""
+        """The scores of labels, if there is a head for them; otherwise those of the vocabulary, float32 [B T V]."""
         return self.scores.logits() if self.label_logits is None else self.label_logits
 
 
 @flax.struct.dataclass
 class SourceKeyValues:
-    """The source of a decoder that generates text. It is computed once for all tokens of the target.
+    """The encoded source of a decoder that generates text, computed once for all tokens of the target.
 
     key_values: [L B S N H], each decoder layer's keys and values of the encoder's output.
     attention_mask: int32 [B S], 1 for tokens that may be attended to.
@@ -70,7 +70,7 @@ class SourceKeyValues:
     attention_mask: jax.Array
 
     def mask_terms(self) -> MaskTerms:
-        """Return the part of the source that every token of the decoder sees."""
+        """Return the mask terms of the source: every token of the decoder sees the same keys."""
         return MaskTerms.of_rows(self.attention_mask, None)
 
 
@@ -97,14 +97,11 @@ def decode_layers(
     """Run the layers of a decoder, [B T D] -> [B T D].
 
     Args:
-        apply: a function (layer, x, its keys and values of the source, cache, its number) -> x, cache.
+        apply: function (layer, x, its keys and values of the source, cache, its index) -> x, cache.
         layers: the bound module of all layers, as for `stack`.
-        numbers: int [L], the numbers of the layers in the cache.
-        source: the encoder's output [B S D], or the result of `project_source`. With the encoder's output each layer
-            computes its own keys and values when it needs them. So they are not kept for the other layers.
-
-    Returns:
-        the last x, the cache and, if requested, every x, [L+1 B T D], the given one first.
+        numbers: int [L], the indices of the layers in the cache.
+        source: the encoder's output [B S D], or the result of `project_source`. With the encoder's output, each layer
+            projects its keys and values when it needs them, so that those of one layer exist at a time.
     """
     first, projected = x, isinstance(source, KeyValues)
 
@@ -118,8 +115,8 @@ def decode_layers(
     return x, cache, jnp.concatenate([first[None], states]) if output_hidden_states else None
 
 
-def by_source(rows: jax.Array, source: KeyValues) -> jax.Array:
-    """Join the rows that read the same source into one row: [B K T D] with B and K together -> [B K T, D].
+def group_by_source(rows: jax.Array, source: KeyValues) -> jax.Array:
+    """Merge the rows that read the same source: [B K T D], stored as [R T D], -> [B, K T, D].
 
     The K texts that are generated from a source are adjacent. As queries of one row they share its keys and values,
     which are then read once and kept once.
@@ -132,6 +129,6 @@ def by_source(rows: jax.Array, source: KeyValues) -> jax.Array:
 
 
 def check_segments(source: jax.Array | None, target: jax.Array | None) -> None:
-    """Raise ValueError if only one side of the pairs has segments."""
+    """Raise ValueError if only one of source and target has segments."""
     if (source is None) != (target is None):
         raise ValueError("Expected segments of both sides or of neither, found those of one side alone.")

@@ -26,12 +26,12 @@ def _exact_gelu(x: jax.Array) -> jax.Array:
     return (half + half * jax.lax.erf(wide * math.sqrt(0.5))).astype(x.dtype)
 
 
-def _of_rows(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """Return the same function, but on a CPU its input is a matrix of rows.
+def _on_matrix(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """Return the same function, which on a CPU is applied to a matrix [rows features].
 
     XLA for CPU then keeps the matrix for the gradient of the next kernel. Otherwise it would compute the activation
     again while it transposes it, column by column, for a fourteenth of the time of BERT-Base's step
-    (`benchmarks/steps.py`). On a TPU the matrix costs time.
+    (`benchmarks/steps.py`). On a TPU the reshape costs time.
     """
 
     def in_rows(x: jax.Array) -> jax.Array:
@@ -51,7 +51,7 @@ _NAMES = {
 ACTIVATIONS = {
     name: activation
     for names, function in _NAMES.items()
-    for activation in [jax.checkpoint(_of_rows(function), prevent_cse=False)]
+    for activation in [jax.checkpoint(_on_matrix(function), prevent_cse=False)]
     for name in names
 }
 """Dict from name to activation, with the names of transformers, which has several for one function: gelu_new is the
@@ -62,7 +62,7 @@ The backward pass keeps only their input and computes the rest again. This takes
 
 
 def check_activation(name: str) -> None:
-    """Raise UserError for an unknown activation. No name is suggested: a similar one may be another function's."""
+    """Raise UserError for an unknown activation. No similar name is suggested: it could be another function."""
     if name not in ACTIVATIONS:
         raise UserError(
             f"Expected an activation of {', '.join(ACTIVATIONS)}, which are computed here, found {quoted(name)}; take "

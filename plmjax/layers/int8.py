@@ -1,14 +1,14 @@
-"""Products of matrices in int8, and the ranges of activations that they need.
+"""Matrix products in int8, and the ranges of activations that they need.
 
 Quantization is symmetric: x becomes round(s x) from -127 to 127, with s = 127 / max|x|. A product of integers is exact
 in int32, so that
 
     x W  =  (round(s_x x) . round(s_w W)) / (s_x s_w)
 
-Each output of W has its own scale, a parameter `kernel_scale`. Scales of x are, by the precision of a projection,
+Each output of W has its own scale, a parameter `kernel_scale`. The precision of a projection determines the scale of x:
 
-    int8_dynamic    those of each token, from its largest value: tokens do not depend on each other
-    int8_static     the same for all tokens, from the parameter `input_range`; results are rounded by `output_range`
+    int8_dynamic    one for each token, from its largest value: tokens do not depend on each other
+    int8_static     one for all tokens, from the parameter `input_range`; results are rounded by `output_range`
     calibrated      none: products in float, and the largest values are collected in the collection `ranges`
     simulated       static, but the rounded values are multiplied in float, and the ranges follow the data as moving
                     averages in the collection `ranges` (Q8BERT, arXiv 1910.06188, section 2.2; nlp-architect,
@@ -47,23 +47,23 @@ ADDED = (KERNEL_SCALE, INPUT, OUTPUT)
 
 
 class Int8Projection(Projection):
-    """A projection in int8, with the parameters `kernel_scale` and, where scales are static, ranges."""
+    """A projection in int8, with the parameters `kernel_scale` and, for static scales, ranges."""
 
     precision: str = INT8_DYNAMIC
 
     def product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
         """Multiply in int8, or in float between two ranges."""
         if self.precision not in (INT8_DYNAMIC, INT8_STATIC):
-            return super().product(contracted, ranged(self, self.precision, INPUT, x), kernel)
+            return super().product(contracted, apply_range(self, self.precision, INPUT, x), kernel)
         # One axis: an array with several would be cast to the dtype of the products.
         init = as_scale(nn.initializers.ones, (None,))
-        of_kernel = self.param(KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
+        kernel_scale = self.param(KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
         static = self.precision == INT8_STATIC
-        of_x = static_scale(self, INPUT) if static else token_scales(x, contracted)
-        return product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
+        x_scale = static_scale(self, INPUT) if static else token_scales(x, contracted)
+        return product(contracted, x, kernel, (x_scale, kernel_scale), jnp.float32 if self.logits else self.dtype)
 
     def result(self, y: jax.Array) -> jax.Array:
-        return ranged(self, self.precision, OUTPUT, y)
+        return apply_range(self, self.precision, OUTPUT, y)
 
 
 PROJECTIONS: Mapping[str, Callable[..., nn.Module] | None] = {
@@ -76,74 +76,74 @@ PROJECTIONS: Mapping[str, Callable[..., nn.Module] | None] = {
 """Precision -> `Execution.projection`."""
 
 
-def scale_of(largest: jax.Array) -> jax.Array:
+def quantization_scale(largest: jax.Array) -> jax.Array:
     """Return 127 / the largest magnitude, float32; 1 where all values are 0."""
     largest = largest.astype(jnp.float32)
     return jnp.where(largest > 0, LARGEST / jnp.where(largest > 0, largest, 1.0), 1.0)
 
 
-def rounded(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return the integers of x as float32; values beyond the range become the largest integer."""
+def quantize(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the integers round(scale x) as float32, clipped to the range of int8."""
     return jnp.clip(jnp.round(x.astype(jnp.float32) * scale), -LARGEST, LARGEST)
 
 
 @jax.custom_vjp
-def rounded_values(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return the nearest values that the integers stand for; the gradient of x is that of the result."""
-    return (rounded(x, scale) / scale).astype(x.dtype)
+def fake_quantize(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Quantize and dequantize x. The gradient passes straight through."""
+    return (quantize(x, scale) / scale).astype(x.dtype)
 
 
 def _forward(x: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return rounded_values(x, scale), scale
+    return fake_quantize(x, scale), scale
 
 
 def _backward(scale: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     return cotangent, jnp.zeros_like(scale)
 
 
-rounded_values.defvjp(_forward, _backward)
+fake_quantize.defvjp(_forward, _backward)
 
 
 def product(
     contracted: int, x: jax.Array, kernel: jax.Array, scales: tuple[jax.Array, jax.Array], dtype: jnp.dtype
 ) -> jax.Array:
-    """Multiply [... in] by [in out] in int8 to [... out] of a dtype.
+    """Multiply [... in] by [in out] in int8 and return [... out] in `dtype`.
 
     Args:
         contracted: number of input axes.
         scales: of x, a scalar or [... 1] with an axis of size 1 for each input axis; and of the kernel, with the shape
             of its outputs.
     """
-    of_x, of_kernel = scales
-    left, right = rounded(x, of_x).astype(jnp.int8), rounded(kernel, of_kernel).astype(jnp.int8)
+    x_scale, kernel_scale = scales
+    left, right = quantize(x, x_scale).astype(jnp.int8), quantize(kernel, kernel_scale).astype(jnp.int8)
     inputs = tuple(range(x.ndim - contracted, x.ndim)), tuple(range(contracted))
     sums = jax.lax.dot_general(left, right, (inputs, ((), ())), preferred_element_type=jnp.int32)
-    if of_x.ndim:
+    if x_scale.ndim:
         rows = x.shape[: x.ndim - contracted]
-        of_x = of_x.reshape(*rows, *(1,) * of_kernel.ndim)
+        x_scale = x_scale.reshape(*rows, *(1,) * kernel_scale.ndim)
     # The compiler for TPUs, libtpu 0.0.42, dies when it joins such a product of heads with one of attention.
-    apart = jax.lax.optimization_barrier if kernel.ndim > 2 else _as_it_is
-    values = sums.astype(jnp.float32) * (1 / of_x) * (1 / of_kernel)
-    return jax.lax.platform_dependent(values.astype(dtype), tpu=apart, default=_as_it_is)
+    apart = jax.lax.optimization_barrier if kernel.ndim > 2 else _identity
+    values = sums.astype(jnp.float32) * (1 / x_scale) * (1 / kernel_scale)
+    return jax.lax.platform_dependent(values.astype(dtype), tpu=apart, default=_identity)
 
 
-def _as_it_is(x: jax.Array) -> jax.Array:
+def _identity(x: jax.Array) -> jax.Array:
     return x
 
 
 def token_scales(x: jax.Array, contracted: int) -> jax.Array:
     """Return the scale of each token: [... in] -> float32 [... 1]."""
-    return scale_of(jnp.max(jnp.abs(x), axis=tuple(range(x.ndim - contracted, x.ndim)), keepdims=True))
+    return quantization_scale(jnp.max(jnp.abs(x), axis=tuple(range(x.ndim - contracted, x.ndim)), keepdims=True))
 
 
-def ranged(module: nn.Module, precision: str, name: str, x: jax.Array) -> jax.Array:
-    """Return x as products with static ranges have it: rounded to its integers' values, or x itself.
+def apply_range(module: nn.Module, precision: str, name: str, x: jax.Array) -> jax.Array:
+    """Record or apply a static range: return x fake-quantized by it, or x itself while calibrating.
 
-    module: the bound module that has the range `name`; it is updated where its collection may change.
+    module: the bound module that has the range `name`; it is updated where its collection is mutable.
     """
     if precision == INT8_STATIC:
         scale = static_scale(module, name)
-        return (rounded(x, scale) * (1 / scale)).astype(x.dtype)
+        return (quantize(x, scale) * (1 / scale)).astype(x.dtype)
     if precision not in (CALIBRATED, SIMULATED):
         return x
     kept: Any = module.variable(RANGES, name, lambda: jnp.zeros((), jnp.float32))
@@ -152,16 +152,16 @@ def ranged(module: nn.Module, precision: str, name: str, x: jax.Array) -> jax.Ar
         averaged = kept.value - (1 - DECAY) * (kept.value - largest)
         averaged = jnp.where(kept.value > 0, averaged, largest)  # the first value is taken as it is
         kept.value = averaged if precision == SIMULATED else jnp.maximum(kept.value, largest)
-    return rounded_values(x, scale_of(kept.value)) if precision == SIMULATED else x
+    return fake_quantize(x, quantization_scale(kept.value)) if precision == SIMULATED else x
 
 
 def static_scale(module: nn.Module, name: str) -> jax.Array:
-    """Return the scale of a range that is a parameter of a module."""
+    """Return the scale of a range that is a parameter of the module."""
     init = as_scale(nn.initializers.zeros, ())
-    return scale_of(module.param(name, init, ()))
+    return quantization_scale(module.param(name, init, ()))
 
 
-def without_scales(params: Any) -> Any:
-    """Return nested parameters without those that projections have for products in int8 alone."""
+def remove_scales(params: Any) -> Any:
+    """Return nested parameters without those that only int8 projections have."""
     flat = flax.traverse_util.flatten_dict(params)
     return flax.traverse_util.unflatten_dict({path: leaf for path, leaf in flat.items() if path[-1] not in ADDED})

@@ -49,14 +49,14 @@ class RmsNorm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, each feature over a batch.
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, with the statistics of each feature over a batch.
 
     The sources are Ioffe and Szegedy 2015, arXiv 1502.03167, and torch.nn.BatchNorm1d.
 
-    In training the mean and the variance are those of the batch: the whole batch of a step, on any number of devices,
-    or a microbatch of it. Running statistics are kept in the collection "batch_stats" and used outside training.
+    In training the mean and the variance are those of the batch: the global batch of a step, on any number of devices,
+    or one microbatch. Running statistics are kept in the collection "batch_stats" and used outside training.
 
-    momentum: share of the batch in the running statistics.
+    momentum: weight of the batch in the running statistics.
     """
 
     epsilon: float = 1e-5
@@ -111,9 +111,13 @@ def _layer_norm_backward(epsilon: float, dtype: jnp.dtype, kept: tuple, cotangen
     x, mean, inverse, scale, bias = kept
     normal = (x.astype(jnp.float32) - mean) * inverse
     cotangent = cotangent.astype(jnp.float32)
-    of_normal = cotangent * scale
-    of_x = inverse * (of_normal - _mean(of_normal) - normal * _mean(of_normal * normal))
-    return of_x.astype(x.dtype), _of_parameter(cotangent * normal, scale), _of_parameter(cotangent, bias)
+    normal_gradient = cotangent * scale
+    x_gradient = inverse * (normal_gradient - _mean(normal_gradient) - normal * _mean(normal_gradient * normal))
+    return (
+        x_gradient.astype(x.dtype),
+        _parameter_gradient(cotangent * normal, scale),
+        _parameter_gradient(cotangent, bias),
+    )
 
 
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
@@ -133,9 +137,9 @@ def _rms_norm_backward(epsilon: float, dtype: jnp.dtype, kept: tuple, cotangent:
     x, inverse, scale = kept
     normal = x.astype(jnp.float32) * inverse
     cotangent = cotangent.astype(jnp.float32)
-    of_normal = cotangent * scale
-    of_x = inverse * (of_normal - normal * _mean(of_normal * normal))
-    return of_x.astype(x.dtype), _of_parameter(cotangent * normal, scale)
+    normal_gradient = cotangent * scale
+    x_gradient = inverse * (normal_gradient - normal * _mean(normal_gradient * normal))
+    return x_gradient.astype(x.dtype), _parameter_gradient(cotangent * normal, scale)
 
 
 _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
@@ -145,6 +149,6 @@ def _mean(x: jax.Array) -> jax.Array:
     return jnp.mean(x, axis=-1, keepdims=True)
 
 
-def _of_parameter(x: jax.Array, parameter: jax.Array) -> jax.Array:
-    """Return the gradient of a parameter of the last axis from the gradients of all positions."""
+def _parameter_gradient(x: jax.Array, parameter: jax.Array) -> jax.Array:
+    """Sum the gradient of a parameter of the last axis over all positions."""
     return jnp.sum(x, axis=tuple(range(x.ndim - 1))).astype(parameter.dtype)

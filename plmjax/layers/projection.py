@@ -49,14 +49,14 @@ class Projection(nn.Module):
         return _product(contracted, self.logits, x, kernel)
 
     def result(self, y: jax.Array) -> jax.Array:
-        """Return y [... out] as it is; a projection that rounds its results overrides this."""
+        """Return y [... out] unchanged; a projection that rounds its results overrides this."""
         return y
 
 
 def layer_projection(
     execution: Execution, features: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer, **settings: Any
 ) -> nn.Module:
-    """Return a projection of attention or of a feed-forward network, as its execution computes them."""
+    """Return a projection of attention or of a feed-forward network, of the class that the execution names."""
     return (execution.projection or Projection)(features, axes, init, execution.dtype, **settings)
 
 
@@ -75,25 +75,25 @@ def _product_forward(contracted: int, logits: bool, x: jax.Array, kernel: jax.Ar
 
 
 def _product_backward(contracted: int, logits: bool, kept: tuple, cotangent: jax.Array) -> tuple:
-    """Compute the gradient of the kernel in the order of its axes.
+    """Compute the gradient of the kernel with its axes in order.
 
-    JAX itself would make its transpose. XLA for CPU then rearranges the whole cotangent.
+    JAX would compute its transpose, and XLA for CPU would then rearrange the whole cotangent.
     """
     x, kernel = kept
     rows = tuple(range(x.ndim - contracted))
     outputs = tuple(range(len(rows), cotangent.ndim)), tuple(range(contracted, kernel.ndim))
     cotangent = cotangent.astype(x.dtype)  # as `float32_product` does
-    of_x = jax.lax.platform_dependent(
+    x_gradient = jax.lax.platform_dependent(
         cotangent,
         kernel,
-        cpu=functools.partial(_of_matrices, contracted),
+        cpu=functools.partial(_input_gradient, contracted),
         default=lambda cotangent, kernel: jax.lax.dot_general(cotangent, kernel, (outputs, ((), ()))),
     )
-    return of_x, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
+    return x_gradient, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
 
 
-def _of_matrices(contracted: int, cotangent: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Compute the gradient of x from matrices, because XLA for CPU would transpose a kernel with more axes."""
+def _input_gradient(contracted: int, cotangent: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Compute the gradient of x from matrices: XLA for CPU would transpose a kernel with more axes."""
     inputs = kernel.shape[:contracted]
     matrix = kernel.reshape(math.prod(inputs), -1)
     rows = cotangent.reshape(-1, matrix.shape[1])

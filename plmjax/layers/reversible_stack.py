@@ -1,14 +1,14 @@
-"""The loop over layers that the backward pass computes again from their outputs (RevNet, Gomez et al. 2017,
-arXiv 1707.04585; Reformer, Kitaev et al. 2020, arXiv 2001.04451, section 3).
+"""Reversible layers: the backward pass computes activations again from the outputs of the layers (RevNet, Gomez et al.
+2017, arXiv 1707.04585; Reformer, Kitaev et al. 2020, arXiv 2001.04451, section 3).
 
 A block has functions f_0, f_1, .... Each function reads one of two streams and adds its result to the other:
 
     x1 = x1 + f_0(x2);   x2 = x2 + f_1(x1);   x1 = x1 + f_2(x2);   ...
 
-Each sum can be undone, x2 = x2 - f_1(x1), because x1 is still what f_1 has read. So the backward pass begins with the
-streams behind the last block. It computes one function at a time again, undoes its sum and differentiates it. The
-forward pass keeps no other hidden state, and memory does not grow with the number of blocks except by their parameters
-and by what the functions choose to keep.
+Each sum can be undone, x2 = x2 - f_1(x1), because x1 still is the input of f_1. The backward pass begins with the
+streams after the last block. It computes one function at a time again, undoes its sum and differentiates it. The
+forward pass keeps no other hidden state: memory grows with the number of blocks only by their parameters and by the
+integers that the functions choose to keep.
 
 The streams are float32 in any execution: in bfloat16, the sums could not be undone well enough.
 """
@@ -32,7 +32,7 @@ COLLECTIONS = ("dropout", "sampling")
 
 
 class ReversibleBlock(Protocol):
-    """A linen module with the functions of one block. It is hashable, and each function has parameters of its own."""
+    """A linen module with the functions of one block. It is hashable, and each function has its own parameters."""
 
     functions: int
     """Number of functions; even, so that each block begins with the same stream."""
@@ -46,7 +46,8 @@ class ReversibleBlock(Protocol):
             context: arrays that are the same for all blocks.
             inputs: arrays of this block.
             kept: None in the forward pass; in the backward pass the second result of the forward pass. The function
-                must not compute it again: a number that is rounded another way could change it.
+                must not
+                compute it again: a differently rounded input could change its hash buckets.
 
         Returns:
             [B T D], and integers to keep.
@@ -54,14 +55,14 @@ class ReversibleBlock(Protocol):
 
 
 def through_block(block: ReversibleBlock, streams: Streams, context: Any, inputs: Any) -> tuple[Streams, list[Kept]]:
-    """Return the streams behind a bound block, and the integers that its functions keep."""
-    return _through(block.function, block.functions, streams, context, inputs)
+    """Apply a bound block. Return the streams after it, and the integers that its functions keep."""
+    return _forward_through(block.function, block.functions, streams, context, inputs)
 
 
 def reversible_stack(
     block: ReversibleBlock, length: int, execution: Execution, streams: Streams, context: Any = (), inputs: Any = None
 ) -> Streams:
-    """Return the streams behind `length` blocks, each with its own parameters.
+    """Apply `length` blocks with separate parameters, and return the streams after them.
 
     Gradients pass into the parameters and the streams. Only reverse-mode differentiation is defined, and once.
 
@@ -86,10 +87,10 @@ def _forward(
 ) -> tuple[Streams, Any]:
     """Return the last streams, and the integers that all blocks keep, [length ...]."""
 
-    def step(streams: Streams, of_block: tuple) -> tuple[Streams, list[Kept]]:
-        params, keys, inputs = of_block
-        function = functools.partial(_applied, block, params, keys)
-        return _through(function, block.functions, streams, context, inputs)
+    def step(streams: Streams, block_inputs: tuple) -> tuple[Streams, list[Kept]]:
+        params, keys, inputs = block_inputs
+        function = functools.partial(_apply, block, params, keys)
+        return _forward_through(function, block.functions, streams, context, inputs)
 
     return jax.lax.scan(step, streams, (params, keys, inputs), unroll=execution.unroll)
 
@@ -110,28 +111,28 @@ def _run_forward(block: Any, execution: Execution, *arguments: Any) -> tuple[Str
 def _run_backward(block: Any, execution: Execution, residuals: tuple, cotangents: Streams) -> tuple:
     params, last, keys, context, inputs, kept = residuals
 
-    def step(carry: tuple[list, list], of_block: tuple) -> tuple[tuple[list, list], Any]:
+    def step(carry: tuple[list, list], block_inputs: tuple) -> tuple[tuple[list, list], Any]:
         """Undo and differentiate one block, from its last function to its first."""
-        (streams, cotangents), (params, keys, inputs, kept) = carry, of_block
+        (streams, cotangents), (params, keys, inputs, kept) = carry, block_inputs
         streams, cotangents, gradient = list(streams), list(cotangents), None
         for number in reversed(range(block.functions)):
             changed, read = number % 2, 1 - number % 2
 
             def function(params: Any, x: jax.Array, number: int = number) -> jax.Array:
-                return _applied(block, params, keys, number, x, context, inputs, kept[number])[0]
+                return _apply(block, params, keys, number, x, context, inputs, kept[number])[0]
 
             if execution.remat != "none":
                 function = jax.checkpoint(function, policy=REMAT_POLICIES[execution.remat])
             y, pull = jax.vjp(function, params, streams[read])
             streams[changed] = streams[changed] - y
-            of_params, of_x = pull(cotangents[changed].astype(y.dtype))
-            cotangents[read] = cotangents[read] + of_x
-            gradient = of_params if gradient is None else jax.tree.map(jnp.add, gradient, of_params)
+            params_gradient, x_gradient = pull(cotangents[changed].astype(y.dtype))
+            cotangents[read] = cotangents[read] + x_gradient
+            gradient = params_gradient if gradient is None else jax.tree.map(jnp.add, gradient, params_gradient)
         return (streams, cotangents), gradient
 
-    carry, of_blocks = list(last), (params, keys, inputs, kept)
+    carry, all_inputs = list(last), (params, keys, inputs, kept)
     (_, cotangents), gradient = jax.lax.scan(
-        step, (carry, list(cotangents)), of_blocks, reverse=True, unroll=execution.unroll
+        step, (carry, list(cotangents)), all_inputs, reverse=True, unroll=execution.unroll
     )
     return gradient, tuple(cotangents), None, None, None
 
@@ -139,14 +140,16 @@ def _run_backward(block: Any, execution: Execution, residuals: tuple, cotangents
 _run.defvjp(_run_forward, _run_backward)
 
 
-def _applied(
+def _apply(
     block: Any, params: Any, keys: Any, number: int, x: jax.Array, context: Any, inputs: Any, kept: Kept = None
 ) -> tuple[jax.Array, Kept]:
     """Apply a function of an unbound block. Equal keys draw equal values in both passes."""
     return block.apply({"params": params}, number, x, context, inputs, kept, rngs=keys, method="function")
 
 
-def _through(function: Any, functions: int, streams: Streams, context: Any, inputs: Any) -> tuple[Streams, list[Kept]]:
+def _forward_through(
+    function: Any, functions: int, streams: Streams, context: Any, inputs: Any
+) -> tuple[Streams, list[Kept]]:
     changing, kept = list(streams), []
     for number in range(functions):
         y, own = function(number, changing[1 - number % 2], context, inputs, None)

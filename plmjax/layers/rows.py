@@ -1,4 +1,4 @@
-"""The inputs of the layers for the rows of one call: of an encoder, and of a decoder with or without a cache."""
+"""The inputs of the layers for the rows of one call: in an encoder, and in a decoder with or without a cache."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ class EncoderRows:
     """The inputs of an encoder's layers for the rows of a call.
 
     positions: int [B S].
-    mask_terms: the tokens that every token sees.
+    mask_terms: the keys that every token sees.
     mask: [B S], 1 for real tokens; None if all are real.
     segment_ids: int [B S], the packed sequence of each token, 0 for padding; None without packing.
     """
@@ -44,9 +44,9 @@ def read_source(
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
 ) -> EncoderRows:
-    """Convert the inputs of an encoder's call, [B S] each (see `EncoderDecoderModel`), to the inputs of its layers."""
+    """Convert the arguments of an encoder, [B S] each (see `EncoderDecoderModel`), to the inputs of its layers."""
     check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
-    positions = _or_in_order(positions, input_ids)
+    positions = _default_positions(positions, input_ids)
     return EncoderRows(positions, MaskTerms.of_rows(attention_mask, segment_ids), attention_mask, segment_ids)
 
 
@@ -59,13 +59,13 @@ def read_rows(
     prefix_lengths: jax.Array | None,
     cache: KeyValueCache | None,
 ) -> DecoderRows:
-    """Convert the inputs of a decoder's call (see `GptModel`) to the inputs of its layers."""
+    """Convert the arguments of a decoder (see `GptModel`) to the inputs of its layers."""
     limit = "longest_target" if "longest_target" in config.field_names else "longest"
     others = attention_mask, positions, segment_ids
     check_token_inputs(config.longest_target, config.option(limit), input_ids, *others)
     if cache is None:
         mask_terms = MaskTerms.of_rows(attention_mask, segment_ids).also(Causal(prefix_lengths), *config.windows)
-        return DecoderRows(_or_in_order(positions, input_ids), mask_terms, attention_mask, segment_ids, None)
+        return DecoderRows(_default_positions(positions, input_ids), mask_terms, attention_mask, segment_ids, None)
     if segment_ids is not None:
         raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
     mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -75,6 +75,6 @@ def read_rows(
     return DecoderRows(positions, mask_terms, attention_mask, None, cache)
 
 
-def _or_in_order(positions: jax.Array | None, input_ids: jax.Array) -> jax.Array:
-    """Return the positions, or 0, 1, ... without any: int [B T]."""
+def _default_positions(positions: jax.Array | None, input_ids: jax.Array) -> jax.Array:
+    """Return the given positions, or 0, 1, ... by default: int [B T]."""
     return jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions

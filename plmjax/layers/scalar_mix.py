@@ -8,7 +8,7 @@ from plmjax.contracts.parameters import as_scale
 from plmjax.errors import UserError
 
 
-def mixed(
+def mix_layers(
     hidden_states: jax.Array | tuple[jax.Array, ...], weights: jax.Array, scale: jax.Array | float = 1.0
 ) -> jax.Array:
     """Compute scale * sum over l of softmax(weights)_l h_l: [L+1 ... D], [L+1] -> float32 [... D].
@@ -24,12 +24,12 @@ def mixed(
                 f"(plmjax embed --layer), or the last (plmjax finetune --objective.mix False)."
             )
         hidden_states = jnp.stack(hidden_states)
-    shares = jax.nn.softmax(weights.astype(jnp.float32))
-    return scale * jnp.tensordot(shares, hidden_states.astype(jnp.float32), axes=1)
+    probabilities = jax.nn.softmax(weights.astype(jnp.float32))
+    return scale * jnp.tensordot(probabilities, hidden_states.astype(jnp.float32), axes=1)
 
 
 class ScalarMix(nn.Module):
-    """`mixed` with learned weights and scale, initialized to the plain mean of the layers.
+    """`mix_layers` with learned weights and scale, initialized to the plain mean of the layers.
 
     The paper's penalty of the weights is a loss of the task (`mix_penalty` of finetuning/tasks/tagging.py).
     Deviation: the paper may normalise each layer first, which is not done here.
@@ -37,8 +37,8 @@ class ScalarMix(nn.Module):
 
     @nn.compact
     def __call__(self, hidden_states: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
-        """Map [L+1 B T D] to float32 [B T D]; the layers have the form that `mixed` takes."""
+        """Map [L+1 B T D] to float32 [B T D]; layers of equal width may also be a tuple."""
         zeros = as_scale(nn.initializers.zeros_init(), (None,))
         weights = self.param("weights", zeros, (len(hidden_states),))
         scale = self.param("scale", as_scale(nn.initializers.ones_init(), ()), ())
-        return mixed(hidden_states, weights, scale)
+        return mix_layers(hidden_states, weights, scale)

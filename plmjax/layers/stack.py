@@ -1,12 +1,11 @@
 """A loop over layers as one compiled body: a stack of separate layers, or one layer applied several times.
 
-The inputs and outputs of a layer besides the hidden states x are its lanes. `inputs` holds a slice for every layer
-(caches, memories, windows). The outputs of the layers besides x are stacked (hidden states, new caches, attention
-scores):
+Besides the hidden states x, a layer may have inputs and outputs, its lanes. `inputs` holds a slice for every layer
+(caches, memories, windows). The other outputs of the layers are stacked (hidden states, new caches, attention scores):
 
     x, outputs[i] = body(layer i, x, inputs[i])     for i = 0 .. length - 1
 
-Weights of attention that a layer records (`plmjax.layers.attention.recording`) are one lane more.
+The weights of attention that a layer records (`plmjax.layers.attention.recording`) are one more lane.
 
 x may be a pytree, such as the hidden states with a cache that every layer changes in place.
 
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.contracts.sharded_parameter import gather, is_sharded
-from plmjax.layers.attention.recording import record_layers, recorded, wanted
+from plmjax.layers.attention.recording import collect, record_layers, wanted
 from plmjax.layers.int8 import RANGES
 
 Lanes = Any
@@ -34,19 +33,19 @@ Body = Callable[[nn.Module, jax.Array, Lanes], tuple[jax.Array, Lanes]]
 def stack(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
-    """Run x through `length` layers, each with its own parameters.
+    """Apply `length` layers with separate parameters to x.
 
     Args:
         body: one layer's step, as above.
         layer: a bound module that is not yet used; its parameters get a leading axis "layers". Every layer draws its
             own values from every random collection.
-        inputs: inputs of each layer besides x, arrays [length ...].
+        inputs: lanes of each layer, arrays [length ...].
 
     Returns:
-        the last x, and the outputs of the layers besides x, arrays [length ...].
+        the last x, and the other outputs of the layers, arrays [length ...].
     """
     if any(map(is_sharded, jax.tree.leaves(layer.variables.get("params"), is_leaf=is_sharded))):
-        run = _gathered_ahead
+        run = _with_prefetch
     else:
         parameters = {
             "variable_axes": {"params": 0, RANGES: 0},
@@ -54,7 +53,7 @@ def stack(
             "metadata_params": {nn.PARTITION_NAME: "layers"},
         }
         run = functools.partial(_loop, parameters)
-    return _with_weights(run, body, layer, length, execution, x, inputs)
+    return _record_weights(run, body, layer, length, execution, x, inputs)
 
 
 def stack_states(
@@ -67,7 +66,7 @@ def stack_states(
     *,
     output_hidden_states: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Run x through `length` layers that return nothing besides x; the arguments are those of `stack`.
+    """Apply `length` layers that return x alone; the arguments are those of `stack`.
 
     Returns:
         the last x and, if requested, every x, [length+1 ...], the given one first.
@@ -84,7 +83,7 @@ def stack_states(
 def repeat(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
-    """Run x through one layer `length` times. The arguments are those of `stack`.
+    """Apply one layer `length` times to x. The arguments are those of `stack`.
 
     All iterations share the parameters of the layer, which have no axis "layers". Every iteration draws its own values
     from every random collection, and has its own ranges of activations.
@@ -94,14 +93,14 @@ def repeat(
         "variable_axes": {RANGES: 0},
         "split_rngs": {"params": False, nn.DenyList("params"): True},
     }
-    return _with_weights(functools.partial(_loop, parameters), body, layer, length, execution, x, inputs)
+    return _record_weights(functools.partial(_loop, parameters), body, layer, length, execution, x, inputs)
 
 
-def _with_weights(run: Callable[..., tuple], body: Body, *arguments: Any) -> tuple[jax.Array, Lanes]:
+def _record_weights(run: Callable[..., tuple], body: Body, *arguments: Any) -> tuple[jax.Array, Lanes]:
     """Return run(body, *arguments), and record the weights of attention that leave the loop."""
 
     def recording(layer: nn.Module, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, Lanes]:
-        with recorded(wanted()) as weights:
+        with collect(wanted()) as weights:
             x, outputs = body(layer, x, inputs)
         return x, (outputs, weights)
 
@@ -110,38 +109,38 @@ def _with_weights(run: Callable[..., tuple], body: Body, *arguments: Any) -> tup
     return x, outputs
 
 
-def _gathered_ahead(
+def _with_prefetch(
     body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes
 ) -> tuple[jax.Array, Lanes]:
-    """Run x through the layers of which every device has pieces (`plmjax.contracts.sharded_parameter`).
+    """Run the loop for sharded parameters (`plmjax.contracts.sharded_parameter`).
 
-    Each iteration gathers the parameters of the next layer. In the backward pass it so sums the gradient of the next
-    layer. Neither needs the other computation of the iteration, so both can run beside it.
+    Each iteration gathers the parameters of the next layer, and in the backward pass reduces the gradient of the next
+    layer. Neither depends on the other computation of the iteration, so both can overlap with it.
     """
     params = layer.variables["params"]
     leaves, structure = jax.tree.flatten(params, is_leaf=is_sharded)
     pieces = [leaf for leaf in leaves if is_sharded(leaf)]
-    whole = [leaf for leaf in leaves if not is_sharded(leaf)]
+    replicated = [leaf for leaf in leaves if not is_sharded(leaf)]
     keys = {name: jax.random.split(layer.make_rng(name), length) for name in layer.scope.rngs}
     apply = nn.apply(body, layer.clone(parent=None))
 
-    def step(gathered: list, whole: list, x: jax.Array, lanes: Lanes, keys: dict) -> tuple[jax.Array, Lanes]:
-        gathered, whole = iter(gathered), iter(whole)
-        params = structure.unflatten([next(gathered if is_sharded(leaf) else whole) for leaf in leaves])
+    def step(gathered: list, replicated: list, x: jax.Array, lanes: Lanes, keys: dict) -> tuple[jax.Array, Lanes]:
+        gathered, replicated = iter(gathered), iter(replicated)
+        params = structure.unflatten([next(gathered if is_sharded(leaf) else replicated) for leaf in leaves])
         return apply({"params": params}, x, lanes, rngs=keys)
 
     step = _rematerialised(step, execution, prevent_cse=execution.unroll > 1, remat=jax.checkpoint)
 
     def iteration(carried: tuple, slices: tuple) -> tuple[tuple, Lanes]:
         x, gathered = carried
-        following, whole, lanes, keys = slices
-        x, outputs = step(gathered, whole, x, lanes, keys)
+        following, replicated, lanes, keys = slices
+        x, outputs = step(gathered, replicated, x, lanes, keys)
         return (x, gather(following)), outputs
 
     first = gather(jax.tree.map(lambda pieces: pieces[0], pieces))
     following = jax.tree.map(lambda pieces: jnp.roll(pieces, -1, axis=0), pieces)
     (x, _), outputs = jax.lax.scan(
-        iteration, (x, first), (following, whole, inputs, keys), length, unroll=execution.unroll
+        iteration, (x, first), (following, replicated, inputs, keys), length, unroll=execution.unroll
     )
     return x, outputs
 
@@ -155,8 +154,8 @@ def _loop(
     x: jax.Array,
     inputs: Lanes,
 ) -> tuple[jax.Array, Lanes]:
-    """Run the loop itself; `parameters` tells `nn.scan` the parameters of each iteration."""
-    # In a loop the compiler cannot merge the second forward pass with the first. In straight code it must be prevented.
+    """Run the loop; `parameters` tells `nn.scan` which parameters are stacked."""
+    # In a loop the compiler cannot merge the second forward pass with the first. In unrolled code it must be prevented.
     step = _rematerialised(body, execution, prevent_cse=execution.unroll > 1)
     return nn.scan(step, length=length, unroll=execution.unroll, **parameters)(layer, x, inputs)
 

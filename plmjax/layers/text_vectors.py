@@ -45,7 +45,7 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """activation(x W + b), plus x R where it has a residual; R is the identity where the sizes are equal."""
+    """activation(x W + b), plus x R if it has a residual; R is the identity if the sizes are equal."""
 
     activation: str = "Tanh"
     residual: bool = False
@@ -54,7 +54,7 @@ class Dense:
         check_choice("activation", self.activation, ACTIVATIONS)
 
     def __call__(self, x: np.ndarray, params: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return [B E] from [B D]. params: kernel [D E]; bias [E] and residual [D E] where there are any."""
+        """Map [B D] to [B E]. params: kernel [D E], and bias [E] and residual [D E] if there are any."""
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             found = np.asarray(ACTIVATIONS[self.activation](x @ params["kernel"] + params.get("bias", 0)))
         if not self.residual:
@@ -62,7 +62,6 @@ class Dense:
         return found + (x @ params["residual"] if "residual" in params else x)
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"Dense with {self.activation}{' and a residual' if self.residual else ''}"
 
 
@@ -77,27 +76,25 @@ class LayerNorm:
         return centred / np.sqrt(variance + np.float32(1e-5)) * params["scale"] + params["bias"]
 
     def __str__(self) -> str:
-        """Return it in words."""
         return "LayerNorm"
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalize:
-    """Vectors of length 1."""
+    """Division of vectors by their length."""
 
     def __call__(self, x: np.ndarray, params: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return [B D] from [B D]."""
         return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-12))
 
     def __str__(self) -> str:
-        """Return it in words."""
         return "length 1"
 
 
 def tokens_before(prompt: Sequence[int], template: Template) -> int:
-    """Return the number of first tokens of a row that count as the prompt's: with its special tokens but the last.
+    """Return the number of first tokens in a row that belong to the prompt: special tokens and prompt.
 
-    prompt: its token ids; none for no prompt.
+    prompt: its token ids; empty for no prompt.
     """
     specials = template.specials(1)
     return len(prompt) + specials - min(specials, 1) if prompt else 0
@@ -143,20 +140,20 @@ class TextVectors:
             raise UserError(f"Expected a size of vectors of at least 1, found {self.size}; change it.")
 
     def prompt(self, name: str | None = None) -> str:
-        """Return the text of a prompt, by default of the default one. Raises UserError for an unknown name."""
+        """Return the text of a named prompt, or of the default one. Raises UserError for an unknown name."""
         name, known = self.default_prompt if name is None else name, dict(self.prompts)
         if name is not None and name not in known:
             raise UserError(f"Expected a known prompt, found {name!r}; known: {listed(sorted(known))}.")
         return "" if name is None else known[name]
 
-    def cut(self, longest: int | None) -> int | None:
-        """Return the number of tokens at which a text is cut. longest: the maximum number of tokens of the model."""
+    def truncation_length(self, longest: int | None) -> int | None:
+        """Return the number of tokens to which a text is truncated. longest: the maximum of the model."""
         return min((length for length in (longest, self.longest) if length is not None), default=None)
 
-    def pooled(self, states: np.ndarray, before: int = 0) -> np.ndarray:
+    def pool(self, states: np.ndarray, before: int = 0) -> np.ndarray:
         """Return the pooled vector [D x poolings] of one text's hidden states, float32 [T D].
 
-        before: number of first tokens that belong to the prompt. Raises UserError if they are the whole row.
+        before: number of first tokens that belong to the prompt. Raises UserError if no other token is left.
         """
         first = 0 if self.include_prompt else before
         if first >= len(states):
@@ -167,14 +164,13 @@ class TextVectors:
         places = np.arange(first + 1, len(states) + 1, dtype=np.float32)
         return np.concatenate([POOLINGS[mode](states[first:], places) for mode in self.pooling])
 
-    def finished(self, pooled: np.ndarray, params: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
-        """Return the vectors [B E] of pooled ones [B D]. params: number of a layer -> its parameters."""
+    def finish(self, pooled: np.ndarray, params: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
+        """Apply the layers after the pooling, [B D] -> [B E]. params: index of a layer -> its parameters."""
         for number, layer in enumerate(self.layers):
             pooled = layer(pooled, {name: np.asarray(one) for name, one in params.get(str(number), {}).items()})
         return pooled[:, : self.size]
 
     def __str__(self) -> str:
-        """Return it in words."""
         parts = [f"{' and '.join(self.pooling)} pooling", *map(str, self.layers)]
         parts += [f"the first {self.size} features"] if self.size is not None else []
         parts += [f"texts of at most {self.longest} tokens"] if self.longest is not None else []

@@ -7,9 +7,11 @@ from plmjax.errors import UserError
 
 
 def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *others: jax.Array | None) -> None:
-    """Check the token inputs of a model whose longest row has `longest` tokens.
+    """Check the shapes and the length of a model's token inputs.
 
-    `option` is the option of the config that sets this length. A model without a limit gives None.
+    Args:
+        longest: maximum number of tokens in a row; None without a limit.
+        option: the option of the config that sets `longest`, for the message.
 
     Raises:
         ValueError: the inputs do not all have the shape [B T].

@@ -2,8 +2,8 @@
 all-attention network with persistent vectors (Sukhbaatar et al. 2019, arXiv 1907.01470).
 
 A decoder reads a text in segments and remembers the input of each layer, as Transformer-XL does. Every head learns how
-far it looks back. With the distance d = 1 .. S of a key before its query, a learned share z of the span S for each head
-and a ramp of R tokens,
+far it looks back. With the distance d = 1 .. S of a key before its query, a learned fraction z of the span S for each
+head and a ramp of R tokens,
 
     weights(d) = m(d) exp(score(d)) / sum over d' of m(d') exp(score(d'))
     m(d) = clamp((R + z S + 1 - d) / R, 0, 1)
@@ -47,8 +47,8 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import TEXT_ALONE
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.attention.recording import OWN, recorded
-from plmjax.layers.attention.relative_shift import PositionalScores, copied
+from plmjax.layers.attention.recording import OWN, collect
+from plmjax.layers.attention.relative_shift import PositionalScores, copy_per_shard
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.kinks import clamp
 from plmjax.layers.normalization import LayerNorm
@@ -91,7 +91,7 @@ class AdaptiveSpanConfig(ModelConfig):
     """Number of earlier tokens that are read; None reads the longest span. A run sets it."""
     ramp: int = 32
     """Number of tokens over which a mask falls from 1 to 0, R."""
-    initial_share: float = 0.0
+    initial_fraction: float = 0.0
     """Share of the longest span that every head begins with."""
     persistent_size: int = 0
     """Number of persistent vectors of each head; above 0 they replace the feed-forward network."""
@@ -104,8 +104,8 @@ class AdaptiveSpanConfig(ModelConfig):
         sizes = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner", "attn_span", "ramp")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), persistent_size=FROM_0)
         check_ranges("model", self, dropout=SHARE)
-        if not 0 <= self.initial_share <= 1:
-            raise UserError(f"Expected --model.initial_share from 0 to 1, found {self.initial_share}; change it.")
+        if not 0 <= self.initial_fraction <= 1:
+            raise UserError(f"Expected --model.initial_fraction from 0 to 1, found {self.initial_fraction}; change it.")
         if self.d_model % self.n_head:
             raise UserError(
                 f"Expected features that divide by the heads, found {self.d_model} and {self.n_head} heads; change "
@@ -140,12 +140,12 @@ class AdaptiveSpanConfig(ModelConfig):
 
     @property
     def heads_initializer(self) -> Initializer:
-        """The same for the kernels [D N H] of queries, keys and values."""
+        """Like `initializer`, for the kernels [D N H] of queries, keys and values."""
         return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=0, out_axis=(1, 2))
 
     @property
-    def joining_initializer(self) -> Initializer:
-        """The same for the kernel [N H D] after attention."""
+    def output_projection_initializer(self) -> Initializer:
+        """Like `initializer`, for the kernel [N H D] after attention."""
         return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=(0, 1), out_axis=2)
 
     def with_dropout(self, rate: float) -> Self:
@@ -173,7 +173,7 @@ class AdaptiveSpanConfig(ModelConfig):
 
 @flax.struct.dataclass
 class WithinSpan(MaskTerm):
-    """A condition that the key is a persistent vector, or 1 to `span` tokens before the query in its document.
+    """The key is a persistent vector, or 1 to `span` tokens before the query in the same document.
 
     query_documents: int [B T]. key_documents: int [B S], with any number for a persistent vector; 0 for empty places.
     span: number of tokens. persistent: number of persistent vectors, which are the first keys.
@@ -195,7 +195,7 @@ class WithinSpan(MaskTerm):
 class SoftSpan(BiasTerm):
     """The logarithm of the mask m(d) of each head.
 
-    spans: z S, float32 [B N 1 1]: a copy for each row, since devices would add up a gradient [N T S] of shared ones.
+    spans: z S, float32 [B N 1 1]: a copy for each row, because devices would sum a gradient [N T S] of shared spans.
     ramp: R. persistent: number of persistent keys, which are not masked.
     """
 
@@ -235,20 +235,20 @@ class AdaptiveSpanLayer(nn.Module):
             config.heads_initializer,
             execution,
             use_bias=False,
-            output_init=config.joining_initializer,
+            output_init=config.output_projection_initializer,
             name="attention",
         )
         attention_norm = LayerNorm(LAYER_NORM_EPSILON, dtype, name="attention_layer_norm")
-        shares = self.param(
+        fractions = self.param(
             "span_shares",
-            as_scale(nn.initializers.constant(config.initial_share), ("heads",)),
+            as_scale(nn.initializers.constant(config.initial_fraction), ("heads",)),
             (config.n_head,),
         )
 
         source = jnp.concatenate([jax.lax.stop_gradient(memory).astype(dtype), x], axis=1)
         key_values = self._with_persistent(attention.key_values(source))
         table = jnp.broadcast_to(positions[:, :, None], (*positions.shape[:2], config.n_head, config.head_size))
-        spans = jnp.broadcast_to(shares[:, None, None] * config.attn_span, (len(x), config.n_head, 1, 1))
+        spans = jnp.broadcast_to(fractions[:, None, None] * config.attn_span, (len(x), config.n_head, 1, 1))
         spans = nn.with_logical_constraint(spans, ("batch", "heads", None, None))
         terms = (
             PositionalScores(jnp.zeros((config.n_head, config.head_size)), table, x.shape[1], self.execution.kernels),
@@ -327,14 +327,14 @@ class AdaptiveSpanModel(nn.Module):
         keys = jnp.pad(keys, ((0, 0), (persistent, 0)))
         mask_terms = MaskTerms((WithinSpan(documents, keys, config.span, persistent),), query_offset=persistent + past)
         x = shard_hidden(self.words(input_ids))
-        positions = copied(self._distances(length, persistent + past).astype(self.execution.dtype), rows)
+        positions = copy_per_shard(self._distances(length, persistent + past).astype(self.execution.dtype), rows)
 
         def body(layer: AdaptiveSpanLayer, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
             return layer(x, memory, mask_terms, positions), x
 
         layers = AdaptiveSpanLayer(config, self.execution, deterministic, name="layers")
         read = memory.hidden[:, :, config.attn_span - past :]
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             x, inputs = stack(body, layers, config.n_layer, self.execution, x, read)
         return SegmentOutput(
             last_hidden_state=x,
@@ -346,8 +346,8 @@ class AdaptiveSpanModel(nn.Module):
     def _distances(self, queries: int, before: int) -> jax.Array:
         """Return the vectors of the distances before + queries - 1, ..., 1, 0, float32 [R H].
 
-        The parameters begin with the longest distance. Those outside the span, and 0, have no vector: their keys are
-        hidden, or persistent vectors without a position.
+        The parameters begin with the longest distance. Distances outside the span, and 0, have no vector: their keys
+        are hidden, or persistent vectors without a position.
         """
         span = self.config.span
         vectors = self.position_vectors[self.config.attn_span - span :]
@@ -356,7 +356,7 @@ class AdaptiveSpanModel(nn.Module):
 
 
 class AdaptiveSpanForCausalLM(nn.Module):
-    """The model with the scores of the next token; its output layer has a table of its own and a bias."""
+    """The model with the scores of the next token; its output layer has a separate table and a bias."""
 
     config: AdaptiveSpanConfig
     execution: Execution = Execution()

@@ -82,7 +82,7 @@ class AlbertConfig(EncoderConfig):
 
     @property
     def head_dropout(self) -> float:
-        """The dropout rate of the heads, which models without other dropout have too."""
+        """The dropout rate of the heads, also of models without other dropout."""
         return self.classifier_dropout_prob
 
     @property
@@ -97,7 +97,7 @@ class AlbertConfig(EncoderConfig):
 
     @classmethod
     def of_bert(cls, bert: BertConfig, groups: int) -> Self:
-        """Return the sizes of a BERT whose layers share their parameters in groups, with embeddings as wide as they."""
+        """Return the sizes of a BERT whose layers share parameters in groups, with embeddings of the hidden size."""
         return cls(
             **{field.name: getattr(bert, field.name) for field in dataclasses.fields(EncoderConfig)},
             embedding_size=bert.width,
@@ -153,7 +153,7 @@ class LayerGroup(nn.Module):
 class SharedLayers(nn.Module):
     """The projection from the embedding size E to D, then the layers.
 
-    Each group's layer is applied as many times as the group has layers.
+    The layer of a group is applied once for each layer of the group.
     """
 
     config: AlbertConfig
@@ -235,10 +235,7 @@ class AlbertForMultipleChoice(EncoderForMultipleChoice):
 
 
 def _parts(config: AlbertConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups: the embeddings, and everything else.
-
-    Layers that share their parameters are one group.
-    """
+    """Return the parameter groups: the embeddings, and all layers, which share their parameters."""
     return ParameterGroup(("albert/embeddings",)), ParameterGroup(("albert",))
 
 

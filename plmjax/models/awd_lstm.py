@@ -129,7 +129,7 @@ class AwdLstmCache(Cache):
 class AwdLstmOutput:
     """The output of the modules.
 
-    last_hidden_state: [B T E], after the dropout of the output.
+    last_hidden_state: [B T E], after the output dropout.
     raw_hidden_state: [B T E], before that dropout.
     states: states of every layer, after the row.
     hidden_states: outputs of the embeddings and of every layer, [B T E] or [B T H]; only if requested.
@@ -227,7 +227,7 @@ class AwdLstmModel(nn.Module):
 
 
 def _locked(rate: float) -> Dropout:
-    """Return the variational dropout of [B T D] (Gal and Ghahramani, arXiv 1512.05287).
+    """Return variational dropout of [B T D] (Gal and Ghahramani, arXiv 1512.05287).
 
     All tokens of a row share one mask.
     """
@@ -235,7 +235,7 @@ def _locked(rate: float) -> Dropout:
 
 
 class AwdLstmForCausalLM(nn.Module):
-    """The layers with the scores of the next token, which are computed from the word table and a bias."""
+    """The layers with the scores of the next token, from the word table and a bias."""
 
     config: AwdLstmConfig
     execution: Execution = Execution()

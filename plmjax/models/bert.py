@@ -30,7 +30,7 @@ from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -89,7 +89,7 @@ class BertConfig(EncoderConfig):
 
 
 class BertEmbeddings(nn.Module):
-    """norm(words + positions + types); the rows of each table have `features` numbers."""
+    """norm(words + positions + types); each table has `features` columns."""
 
     config: EncoderConfig
     features: int
@@ -107,7 +107,7 @@ class BertEmbeddings(nn.Module):
     def __call__(
         self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Map three int [B T] to [B T features]; without token types all are of type 0."""
+        """Map three int [B T] to [B T features]; the default token type is 0."""
         token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         x = self.word_embeddings(input_ids) + self.position_embeddings(positions)
         x = self.layer_norm(x + self.token_type_embeddings(token_type_ids))
@@ -123,14 +123,14 @@ class BertLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *seen: Any) -> jax.Array:
-        """Map [B T D] to [B T D]; `seen` is the rest of the arguments of `attention`."""
+        """Map [B T D] to [B T D]; `seen` are the other arguments of `attention`."""
         config, execution, init = self.config, self.execution, self.config.initializer
         norm = functools.partial(LayerNorm, config.layer_norm_eps, execution.dtype)
         attention_norm, feed_forward_norm = norm(name="attention_layer_norm"), norm(name="feed_forward_layer_norm")
         feed_forward = FeedForward(self.inner_size, config.hidden_act, init, execution, name="feed_forward")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
-        x = shard_hidden(attention_norm(x + self.attended(self.attention(x, *seen), dropout)))
+        x = shard_hidden(attention_norm(x + self.drop_attention_output(self.attention(x, *seen), dropout)))
         return shard_hidden(feed_forward_norm(x + dropout(feed_forward(x))))
 
     def attention(self, x: jax.Array, mask_terms: MaskTerms) -> jax.Array:
@@ -150,8 +150,8 @@ class BertLayer(nn.Module):
         """Inner size of the feed-forward network."""
         return self.config.intermediate_size
 
-    def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Drop features of the output of attention, [B T D]; a system that drops none overrides this."""
+    def drop_attention_output(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Apply dropout to the output of attention, [B T D]; a system without this dropout overrides this."""
         return dropout(x)
 
 
@@ -234,7 +234,7 @@ class BertModel(nn.Module):
         mask_terms = MaskTerms.of_rows(attention_mask, segment_ids).also(*self.config.windows)
         rows = self.position_rows(input_ids, positions)
         x = self.embed(input_ids, token_type_ids, rows, deterministic=deterministic)
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             x, hidden_states = self.encoder(
                 x, mask_terms, deterministic=deterministic, output_hidden_states=output_hidden_states
             )
@@ -280,7 +280,7 @@ class MaskedLanguageModelHead(nn.Module):
         return nn.with_logical_constraint(logits.reshape(*rows, -1), ("batch", "length", "vocab"))
 
     def width(self, words: Embedding) -> int:
-        """Return the number of features that `scores` reads."""
+        """Return the number of input features of `scores`."""
         return words.features
 
     def scores(self, x: jax.Array, words: Embedding) -> jax.Array:
@@ -289,7 +289,7 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 class BertForMaskedLM(nn.Module):
-    """The encoder, with the name of its system, and the masked language model's head; `pooling` adds a pooler.
+    """The encoder, under the name of its system, and the masked language model's head; `pooling` adds a pooler.
 
     head: class of the head, made of a config and an execution.
     """

@@ -1,16 +1,16 @@
 """DistilBERT: a distilled version of BERT (Sanh et al. 2019, arXiv 1910.01108; huggingface examples/distillation).
 
 DistilBERT is BERT with half of the layers, and without token types, pooler and next sentence prediction. It is trained
-to imitate a BERT, whose every second layer it starts from (section 3):
+to imitate a BERT, and starts from every second layer of it (section 3):
 
     x = norm(words[input_ids] + positions[0..T))
     L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
     masked token:   softmax(words . norm(gelu(W x_i + b)) + c)
     label of text:  W' relu(W x_[CLS] + b) + b'
 
-The width stays that of the teacher: the paper finds that the number of layers determines the speed more than the width
+The width is that of the teacher: the paper finds that the number of layers determines the speed more than the width
 does, and a student of the same width can take the teacher's parameters. GELU is the exact form. The normal distribution
-of the initial weights is not truncated. As in the released code there is no dropout behind attention, only within it.
+of the initial weights is not truncated. As in the released code there is no dropout after attention, only within it.
 
 This file has the model, which can also be pretrained without a teacher, by the masked language model alone.
 
@@ -92,7 +92,7 @@ class DistilBertConfig(EncoderConfig):
 
 
 class DistilBertEmbeddings(BertEmbeddings):
-    """norm(words + positions); the table of token types is never read, and so it has no parameters."""
+    """norm(words + positions), without a table of token types."""
 
     config: DistilBertConfig
 
@@ -114,12 +114,12 @@ class DistilBertEmbeddings(BertEmbeddings):
 
 
 class DistilBertLayer(BertLayer):
-    """BERT's layer without dropout behind its attention."""
+    """BERT's layer without dropout after its attention."""
 
     config: DistilBertConfig
 
-    def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Return the output of attention as it is, [B T D]."""
+    def drop_attention_output(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Return the output of attention unchanged, [B T D]."""
         return x
 
 
@@ -201,7 +201,7 @@ class DistilBertForQuestionAnswering(QuestionAnswering):
     config: DistilBertConfig
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return the hidden states with some of their features dropped, [B T D]."""
+        """Apply dropout to the hidden states, [B T D]."""
         return Dropout(self.config.qa_dropout)(x, deterministic)
 
 

@@ -118,7 +118,7 @@ class ElectraConfig(EncoderConfig):
 
     @property
     def generator(self) -> Self:
-        """The generator's sizes as those of a network; its own generator is the same."""
+        """The sizes of the generator, as the config of a network; a generator is its own generator."""
         size, heads, inner = self._generator_sizes()
         return dataclasses.replace(
             self,

@@ -132,8 +132,8 @@ class ElmoConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step, matrix products only (backward = 2 x forward).
 
-        In pretraining each direction reads words of its own, and computes the scores of the whole vocabulary for a
-        prediction. With 0 predictions both directions read the same words, and their embeddings are computed once.
+        In pretraining each direction reads different words, and a prediction computes the scores of all words. With 0
+        predictions both directions read the same words, and their embeddings are computed once.
         """
         kernels = zip(self.filter_widths, self.filter_counts, strict=True)
         longest = self.max_characters_per_token
@@ -184,7 +184,7 @@ class Highway(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return [... F] -> [... F]."""
-        sizes, shut = (x.shape[-1:], ("embed", "mlp"), _scaled, self.dtype), nn.initializers.constant(-2.0)
+        sizes, shut = (x.shape[-1:], ("embed", "mlp"), _scaled_normal, self.dtype), nn.initializers.constant(-2.0)
         gate = nn.sigmoid(Projection(*sizes, bias_init=shut, name="gate")(x))
         return gate * nn.relu(Projection(*sizes, name="transform")(x)) + (1 - gate) * x
 
@@ -210,7 +210,7 @@ class WordEncoder(nn.Module):
         x = jnp.concatenate(found, axis=-1)  # [N F]
         for number in range(config.n_highway):
             x = Highway(self.dtype, name=f"highway_{number}")(x)
-        x = Projection((config.projection_dim,), ("mlp", "embed"), _scaled, self.dtype, name="projection")(x)
+        x = Projection((config.projection_dim,), ("mlp", "embed"), _scaled_normal, self.dtype, name="projection")(x)
         x = x.reshape(*characters.shape[:-1], -1)
         return shard_hidden(x)
 
@@ -308,13 +308,13 @@ class ElmoModel(nn.Module):
     def read(self, way: str, characters: jax.Array, states: tuple[LstmState, ...], **reads: Any) -> Any:
         """Run one direction, as `LanguageModel` does.
 
-        The characters are those of words in the order of that direction.
+        characters: of the words in the order of that direction.
         """
         return getattr(self, way)(self.words(characters), states, **reads)
 
 
 class ElmoForPreTraining(nn.Module):
-    """Each direction, over its own part of a text, with the shared softmax."""
+    """Both directions, each over a different part of a text, with a shared softmax."""
 
     config: ElmoConfig
     execution: Execution = Execution()
@@ -343,7 +343,7 @@ class ElmoForPreTraining(nn.Module):
         config = self.config
         elmo = ElmoModel(config, self.execution, name=config.system.name)
         table = self.param(
-            "softmax_kernel", _named(_scaled_rows, "vocab", "embed"), (config.vocab_size, config.projection_dim)
+            "softmax_kernel", _named(_scaled_normal_rows, "vocab", "embed"), (config.vocab_size, config.projection_dim)
         )
         bias = self.param("softmax_bias", as_bias(nn.initializers.zeros, ("vocab",)), (config.vocab_size,))
         scores, after = {}, {}
@@ -359,18 +359,18 @@ def _named(init: Initializer, *axes: str | None) -> Initializer:
     return nn.with_logical_partitioning(init, axes)
 
 
-def _scaled(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Draw normal values [inputs outputs]; the standard deviation is 1 / sqrt(inputs)."""
+def _scaled_normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Sample normal values [inputs outputs]; the standard deviation is 1 / sqrt(inputs)."""
     return jax.random.normal(key, shape, dtype) / math.sqrt(shape[0])
 
 
-def _scaled_rows(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Draw normal values as `_scaled` does, for a table whose rows are the outputs."""
+def _scaled_normal_rows(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Sample as `_scaled_normal` does, for a table whose rows are the outputs."""
     return jax.random.normal(key, shape, dtype) / math.sqrt(shape[1])
 
 
 def _joint_glorot(inputs: int) -> Initializer:
-    """Return Glorot's uniform initializer for kernels that are one kernel in the released code.
+    """Return Glorot's uniform initializer for two kernels that the released code initializes as one.
 
     That kernel is [inputs + outputs, 4 cells].
     """

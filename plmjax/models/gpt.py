@@ -32,7 +32,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -148,7 +148,7 @@ class GptModel(nn.Module):
             return (x, cache), x if output_hidden_states else None
 
         layers, numbers = GptLayer(config, execution, deterministic, name="layers"), jnp.arange(config.n_layer)
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             (last, cache), states = stack(body, layers, config.n_layer, execution, (x, rows.cache), numbers)
         return DecoderOutput(
             last_hidden_state=last,

@@ -32,7 +32,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -164,7 +164,7 @@ class Gpt2Model(nn.Module):
             return carried, before if output_hidden_states else None
 
         layers, depth = Gpt2Layer(self.config, self.execution, deterministic, name="layers"), self.config.n_layer
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             (x, cache), states = stack(body, layers, depth, self.execution, (x, rows.cache), jnp.arange(depth))
         x = self.layer_norm(x)
         return DecoderOutput(

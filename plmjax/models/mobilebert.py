@@ -44,7 +44,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.errors import FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -166,7 +166,7 @@ class MobileBertConfig(EncoderConfig):
         return "bottleneck_input" if self.use_bottleneck_attention else ""
 
     def scores_products(self, length: int) -> int:
-        """Return the multiplications of a token's scores of attention with `length` tokens, in one layer.
+        """Return the multiplications of one token's attention scores for `length` keys, in one layer.
 
         They are those of the bottleneck, if there is one, of the query and the key, and of the scores.
         """
@@ -262,7 +262,7 @@ def norm(config: MobileBertConfig, dtype: jnp.dtype, name: str | None = None) ->
 
 
 def with_neighbors(x: jax.Array, sequences: jax.Array | None) -> jax.Array:
-    """Join each vector of a row with the ones after and before it, [B T E] -> [B T 3 E]: next, own, previous.
+    """Concatenate each vector with its neighbors in the row, [B T E] -> [B T 3 E]: next, own, previous.
 
     Beyond the ends of a sequence there are zeros.
 
@@ -388,7 +388,7 @@ class MobileBertModel(BertModel):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> EncoderOutput:
-        """Take and return the same as `BertModel`; a token reads the words beside it, of its own sequence."""
+        """Take and return the same as `BertModel`; a token also reads the words next to it in its sequence."""
         longest, option = self.config.longest, self.config.option("longest")
         check_token_inputs(longest, option, input_ids, attention_mask, token_type_ids, positions, segment_ids)
         mask_terms = MaskTerms.of_rows(attention_mask, segment_ids).also(*self.config.windows)
@@ -397,7 +397,7 @@ class MobileBertModel(BertModel):
             sequences = jnp.where(attention_mask > 0, 1 if segment_ids is None else segment_ids, 0)
         rows = self.position_rows(input_ids, positions)
         x = self.embeddings(input_ids, token_type_ids, rows, sequences, deterministic=deterministic)
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             x, hidden_states = self.encoder(
                 x, mask_terms, deterministic=deterministic, output_hidden_states=output_hidden_states
             )
@@ -409,7 +409,7 @@ class MobileBertModel(BertModel):
 
 
 class MobileBertMaskedLanguageModelHead(MaskedLanguageModelHead):
-    """[words; others] . norm(activation(W x + b)) + c; the word table reads E features, another table the rest."""
+    """[words; others] . norm(activation(W x + b)) + c: the word table reads E features, another table the rest."""
 
     config: MobileBertConfig
 

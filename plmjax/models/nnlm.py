@@ -176,7 +176,7 @@ class Nnlm(nn.Module):
                 word whose position is one less.
             segment_ids: int [B T], the packed sequence of each word, 0 for padding.
             cache: the words before these, of rows that hold one text each, without positions and segments.
-            deterministic: no effect; the model draws no random numbers, also in training.
+            deterministic: no effect: the model has no dropout.
 
         Raises:
             ValueError: an input's shape does not fit the others', or a cache is given with positions or segments.
@@ -214,7 +214,7 @@ class Nnlm(nn.Module):
 def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words: int) -> jax.Array:
     """Compute x for every position: the embeddings of the last `words` words, that of the position itself first.
 
-    vectors: [B T m]. sequences, positions: int [B T], as they are given to the model; 0 is no sequence.
+    vectors: [B T m]. sequences, positions: int [B T], as for the model; 0 is no sequence.
 
     Returns:
         [B T words*m], 0 where the sequence has no such word.

@@ -2,19 +2,19 @@
 
 Every task reads a text and generates a text, and one encoder-decoder does all tasks. Its blocks are those of the
 Transformer with these differences (section 2.1). A norm without a bias stands before each sublayer and after each
-stack. No layer has a bias. There are no position embeddings. Instead the distance between a key and its query adds a
-number to their score. There is one number for each head and each bucket of distances:
+stack. No layer has a bias. There are no position embeddings. Instead a relative position bias is added to each score:
+one number for each head and each bucket of distances between key and query:
 
     L times, encoder:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
     L times, decoder:  x = x + attention(norm(x), up to each);  x = x + attention(norm(x), encoder);
                        x = x + feed_forward(norm(x))
     score(i, j) = q_i . k_j + b[head, bucket(j - i)]
 
-The numbers b belong to a stack and are shared by its layers. Attention to the encoder has no such numbers. Scores are
-not divided by sqrt(H). Instead the queries have smaller initial weights.
+The biases b belong to a stack and are shared by its layers. Attention to the encoder has no such biases. Scores are not
+divided by sqrt(H). Instead the queries have smaller initial weights.
 
 Version 1.0 uses ReLU, and its output layer is the word table, times 1 / sqrt(D). Version 1.1 has a gated feed-forward
-network, gelu(x W0) * (x W1), and an output layer of its own (google-research/text-to-text-transfer-transformer,
+network, gelu(x W0) * (x W1), and a separate output layer (google-research/text-to-text-transfer-transformer,
 released_checkpoints.md).
 
 Dropout drops the same features of all tokens of a row. In attention it drops the same keys for all queries
@@ -22,7 +22,7 @@ Dropout drops the same features of all tokens of a row. In attention it drops th
 
 Deviation: transformers drops the elements of every token independently.
 Deviation: transformers 5 forces the output layer of version 1.1 to be the word table, unless a checkpoint has another.
-Deviation: the numbers b are initialized as in transformers; mesh_tensorflow uses TensorFlow's default.
+Deviation: the biases b are initialized as in transformers; mesh_tensorflow uses TensorFlow's default.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions, check_buckets
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, decode_layers, group_by_source, project_source
 from plmjax.layers.feed_forward import ACTIVATIONS, check_activation
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.partitioning import shard_hidden
@@ -156,7 +156,7 @@ class T5Config(ModelConfig):
 
     @property
     def gated(self) -> bool:
-        """True if the activations are multiplied by another projection."""
+        """True if the activations are multiplied by a second projection."""
         return self.feed_forward_proj.startswith("gated-")
 
     @property
@@ -165,7 +165,7 @@ class T5Config(ModelConfig):
         return "gelu_new" if self.feed_forward_proj == "gated-gelu" else self.feed_forward_proj.removeprefix("gated-")
 
     def normal(self, inputs: int) -> Initializer:
-        """Return a normal initializer, not truncated, with a variance of one over `inputs`."""
+        """Return a normal initializer, not truncated, with a variance of 1 / inputs."""
         return nn.initializers.normal(self.initializer_factor / math.sqrt(inputs))
 
     def norm(self, execution: Execution) -> RmsNorm:
@@ -179,7 +179,7 @@ class T5Config(ModelConfig):
     def attention(self, execution: Execution) -> MultiHeadAttention:
         """Return an attention without biases or scale.
 
-        The initial weights of its queries are smaller by 1 / sqrt(H). The layers drop its values.
+        The initial weights of its queries are smaller by 1 / sqrt(H). The layers apply dropout to its values.
         """
         return MultiHeadAttention(
             self.d_model,
@@ -195,7 +195,7 @@ class T5Config(ModelConfig):
         )
 
     def relative_positions(self, execution: Execution, *, both_sides: bool) -> RelativePositions:
-        """Return the terms that distances add to the scores in a stack."""
+        """Return the relative position biases of a stack."""
         buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
         init = self.normal(self.d_model)
         return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
@@ -293,7 +293,7 @@ class T5DecoderLayer(T5EncoderLayer):
         mask_terms: MaskTerms,
         terms: tuple[BiasTerm, ...],
         source: KeyValues,
-        source_visibility: MaskTerms,
+        source_mask: MaskTerms,
         cache: KeyValueCache | None,
         layer: jax.Array,
         *,
@@ -309,9 +309,9 @@ class T5DecoderLayer(T5EncoderLayer):
         key_values, cache = with_past(self.attention.key_values(y), cache, layer)
         key_values = self.drop_values(key_values, deterministic)
         x = shard_hidden(x + dropout(attend(y, key_values, mask_terms, terms)))
-        y = by_source(self.cross_attention_norm(x), source)
+        y = group_by_source(self.cross_attention_norm(x), source)
         source = self.drop_values(source, deterministic)
-        context = attend_to_source(y, source, source_visibility).reshape(x.shape)
+        context = attend_to_source(y, source, source_mask).reshape(x.shape)
         x = shard_hidden(x + dropout(context))
         x = shard_hidden(x + dropout(feed_forward(self.feed_forward_norm(x))))
         return x, cache
@@ -351,7 +351,7 @@ class T5Encoder(nn.Module):
 
 
 class T5Decoder(nn.Module):
-    """Layers as the encoder's; each token sees the tokens up to itself, and the encoder's output."""
+    """Layers like those of the encoder; each token sees the tokens up to itself, and the encoder's output."""
 
     config: T5Config
     execution: Execution
@@ -371,7 +371,7 @@ class T5Decoder(nn.Module):
         x: jax.Array,
         mask_terms: MaskTerms,
         source: jax.Array | KeyValues,
-        source_visibility: MaskTerms,
+        source_mask: MaskTerms,
         cache: KeyValueCache | None = None,
         *,
         deterministic: bool,
@@ -383,7 +383,7 @@ class T5Decoder(nn.Module):
         terms = (self.relative_positions(mask_terms, x.shape[1], keys),)
 
         def apply(layer: T5DecoderLayer, x: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
-            return layer(x, mask_terms, terms, source, source_visibility, cache, number, deterministic=deterministic)
+            return layer(x, mask_terms, terms, source, source_mask, cache, number, deterministic=deterministic)
 
         numbers = jnp.arange(self.config.num_decoder_layers)
         last, cache, states = decode_layers(
@@ -409,24 +409,24 @@ class T5Model(EncoderDecoderModel):
         self.encoder = T5Encoder(config, self.execution)
         self.decoder = T5Decoder(config, self.execution)
 
-    def _embedded(self, ids: jax.Array) -> jax.Array:
+    def _embed(self, ids: jax.Array) -> jax.Array:
         return shard_hidden(self.shared(ids))
 
-    def _encoded(self, input_ids: jax.Array, rows: EncoderRows, **how: bool) -> tuple[jax.Array, jax.Array | None]:
-        return self.encoder(self._embedded(input_ids), rows.mask_terms, **how)
+    def _encode(self, input_ids: jax.Array, rows: EncoderRows, **flags: bool) -> tuple[jax.Array, jax.Array | None]:
+        return self.encoder(self._embed(input_ids), rows.mask_terms, **flags)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         return self.decoder.key_values(encoded)
 
-    def _decoded(
+    def _decode(
         self,
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: MaskTerms,
-        **how: bool,
+        source_mask: MaskTerms,
+        **flags: bool,
     ) -> EncoderDecoderOutput:
-        return self.decoder(self._embedded(input_ids), rows.mask_terms, source, of_source, rows.cache, **how)
+        return self.decoder(self._embed(input_ids), rows.mask_terms, source, source_mask, rows.cache, **flags)
 
 
 class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
@@ -441,7 +441,7 @@ class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
             init = config.normal(config.d_model)
             self.lm_head = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
 
-    def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
+    def _add_scores(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
         hidden = output.last_hidden_state
         if not self.config.tie_word_embeddings:
             return output.replace(scores=VocabularyScores(hidden, self.lm_head.embedding))
@@ -459,7 +459,7 @@ def _cache(config: T5Config, batch: int, capacity: int, execution: Execution) ->
 def _parts(config: T5Config) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the word table, then the groups of each stack.
 
-    The groups of a stack are the numbers of distances, each layer, and the last norm.
+    The groups of a stack are the relative position biases, each layer, and the last norm.
     """
     groups = [ParameterGroup(("t5/shared",))]
     for side, layers in (("encoder", config.num_layers), ("decoder", config.num_decoder_layers)):
@@ -480,7 +480,7 @@ SYSTEM = declare(
             Purpose.ENCODING: T5Model,
         },
         name="t5",
-        # A text and the end token; each text of a task follows words that introduce it (section 2.4).
+        # A text and the end token; the texts of a task follow a prefix (section 2.4).
         template=lambda config: Template("A end", "A B end", "last"),
         parts=_parts,
         cache=_cache,

@@ -27,10 +27,10 @@ from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule
 
 @dataclasses.dataclass(frozen=True)
 class TaglmConfig(LanguageModelTaggerConfig):
-    """Sizes; as `TaggerConfig`, with those of the language models."""
+    """Sizes: those of `TaggerConfig` and of the language models."""
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Return the number of multiplications for one word; the second layer also reads the language models."""
+        """Return the multiplications for one word; the second layer also reads the language models."""
         return super().multiplications(first, second + self.language_model.width)
 
 

@@ -43,7 +43,7 @@ from plmjax.contracts.template import Template
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, decode_layers, group_by_source, project_source
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.partitioning import shard_hidden
@@ -103,7 +103,7 @@ class TransformerConfig(EncoderDecoderConfig):
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
 
     @property
-    def joining_initializer(self) -> Initializer:
+    def output_projection_initializer(self) -> Initializer:
         """Initializer of the kernel [N H D] after attention."""
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
 
@@ -132,7 +132,7 @@ class EncoderLayer(nn.Module):
         return self.attention(x, x, mask_terms, deterministic=deterministic)
 
     def __call__(self, x: jax.Array, *seen: Any, deterministic: bool) -> jax.Array:
-        """Map [B S D] to [B S D]; `seen` is what `attend` takes besides."""
+        """Map [B S D] to [B S D]; `seen` are the other arguments of `attend`."""
         attend = functools.partial(self.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
@@ -169,7 +169,7 @@ class DecoderLayer(nn.Module):
         y: jax.Array,
         mask_terms: MaskTerms,
         source: KeyValues,
-        of_source: MaskTerms,
+        source_mask: MaskTerms,
         cache: KeyValueCache | None,
         layer: jax.Array,
         *,
@@ -183,14 +183,14 @@ class DecoderLayer(nn.Module):
 
         key_values, cache = with_past(self.attention.key_values(y), cache, layer)
         y = shard_hidden(self.attention_layer_norm(y + dropout(attend(y, key_values, mask_terms))))
-        context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
+        context = attend_to_source(group_by_source(y, source), source, source_mask).reshape(y.shape)
         y = shard_hidden(self.cross_attention_layer_norm(y + dropout(context)))
         return shard_hidden(self.feed_forward_layer_norm(y + dropout(feed_forward(y)))), cache
 
 
 def attention_of(config: EncoderDecoderConfig, size: int, heads: int, execution: Execution) -> MultiHeadAttention:
-    """Return the attention of a layer to `size` features."""
-    init, joining = config.heads_initializer, config.joining_initializer
+    """Return the attention of a layer with `size` features."""
+    init, joining = config.heads_initializer, config.output_projection_initializer
     return MultiHeadAttention(size, heads, config.attention_dropout, init, execution, output_init=joining)
 
 
@@ -200,7 +200,7 @@ def feed_forward_of(config: EncoderDecoderConfig, inner_size: int, execution: Ex
     return FeedForward(inner_size, activation, config.initializer, execution, dropout=dropout)
 
 
-def encoded(
+def run_encoder(
     layers: EncoderLayer,
     depth: int,
     execution: Execution,
@@ -223,7 +223,7 @@ def encoded(
 
 
 def words_at_positions(config: Any, words: Embedding, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-    """Compute the sum of words, scaled if the config says so, and of sinusoids: int [B T] twice -> [B T D]."""
+    """Compute words + sinusoids, int [B T] twice -> [B T D]; the words are scaled if the config says so."""
     size, rows = config.d_model, config.max_position_embeddings
     check_ids(positions, rows, f"the {rows} positions of the model")
     table = jnp.asarray(sinusoids(np.arange(rows), size), words.dtype)
@@ -253,7 +253,7 @@ class TransformerModel(EncoderDecoderModel):
         """Compute the input of the decoder's first layer, before dropout: int [B T] twice -> [B T D]."""
         return self.source_vectors(input_ids, positions)
 
-    def _encoded(
+    def _encode(
         self,
         input_ids: jax.Array,
         rows: EncoderRows,
@@ -262,18 +262,18 @@ class TransformerModel(EncoderDecoderModel):
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
-        how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **how)
+        flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
+        return run_encoder(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **flags)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         return project_source(self.decoder_layers, self.config.decoder_layers, self.execution, encoded)
 
-    def _decoded(
+    def _decode(
         self,
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: MaskTerms,
+        source_mask: MaskTerms,
         *,
         deterministic: bool,
         output_hidden_states: bool,
@@ -282,7 +282,7 @@ class TransformerModel(EncoderDecoderModel):
         y = shard_hidden(y)
 
         def apply(layer: DecoderLayer, y: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
-            return layer(y, rows.mask_terms, source, of_source, cache, number, deterministic=deterministic)
+            return layer(y, rows.mask_terms, source, source_mask, cache, number, deterministic=deterministic)
 
         layers, numbers = self.decoder_layers, jnp.arange(self.config.decoder_layers)
         last, cache, states = decode_layers(
@@ -297,7 +297,7 @@ class TransformerModel(EncoderDecoderModel):
 
 
 class TransformerForConditionalGeneration(EncoderDecoderForConditionalGeneration):
-    """The Transformer, whose word table is the output layer, and the bias of the scores if there is one."""
+    """The Transformer; its word table is the output layer, with a bias if the config has one."""
 
     config: TransformerConfig
 
@@ -307,7 +307,7 @@ class TransformerForConditionalGeneration(EncoderDecoderForConditionalGeneration
             init = as_bias(nn.initializers.zeros_init(), ("vocab",))
             self.final_logits_bias = self.param("final_logits_bias", init, (self.config.vocab_size,))
 
-    def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
+    def _add_scores(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
         if not self.config.output_bias:
             return output
         table = self.model.words.embedding

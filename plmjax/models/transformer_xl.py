@@ -50,8 +50,8 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.attention.recording import OWN, recorded
-from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copied, distances
+from plmjax.layers.attention.recording import OWN, collect
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copy_per_shard, distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -209,7 +209,7 @@ class TransformerXlConfig(ModelConfig):
         size, heads = self.d_model, self.n_head * self.d_head
         layer = rows * (2 * length + 2 * seen) * size * heads + seen * size * heads  # q, o, k, v, r
         layer += rows * (length * (3 * seen + 1) + seen) * heads + rows * length * 2 * size * self.d_inner
-        words = self.clusters.products(rows * length, rows * predictions)
+        words = self.clusters.multiplications(rows * length, rows * predictions)
         return 6.0 * (self.n_layer * layer + words)
 
 
@@ -229,7 +229,7 @@ class TransformerXlLayer(nn.Module):
         table: jax.Array,
         biases: tuple[jax.Array, jax.Array] | None,
     ) -> tuple[jax.Array, KeyValues]:
-        """Map [B T D] to [B T D], and return the keys and values that were attended to, [B M+T N H].
+        """Map [B T D] to [B T D], and return the keys and values of memory and segment, [B M+T N H].
 
         Args:
             memory: the layer's input at the tokens before, [B M D], or their keys and values, [B N H M].
@@ -282,7 +282,7 @@ class TransformerXlLayer(nn.Module):
 
 
 def _with_past(past: jax.Array, new: jax.Array) -> jax.Array:
-    """Join keys or values [B N H M] and [B T N H] to [B M+T N H]."""
+    """Concatenate keys or values [B N H M] and [B T N H] to [B M+T N H]."""
     joined = jnp.concatenate([past, jnp.einsum("BTNH->BNHT", new)], axis=-1)
     return jnp.einsum("BNHS->BSNH", joined)
 
@@ -335,7 +335,7 @@ class TransformerXlModel(nn.Module):
         apart = distances(length, past + length, past, later=False)
         table = sinusoids(np.minimum(apart, config.clamp_len) if config.clamp_len > 0 else apart, config.d_model)
         table = Dropout(config.dropout, axes=())(jnp.asarray(table, self.execution.dtype), deterministic)
-        table = copied(table, rows)
+        table = copy_per_shard(table, rows)
         x = math.sqrt(config.d_model) * self.words(input_ids)
         x = shard_hidden(self.dropout(x, deterministic))
         biases = None if config.untie_r else position_biases(self, config)
@@ -348,7 +348,7 @@ class TransformerXlModel(nn.Module):
 
         layers = TransformerXlLayer(config, self.execution, deterministic, name="layers")
         remembered = memory.key_values if written else memory.hidden
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             x, outputs = stack(body, layers, config.n_layer, self.execution, x, remembered)
         x = self.dropout(x, deterministic)
         return SegmentOutput(
@@ -391,8 +391,8 @@ class TransformerXlForCausalLM(nn.Module):
 def _cache(config: TransformerXlConfig, batch: int, capacity: int, execution: Execution) -> Cache:
     """Return the memory before a text, of one size for any capacity.
 
-    It keeps keys and values. It keeps inputs if zeros are normalised before they are attended to: only the layers know
-    their keys.
+    It keeps keys and values, or inputs if zeros are normalised before they are attended to: only the layers know the
+    keys of such zeros.
     """
     memory = config.memory(batch)
     if config.pre_lnorm and config.initial_memory == "zeros":
@@ -409,7 +409,7 @@ def _parts(config: TransformerXlConfig) -> tuple[ParameterGroup, ...]:
 
 
 def _token_vectors(params: dict[str, jax.Array]) -> jax.Array:
-    """Return the embeddings of all tokens, [V D], of which each cluster has its table and its projection."""
+    """Return the embeddings of all tokens, [V D]: the table of each cluster times its projection."""
     tables = [params[f"{PLACE}/table_{i}"] for i in range(sum(path.startswith(f"{PLACE}/table_") for path in params))]
     kernels = [params.get(f"{PLACE}/projection_{i}") for i in range(len(tables))]
     if kernels[0] is None:

@@ -50,9 +50,9 @@ HIDDEN_FEATURES = 50
 
 @dataclasses.dataclass(frozen=True)
 class UlmfitConfig(AwdLstmConfig):
-    """Sizes and dropout rates of an AWD-LSTM and of the classifier above it.
+    """Sizes and dropout rates of an AWD-LSTM and of its classifier.
 
-    The dropout rate of the last layer's output is also that of the classifier's pooled features.
+    The output dropout rate of the last layer is also that of the classifier's pooled features.
     """
 
     classifier_dropout: float = 0.1
@@ -83,7 +83,7 @@ class UlmfitConfig(AwdLstmConfig):
     @property
     def system(self) -> System:
         """The declaration. A model that reads texts from their end generates no text."""
-        return _reading_backwards(SYSTEM) if self.backwards else SYSTEM
+        return _backward_system(SYSTEM) if self.backwards else SYSTEM
 
 
 @flax.struct.dataclass
@@ -97,7 +97,7 @@ class UlmfitOutput:
 
 
 class UlmfitForSequenceClassification(nn.Module):
-    """ULMFiT's classifier: the layers over whole texts, and a head on their pooled outputs."""
+    """ULMFiT's classifier: the layers over complete texts, and a head on their pooled outputs."""
 
     config: UlmfitConfig
     execution: Execution = Execution()
@@ -156,8 +156,8 @@ class UlmfitForSequenceClassification(nn.Module):
             return outputs.states, outputs.raw_hidden_state
 
         inputs = jax.tree.map(windows, (input_ids, segments, starts))
-        how = dataclasses.replace(self.execution, unroll=1)
-        _, hidden = repeat(read, self.encoder, count, how, self.config.zero_states(batch), inputs)
+        execution = dataclasses.replace(self.execution, unroll=1)
+        _, hidden = repeat(read, self.encoder, count, execution, self.config.zero_states(batch), inputs)
         hidden = jnp.moveaxis(hidden, 0, 1).reshape(batch, count * WINDOW, -1)[:, :length]
         return shard_hidden(hidden)
 
@@ -187,11 +187,11 @@ class PoolingClassifier(nn.Module):
         mean = jnp.einsum("BKT,BTE->BKE", own[..., 0].astype(jnp.float32), x) / jnp.maximum(jnp.sum(own, axis=2), 1)
         features = jnp.concatenate([last, jnp.where(exists[..., None], highest, 0), mean], axis=-1)
         features = nn.with_logical_constraint(features, ("batch", None, "embed"))
-        of_features, of_hidden = self.dropouts
-        hidden = nn.relu(self._mapped("hidden", HIDDEN_FEATURES, of_features, features, exists, deterministic))
-        return self._mapped("output", self.num_labels, of_hidden, hidden, exists, deterministic)
+        feature_dropout, hidden_dropout = self.dropouts
+        hidden = nn.relu(self._dense("hidden", HIDDEN_FEATURES, feature_dropout, features, exists, deterministic))
+        return self._dense("output", self.num_labels, hidden_dropout, hidden, exists, deterministic)
 
-    def _mapped(
+    def _dense(
         self, name: str, size: int, rate: float, x: jax.Array, exists: jax.Array, deterministic: bool
     ) -> jax.Array:
         """Compute W drop(norm(x)): [B K D] -> float32 [B K size]."""
@@ -200,8 +200,8 @@ class PoolingClassifier(nn.Module):
         return Projection((size,), ("embed", None), init, self.dtype, logits=True, use_bias=False, name=name)(x)
 
 
-def _reading_backwards(system: System) -> System:
-    """Return the same system for texts that are read from their end to their beginning."""
+def _backward_system(system: System) -> System:
+    """Return the same system for texts that are read from the end to the beginning."""
     return dataclasses.replace(
         system,
         modules={purpose: made for purpose, made in system.modules.items() if purpose is not Purpose.CAUSAL_LM},

@@ -69,10 +69,10 @@ class Word2Vec(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """The rule that defines the input of a prediction. It is the only difference between the two architectures.
+    """How the input of a prediction is computed: the only difference between the two architectures.
 
-    `pairs`, float32 [B N T S], is 1 if the word t is within the window of the word s. B N are stretches of rows, T and
-    S are words, H is the number of predictors in a stretch, and K the number of drawn words.
+    pairs: float32 [B N T S], 1 if the word t is within the window of the word s. N are the blocks of a row, T and S are
+    words, H is the number of predictors in a block, and K the number of drawn words.
     """
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
@@ -86,15 +86,15 @@ class Architecture:
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return the scores of all predictions.
 
-        Their shape is that of the weights, and K. The outputs of the words are [B N S D] or [B N S K D].
+        Their shape is that of the weights, with a last axis K if there is one. outputs: [B N S D] or [B N S K D].
         """
         raise NotImplementedError(f"{type(self).__name__} must score its predictions.")
 
-    def asked(self, predictions: jax.Array) -> jax.Array:
+    def prediction_counts(self, predictions: jax.Array) -> jax.Array:
         """Return the number of predictions of each word, [B N S]."""
         raise NotImplementedError(f"{type(self).__name__} must count its predictions of a word.")
 
-    def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
+    def negative_counts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
         """Return the number of predictions by h in which a drawn word k is a negative, [B N H K].
 
         differs: float32 [B N S K], 1 if k is another word than s.
@@ -118,10 +118,10 @@ class SkipGram(Architecture):
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
         return jnp.einsum("BNTD,BNS...D->BNTS...", hidden, outputs)
 
-    def asked(self, predictions: jax.Array) -> jax.Array:
+    def prediction_counts(self, predictions: jax.Array) -> jax.Array:
         return jnp.sum(predictions, axis=2)
 
-    def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
+    def negative_counts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
         return jnp.einsum("BNTS,BNSK->BNTK", predictions, differs)
 
 
@@ -129,7 +129,7 @@ class SkipGram(Architecture):
 class ContinuousBagOfWords(Architecture):
     """All neighbours of a word s predict it together: H = S, and the weights of predictions are [B N S].
 
-    With the mean, word2vec.c adds the whole gradient to each of the embeddings, not its share.
+    With the mean, word2vec.c adds the full gradient to each of the embeddings, not a part of it.
     """
 
     mean: bool = True
@@ -148,10 +148,10 @@ class ContinuousBagOfWords(Architecture):
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
         return jnp.einsum("BNSD,BNS...D->BNS...", hidden, outputs)
 
-    def asked(self, predictions: jax.Array) -> jax.Array:
+    def prediction_counts(self, predictions: jax.Array) -> jax.Array:
         return predictions
 
-    def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
+    def negative_counts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
         return predictions[..., None] * differs
 
 

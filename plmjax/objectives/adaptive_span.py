@@ -4,10 +4,10 @@ Sukhbaatar et al. (ACL 2019, arXiv 1905.07799, section 3.2); facebookresearch/ad
 
     loss = nats of the next token + coefficient * sum over layers of the mean over heads of S z
 
-An evaluation has the nats alone.
+An evaluation reports the nats alone.
 
-A step reads no more tokens than the longest span of any head asks for, and its program depends on the spans before it
-alone, so that a run that was killed repeats it to the last bit.
+A step reads no more tokens than the longest span of any head needs. Its program depends only on the spans before the
+step, so that a run that was killed repeats it to the last bit.
 
 Deviation: the released code reads a multiple of 64 tokens. Here long spans are read in coarser steps, so that fewer
 programs are compiled, and up to a quarter more is read. A token at which a mask just becomes 0 is always read, since
@@ -34,7 +34,7 @@ STEP = 64
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
-    """Mean nats of each token given the tokens before it in the row and in the memory, and the spans of all heads."""
+    """Mean nats of the next token given its row and the memory, plus a penalty on the spans of all heads."""
 
     span_coefficient: float = 5e-7
     """Factor of the spans in the loss; 5e-7 for the published models, 2e-6 for the small one."""
@@ -58,51 +58,51 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
     def coefficients(self) -> dict[str, float]:
         return {"span": self.span_coefficient}
 
-    def measured(self, config: AdaptiveSpanConfig, params: Any) -> jax.Array:
+    def statistic(self, config: AdaptiveSpanConfig, params: Any) -> jax.Array:
         """Return the largest number of tokens that a head looks back, with its ramp and the end of it."""
-        longest = jnp.floor(config.attn_span * jnp.max(_shares(params).astype(jnp.float32))) + config.ramp + 1
+        longest = jnp.floor(config.attn_span * jnp.max(_fractions(params).astype(jnp.float32))) + config.ramp + 1
         return jnp.minimum(longest, config.attn_span)
 
-    def adapted(self, config: AdaptiveSpanConfig, statistic: float) -> AdaptiveSpanConfig:
+    def adapt_config(self, config: AdaptiveSpanConfig, statistic: float) -> AdaptiveSpanConfig:
         """Return the config that reads the longest span, rounded up to a multiple of `STEP` tokens.
 
-        From four steps on, a step is at most a quarter of the span, and twice as long with each power of two.
+        From four steps on, a step is at most a quarter of the span, and doubles with each power of two.
         """
         step = STEP << max(0, (int(statistic) // (4 * STEP)).bit_length() - 1)
         needed = step * math.ceil(statistic / step)
         return config if needed >= config.span else dataclasses.replace(config, computed_span=needed)
 
-    def computes(self, config: AdaptiveSpanConfig) -> str:
+    def describe_computation(self, config: AdaptiveSpanConfig) -> str:
         return f"the last {config.span:,} tokens of the longest span of {config.attn_span:,}"
 
     def constrain(self, params: Any) -> Any:
-        """Return the parameters with every share of the longest span from 0 to 1 (trainer.py, `clamp_param`)."""
-        return _with_shares(params, jnp.clip(_shares(params), 0, 1))
+        """Clip the fraction of the longest span of every head to [0, 1] (trainer.py, `clamp_param`)."""
+        return _with_fractions(params, jnp.clip(_fractions(params), 0, 1))
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return the nats of the next tokens, the spans once for each row, and the memory after the rows.
 
-        The metric `longest_span` is the largest number of tokens that a head looks back, as `measured` has it.
+        The metric `longest_span` is the largest number of tokens that a head looks back: `statistic`.
         """
         sums = super().sums(module, loss_inputs, batch, key, training=training)
         config, rows = module.config, jnp.asarray(len(batch["input_ids"]), jnp.float32)
-        spans = config.attn_span * _shares(loss_inputs.params).astype(jnp.float32)  # [L N]
-        longest = jax.lax.stop_gradient(self.measured(config, loss_inputs.params))
+        spans = config.attn_span * _fractions(loss_inputs.params).astype(jnp.float32)  # [L N]
+        longest = jax.lax.stop_gradient(self.statistic(config, loss_inputs.params))
         return sums.replace(
             losses=sums.losses | {"span": rows * jnp.sum(jnp.mean(spans, axis=1))},
             metrics=sums.metrics | {"longest_span": (rows * longest, rows)},
         )
 
 
-def _shares(params: Any) -> jax.Array:
-    """Return the share of the longest span of each head of each layer, [L N]."""
+def _fractions(params: Any) -> jax.Array:
+    """Return the fraction of the longest span of each head of each layer, [L N]."""
     return params["adaptive_span"]["layers"]["span_shares"]
 
 
-def _with_shares(params: Any, shares: jax.Array) -> Any:
-    """Return the parameters with other shares."""
+def _with_fractions(params: Any, fractions: jax.Array) -> Any:
+    """Return the parameters with other fractions."""
     model = params["adaptive_span"]
-    layers = model["layers"] | {"span_shares": shares}
+    layers = model["layers"] | {"span_shares": fractions}
     return params | {"adaptive_span": model | {"layers": layers}}

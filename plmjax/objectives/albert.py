@@ -1,6 +1,6 @@
-"""ALBERT's pretraining objective: prediction of hidden runs of words, plus sentence order prediction.
+"""ALBERT's pretraining objective: n-gram masking, plus sentence order prediction.
 
-Runs of n words are hidden together, p(n) = 1/n / (1/1 + ... + 1/N) for n up to N = 3 (ALBERT section 4.1;
+Runs of n words are masked together, p(n) = 1/n / (1/1 + ... + 1/N) for n up to N = 3 (ALBERT section 4.1;
 google-research/albert create_pretraining_data.py). Words are visited in random order. Each begins a run of a random
 length, which is shortened to the rest of the sequence's budget. A run that meets an earlier run is skipped. A run may
 reach across [SEP], as in the released code.
@@ -27,7 +27,7 @@ from plmjax.objectives.sentence_pairs import MaskedLanguageModelWithPairs, PairL
 
 @dataclasses.dataclass(frozen=True)
 class AlbertPretraining(MaskedLanguageModelWithPairs):
-    """mean nats of the masked tokens + mean nats of the sentences' order (google-research/albert run_pretraining.py).
+    """Mean nats of the masked tokens + mean nats of the sentence order (google-research/albert run_pretraining.py).
 
     Raises:
         UserError: the maximum length of a run is less than one word.
@@ -72,15 +72,15 @@ def draw_runs(
     budget: jax.Array,
     longest: int,
 ) -> jax.Array:
-    """Visit the words of a row by `order`, lowest first, and take the run of each word if it fits.
+    """Choose runs of words: visit the words of a row by `order`, lowest first, and take the run of each if it fits.
 
     All arrays are [T]; the first token of a word represents the word. order: int, no two equal. runs: int, number of
-    words to take from here, at most `longest`. words: int, the number of a token's word along the row, 0 for tokens
-    that are never chosen. starts: bool, first tokens. segments: int, the sequence of a token. budget: int, number of
-    predictions of a token's sequence.
+    words in the run that begins here, at most `longest`. words: int, the index of a token's word in the row, 0 for
+    tokens that are never chosen. starts: bool, first tokens. segments: int, the sequence of a token. budget: int,
+    number of predictions of a token's sequence.
 
-    A round decides about many words at once: all words of a sequence up to the first whose run is shortened by runs
-    that the round itself takes before it. Only the last few words of a budget take a round each.
+    A round decides many words at once: all words of a sequence up to the first whose run is shortened by runs that the
+    round takes before it. Only the last few words of a budget take a round each.
 
     Returns:
         bool [T], the tokens taken.
@@ -102,7 +102,7 @@ def draw_runs(
     visit = jnp.argsort(visited)
 
     def sums(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return two sums: over a word and the words of its sequence visited before; over the whole sequence."""
+        """Return two sums: over a word and the words of its sequence visited before; and over all its sequence."""
         upto, total = sums_in_groups(values[visited], segments[visited])
         return upto[visit], total[visit]
 
@@ -113,21 +113,21 @@ def draw_runs(
         taken, waiting, left = state
         run = shortened(left)
         reached = same_sequence & (counts <= run)  # [n W]
-        chosen = _first_apart(order, waiting & (run > 0), taken, reached)
+        chosen = _first_disjoint(order, waiting & (run > 0), taken, reached)
         cost = jnp.sum(sizes * (counts == run) * chosen, axis=0)
         upto, _ = sums(cost)
         changed = waiting & (shortened(left - (upto - cost)) != run)
         decided = waiting & (sums(changed.astype(jnp.int32))[0] == 0)
         chosen &= decided
-        return taken | _covered(chosen, reached), waiting & ~decided, left - sums(cost * chosen)[1]
+        return taken | _cover(chosen, reached), waiting & ~decided, left - sums(cost * chosen)[1]
 
     start = jnp.zeros_like(exists), exists, budget
     taken, _, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), decide, start)
     return (words > 0) & taken[jnp.maximum(words - 1, 0)]
 
 
-def _first_apart(order: jax.Array, candidates: jax.Array, taken: jax.Array, reached: jax.Array) -> jax.Array:
-    """Return bool [W]: the candidates taken in a visit by `order`. The run of each meets no run taken before.
+def _first_disjoint(order: jax.Array, candidates: jax.Array, taken: jax.Array, reached: jax.Array) -> jax.Array:
+    """Return bool [W]: the candidates taken in a visit by `order`, whose runs meet no run taken before.
 
     A candidate is decided as soon as no undecided earlier candidate meets its run.
 
@@ -145,13 +145,13 @@ def _first_apart(order: jax.Array, candidates: jax.Array, taken: jax.Array, reac
             earliest = jnp.minimum(earliest, jnp.where(reached[d], _ahead(visit, d, last), last))
             earliest = jnp.minimum(earliest, _behind(jnp.where(reached[d], visit, last), d, last))
         now = undecided & (order < earliest)
-        return chosen | now, undecided & ~now, taken | _covered(now, reached)
+        return chosen | now, undecided & ~now, taken | _cover(now, reached)
 
     start = jnp.zeros_like(candidates), candidates, taken
     return jax.lax.while_loop(lambda state: jnp.any(state[1]), decide, start)[0]
 
 
-def _covered(chosen: jax.Array, reached: jax.Array) -> jax.Array:
+def _cover(chosen: jax.Array, reached: jax.Array) -> jax.Array:
     """Return bool [W]: the words in the runs of the chosen words."""
     return jnp.any(jnp.stack([_behind(chosen & reached[d], d, False) for d in range(len(reached))]), axis=0)
 

@@ -42,7 +42,7 @@ Carry = dict[str, Any]
 class AwdLstmPretraining(ScoresNextToken, Objective):
     """Mean nats of each token given all tokens before it, and two penalties on the last layer's output.
 
-    Rows are such as `Windows` gives, or `ContiguousStreams`, where every window is a row.
+    Rows are such as `Windows` gives, or as `ContiguousStreams` gives, where a window is a row.
     """
 
     activation_penalty: float = 2.0
@@ -84,11 +84,9 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         return config.parameter_groups[1:]
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Add the first positions of documents, if these are apart, and the end of a training step's window.
+        """Add the first positions of documents, if documents are separate, and the end of a training step's window.
 
-        The end is the same in all rows.
-
-        A document begins with the end token before it, which predicts its first token.
+        The end is the same in all rows. A document begins with the end token before it, which predicts its first token.
         """
         if self.documents == "apart":
             batch = batch | {"starts": batch["input_ids"] == vocabulary.document_end}
@@ -99,7 +97,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         return batch
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of target tokens, those of a mean window, and of pairs of adjacent target tokens."""
+        """Return the number of target tokens in a mean window, and of pairs of adjacent target tokens."""
         asked = batch["next_weights"]
         tokens, pairs = jnp.sum(asked), jnp.sum(asked[:, 1:] * asked[:, :-1])
         return {
@@ -114,7 +112,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return nats and squares of the target tokens in the window, and the states after them."""
+        """Return the nats and the penalties of the target tokens in the window, and the states after them."""
         read, weights, begin = _window(batch, loss_inputs.carry["begin"], training)
         outputs = apply(self, module, loss_inputs, batch | {"read": read}, key, training=training)
         nats, likeliest = outputs.scores.weighted_cross_entropy(batch["next_ids"], weights)
@@ -133,7 +131,6 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     def score(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Score the next tokens as `ScoresNextToken` does."""
         return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -9,6 +9,6 @@ from plmjax.objectives.sentence_pairs import MaskedLanguageModelWithPairs, PairL
 
 @dataclasses.dataclass(frozen=True)
 class BertPretraining(MaskedLanguageModelWithPairs):
-    """mean nats of the masked tokens + mean nats of the sentence pairs (google-research/bert run_pretraining.py)."""
+    """Mean nats of the masked tokens + mean nats of the sentence pairs (google-research/bert run_pretraining.py)."""
 
     pairs: ClassVar[PairLabels] = NEXT_SENTENCE

@@ -5,8 +5,8 @@ This is ELMo's objective (Peters et al., NAACL 2018, arXiv 1802.05365, section 3
     loss = mean over both directions and all words of -log softmax(score)[word]
 
 In training the softmax is over the word and sampled words (plmjax/objectives/sampled_softmax.py). The samples are the
-same for a whole batch, and differ between the directions. In evaluation the softmax is over the vocabulary. States are
-carried from batch to batch, and are zero where a document begins.
+same for all words of a batch, and differ between the directions. In evaluation the softmax is over the vocabulary.
+States are carried from batch to batch, and are zero where a document begins.
 
 Deviation: the released code carries its states over all sentences, across documents.
 Deviation: training reads a word outside the vocabulary as the spelling of the unknown token. In the released code it
@@ -23,7 +23,7 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, UserError, check_ranges
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives import sampled_softmax
 from plmjax.objectives.capabilities import ReadsDirections
@@ -60,7 +60,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
             sampled_softmax.check_order(sources.token_counts, sources.vocabulary.special)
         vocabulary, length = sources.vocabulary, config.max_characters_per_token
         table = np.zeros((config.vocab_size, length), np.int32)
-        table[: vocabulary.size] = spelled(sources.texts(), length)
+        table[: vocabulary.size] = spell(sources.texts(), length)
         for role, mark in zip((vocabulary.begin, vocabulary.end), sentence_marks(length), strict=True):
             if role >= 0:
                 table[role] = mark
@@ -82,7 +82,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Add the characters, int32 [B T C], of both directions, and a key for every row.
 
-        One key serves all samples.
+        All rows have the same key, because all words share the samples.
         """
         table, data = constants["spelling"], jax.random.key_data(key)
         spellings = {f"{prefix}characters": table[batch[f"{prefix}input_ids"]] for prefix in PREFIXES.values()}

@@ -1,6 +1,6 @@
-"""Capabilities of some objectives. Each is a class beside `Objective`; objectives with the capability inherit from it.
+"""Capabilities that only some objectives have. Each is a base class beside `Objective`.
 
-if isinstance(objective, WritesTexts):
+if isinstance(objective, GeneratesText):
     decoding = objective.decoding()
 """
 
@@ -19,7 +19,7 @@ from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, Obje
 class ReadsRows(abc.ABC):
     """An objective whose loss reads few rows of large tables.
 
-    The step looks these up first, and may update only them.
+    The step looks these rows up first, and may update only them.
     """
 
     @abc.abstractmethod
@@ -27,12 +27,12 @@ class ReadsRows(abc.ABC):
         """Return path of a table -> ids, int [B ...], of all its rows that the loss of a corrupted batch reads.
 
         Each table belongs to one `Embedding`, which is called once, with these ids. The step looks the rows up, and
-        updates only them if the optimizer can. Other tables may be read as a whole.
+        updates only them if the optimizer can. Tables that are not listed are read normally.
         """
 
 
 def rows_of(objective: Objective, batch: Batch) -> dict[str, jax.Array]:
-    """Return `ReadsRows.rows`; no tables for an objective that reads them as a whole."""
+    """Return `ReadsRows.rows`, or an empty dict for any other objective."""
     return objective.rows(batch) if isinstance(objective, ReadsRows) else {}
 
 
@@ -75,37 +75,37 @@ def check_memory(length: int, option: str, sources: ConstantSources) -> None:
 
 
 class Remembers(abc.ABC):
-    """An objective whose module remembers a fixed number of tokens, which an evaluation may choose."""
+    """An objective whose module has a memory of a fixed number of tokens, which an evaluation may choose."""
 
     @abc.abstractmethod
-    def remembering(self, tokens: int) -> Self:
-        """Return the same objective with evaluations that remember `tokens` tokens."""
+    def with_memory(self, tokens: int) -> Self:
+        """Return the same objective with a memory of `tokens` tokens in evaluations."""
 
 
 class AdaptsModel(abc.ABC):
-    """An objective whose program computes no more than a statistic of the parameters asks for, such as a longest span.
+    """An objective that compiles a smaller program when a statistic of the parameters allows it, e.g. the longest span.
 
-    Each step takes the program of the parameters before it, and nothing else decides about it: two programs may differ
-    in their last bits, and a run that was killed must repeat a step with the same one. All configs have the same state.
+    Each step takes the program for the parameters before it, and nothing else decides: two programs may differ in their
+    last bits, and a run that was killed must repeat a step with the same one. All configs have the same train state.
     """
 
     @abc.abstractmethod
-    def measured(self, config: Any, params: Any) -> jax.Array:
+    def statistic(self, config: Any, params: Any) -> jax.Array:
         """Return the statistic of the parameters, a scalar."""
 
     @abc.abstractmethod
-    def adapted(self, config: Any, statistic: float) -> Any:
-        """Return the config to compute with, of few ones that any run may have; at most `config`, the run's own."""
+    def adapt_config(self, config: Any, statistic: float) -> Any:
+        """Return the config to compute with: one of a few, never larger than `config`, the config of the run."""
 
     @abc.abstractmethod
-    def computes(self, config: Any) -> str:
-        """Return the part of the model that a program of this config computes, for the header."""
+    def describe_computation(self, config: Any) -> str:
+        """Return the part of the model that a program of this config computes, for the header of the log."""
 
 
 class ReadsPrefix:
-    """An objective whose first tokens of a row see each other.
+    """An objective whose first tokens of a row, the prefix, see each other.
 
-    A decoder trained with this objective takes `prefix_lengths`, and reads the whole prompt of a text as its prefix.
+    A decoder trained with this objective takes `prefix_lengths`, and reads the prompt of a text as its prefix.
     """
 
     prefix: ClassVar[str]

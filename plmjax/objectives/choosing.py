@@ -1,4 +1,4 @@
-"""Random choice of tokens in packed rows: ranks, sums and greedy draws by sorting, for rows of any length.
+"""Random choice of tokens in packed rows: ranks, sums and greedy draws by sorting.
 
 No function compares every token with every other: a row of T tokens costs O(T log T) time and O(T) memory.
 """
@@ -17,7 +17,7 @@ def sequence_lengths(segments: jax.Array) -> jax.Array:
 def sums_in_groups(values: jax.Array, groups: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return two sums of values >= 0, int [T], in groups of adjacent equal numbers.
 
-    The first is up to each position, the second over its whole group.
+    The first is the cumulative sum within the group, the second the sum of the group.
     """
     chex.assert_equal_shape([values, groups])
     change = groups[1:] != groups[:-1]
@@ -48,8 +48,8 @@ def ranks(draws: jax.Array, segments: jax.Array, eligible: jax.Array) -> jax.Arr
     return jax.lax.sort((places, upto), num_keys=1)[1]
 
 
-def visited(draws: jax.Array, eligible: jax.Array) -> jax.Array:
-    """Return int32 [T]: the positions of the eligible tokens by their draws, lowest first, then the others in order.
+def order_by_draws(draws: jax.Array, eligible: jax.Array) -> jax.Array:
+    """Return int32 [T]: positions of eligible tokens by their draws, lowest first, then the other positions in order.
 
     draws: unsigned [T], no two equal. eligible: bool [T].
     """

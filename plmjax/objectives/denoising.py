@@ -1,16 +1,16 @@
 """BART's pretraining objective: restore a text that noise has corrupted (Lewis et al. 2020, arXiv 1910.13461).
 
-The encoder reads the corrupted text. The decoder predicts the whole clean text, after </s>. Noise is made inside the
-jitted step, in the order of fairseq 0.12.2's data/denoising_dataset.py: sentences are permuted; words are hidden, one
-by one or in spans; tokens are inserted; the text is rotated.
+The encoder reads the corrupted text. The decoder predicts the clean text, after </s>. Noise is made inside the jitted
+step, in the order of fairseq 0.12.2's data/denoising_dataset.py: sentences are permuted; words are masked, one by one
+or in spans; tokens are inserted; the text is rotated.
 
-In a row, ceil(mask words) words are hidden. With "span" they are hidden in spans whose lengths are drawn from a Poisson
+In a row, ceil(mask words) words are masked. With "span" they are masked in spans whose lengths are drawn from a Poisson
 distribution until they cover this number; the last is shortened. A span of length 0 inserts a token at a random
-position instead. A masked token or span becomes the mask token or, with `random_share`, a random one. Among n inserted
-tokens ceil(random_share n) are random, so a single one is always random.
+position instead. A masked token or span becomes the mask token or, with probability `random_fraction`, a random one.
+Among n inserted tokens ceil(random_fraction n) are random, so a single one is always random.
 
 Deviation: lengths are drawn with a mean of 3.5, as in the released command; the paper says 3.
-Deviation: special tokens inside a row separate documents here. They are never hidden; spans end before them, and a
+Deviation: special tokens inside a row separate documents here. They are never masked; spans end before them, and a
 word begins after them. The released rows hold one document.
 Deviation: the number of inserted tokens is the number of spans of length 0, except for those beyond the row's capacity,
 which only happens to rows of a few words. The released code computes the number by a division, whose rounding may add
@@ -40,11 +40,11 @@ REPLACEMENTS = ("one", "each", "none")
 class Denoising(TextToText):
     """Mean nats of the tokens of a text given the text with noise, for rows such as `FullSentences` gives.
 
-    The released recipe hides spans and permutes all sentences. Token masking is `unit="token"`; token deletion has
-    `replacement="none"` in addition.
+    The released recipe masks spans and permutes all sentences. Token masking is `unit="token"`; token deletion also
+    sets `replacement="none"`.
 
     Raises:
-        UserError: an unknown unit or replacement, or shares out of their range.
+        UserError: an unknown unit or replacement, or fractions out of their range.
     """
 
     start: ClassVar[str] = "sep"
@@ -58,12 +58,12 @@ class Denoising(TextToText):
     """Replacement of a hidden word or span: one mask token, one for each of its tokens, or none."""
     mean_length: float = 3.5
     """Mean of the Poisson distribution of the lengths of spans, in words."""
-    random_share: float = 0.1
+    random_fraction: float = 0.1
     """Share of the masks that are replaced by random tokens: any token except <s>."""
     permute: float = 1.0
     """Share of the sentences to permute."""
     insert: float = 0.0
-    """Number of tokens to insert, as a share of the remaining tokens."""
+    """Number of tokens to insert, as a fraction of the remaining tokens."""
     rotate: float = 0.0
     """Probability that the text of a row is rotated to begin at a random position inside it."""
 
@@ -72,7 +72,7 @@ class Denoising(TextToText):
         for name, value, known in (("unit", self.unit, UNITS), ("replacement", self.replacement, REPLACEMENTS)):
             if value not in known:
                 raise UserError(f"Expected a known --objective.{name}, found {quoted(value)}; {nearest(value, known)}")
-        for name in ("mask", "random_share", "permute", "insert", "rotate"):
+        for name in ("mask", "random_fraction", "permute", "insert", "rotate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"Expected --objective.{name} from 0 to 1, found {getattr(self, name)}; change it.")
         if not 0 < self.mean_length <= 16:
@@ -83,12 +83,12 @@ class Denoising(TextToText):
     def lengths(self, tokens: int) -> tuple[int, int]:
         """Return the lengths of source and target.
 
-        The row is the target; noise makes it shorter, unless tokens are inserted.
+        The target is the row. The source is not longer, unless tokens are inserted.
         """
-        return tokens + self._inserted(tokens), tokens
+        return tokens + self._capacity_for_inserted(tokens), tokens
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """Check rows as every text-to-text objective.
+        """Check rows as in the base class.
 
         The tokenizer must also have a mask token, and mark the words and sentences that this noise needs.
         """
@@ -112,34 +112,34 @@ class Denoising(TextToText):
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
         permuting, masking, inserting, rotating = jax.random.split(key, 4)
-        noisy, noisy_length = self._permuted(permuting, ids, length, vocabulary), length
+        noisy, noisy_length = self._permute(permuting, ids, length, vocabulary), length
         if self.mask:
-            noisy, noisy_length = self._masked(masking, noisy, noisy_length, vocabulary)
+            noisy, noisy_length = self._mask_spans(masking, noisy, noisy_length, vocabulary)
         room = self.lengths(len(ids))[0]
         if self.insert:
-            count = jnp.array([self._inserted(tokens) for tokens in range(len(ids) + 1)])[noisy_length]
-            noisy, noisy_length = self._with_noise(inserting, noisy, noisy_length, count, room, vocabulary)
+            count = jnp.array([self._capacity_for_inserted(tokens) for tokens in range(len(ids) + 1)])[noisy_length]
+            noisy, noisy_length = self._insert_noise(inserting, noisy, noisy_length, count, room, vocabulary)
         if self.rotate:
             whether, where = jax.random.split(rotating)
             offset = jax.random.randint(where, (), 1, jnp.maximum(noisy_length, 2))
             rotates = jax.random.uniform(whether) < self.rotate
-            noisy = jnp.where(rotates, noise.rotated(noisy, noisy_length, offset), noisy)
+            noisy = jnp.where(rotates, noise.rotate(noisy, noisy_length, offset), noisy)
         return _stream(noisy, noisy_length), _stream(ids, length)
 
-    def _permuted(self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    def _permute(self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         if not self.permute:
             return ids
         ends = noise.sentence_ends(ids == vocabulary.full_stop, length)
         sentences = jnp.sum(ends)
         moved = jnp.array([math.ceil(self.permute * count) for count in range(len(ids) + 1)])[sentences]
         draws = (strict_draws(one, len(ids)) for one in jax.random.split(key))
-        return noise.rearranged(ids, ends, noise.sentence_order(*draws, sentences, moved))
+        return noise.permute_sentences(ids, ends, noise.sentence_order(*draws, sentences, moved))
 
-    def _masked(
+    def _mask_spans(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the row with words hidden, and its length."""
-        of_lengths, of_words, of_kinds, of_tokens, of_inserted = jax.random.split(key, 5)
+        """Return the row with masked words, and its length."""
+        lengths_key, words_key, kinds_key, tokens_key, inserted_key = jax.random.split(key, 5)
         tokens = len(ids)
         segments = (jnp.arange(tokens) < length).astype(jnp.int32)
         inside = eligible_tokens(ids, segments, vocabulary)
@@ -149,34 +149,34 @@ class Denoising(TextToText):
         budgets = np.ceil(np.arange(tokens + 1, dtype=np.float32) * np.float32(self.mask)).astype(np.int32)
         budget, inserted = jnp.array(budgets)[words], 0
         if self.unit == "span":
-            shares = jnp.array(np.log(noise.poisson_shares(self.mean_length)), jnp.float32)
+            probabilities = jnp.array(np.log(noise.poisson_probabilities(self.mean_length)), jnp.float32)
             # The mean of their sum is above twice the budget. It is less than the budget in fewer than 1 of 1e10 rows.
             draws = math.ceil((2 * int(budgets[-1]) + 64) / self.mean_length)
-            lengths = jax.random.categorical(of_lengths, shares, shape=(draws,))
+            lengths = jax.random.categorical(lengths_key, probabilities, shape=(draws,))
             lengths, inserted = noise.within_budget(lengths, budget)
         else:
             lengths = (jnp.arange(int(budgets[-1])) < budget).astype(jnp.int32)
-        spans, numbers = noise.spans_of_words(strict_draws(of_words, tokens), words, lengths)
-        span_starts, rest, owner = noise.covered(starts, inside, spans)
-        kinds = jax.random.uniform(of_kinds, lengths.shape) < self.random_share
-        masks = jnp.where(kinds[numbers[owner]], self._random(of_tokens, tokens, vocabulary), vocabulary.mask)
-        ids, length = noise.hidden(ids, length, span_starts, rest, masks, self.replacement)
+        spans, numbers = noise.spans_of_words(strict_draws(words_key, tokens), words, lengths)
+        span_starts, rest, owner = noise.cover_spans(starts, inside, spans)
+        kinds = jax.random.uniform(kinds_key, lengths.shape) < self.random_fraction
+        masks = jnp.where(kinds[numbers[owner]], self._random(tokens_key, tokens, vocabulary), vocabulary.mask)
+        ids, length = noise.replace_spans(ids, length, span_starts, rest, masks, self.replacement)
         if self.unit == "span":
             inserted = jnp.minimum(inserted, tokens - length)
-            ids, length = self._with_noise(of_inserted, ids, length, inserted, tokens, vocabulary)
+            ids, length = self._insert_noise(inserted_key, ids, length, inserted, tokens, vocabulary)
         return ids, length
 
-    def _with_noise(
+    def _insert_noise(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, count: jax.Array, room: int, vocabulary: Vocabulary
     ) -> tuple[jax.Array, jax.Array]:
         """Return the row with `count` masks and random tokens inserted, int [room], and its length."""
-        of_places, of_tokens = jax.random.split(key)
-        random = jnp.array([math.ceil(self.random_share * number) for number in range(room + 1)])[count]
-        tokens = self._random(of_tokens, room, vocabulary)
+        places_key, tokens_key = jax.random.split(key)
+        random = jnp.array([math.ceil(self.random_fraction * number) for number in range(room + 1)])[count]
+        tokens = self._random(tokens_key, room, vocabulary)
         inserted = jnp.where(jnp.arange(room) < random, tokens, vocabulary.mask)
-        return noise.with_inserted(ids, length, strict_draws(of_places, room), count, inserted)
+        return noise.insert_tokens(ids, length, strict_draws(places_key, room), count, inserted)
 
-    def _inserted(self, tokens: int) -> int:
+    def _capacity_for_inserted(self, tokens: int) -> int:
         return math.ceil(self.insert * tokens)
 
     def _random(self, key: jax.Array, count: int, vocabulary: Vocabulary) -> jax.Array:

@@ -1,4 +1,4 @@
-"""DistilBERT's masked language model, which hides rare tokens more often (huggingface examples/distillation, train.py).
+"""DistilBERT's masked language model, which masks rare tokens more often (huggingface examples/distillation, train.py).
 
 Masked tokens are drawn without replacement, a token that occurs n times in the training text with a weight of n^-0.7;
 special tokens are never drawn. The idea is that of XLM, whose weight is n^-0.5.
@@ -6,8 +6,8 @@ special tokens are never drawn. The idea is that of XLM, whose weight is n^-0.5.
 The tokens of the lowest -log(u) / weight are taken, u uniform in (0, 1). This is the same as drawing one after another
 in proportion to the weights that are left (Efraimidis and Spirakis 2006).
 
-Deviation: every sequence has its own share of masked tokens, as in BERT. The released code draws 15 % of the tokens of
-a whole batch, so that a sequence of rare tokens has more of them.
+Deviation: every sequence has its own number of masked tokens, as in BERT. The released code draws 15 % of the tokens of
+a batch, so that a sequence of rare tokens has more of them.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from plmjax.objectives.objective import ConstantSources
 
 @dataclasses.dataclass(frozen=True)
 class DistilBertPretraining(MaskedLanguageModel):
-    """mean nats of the masked tokens."""
+    """Mean nats of the masked tokens."""
 
     smoothing: float = 0.7
     """Exponent s of a token's weight n^-s; 0 draws all tokens alike."""
@@ -40,7 +40,7 @@ class DistilBertPretraining(MaskedLanguageModel):
         return {"log_weights": jnp.asarray(-self.smoothing * np.log(counts), jnp.float32)}
 
     def _draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
-        """Return the rank of each token, uint32 [T]: the tokens of the lowest are predicted."""
+        """Return the draw of each token, uint32 [T]: tokens with the lowest draws are predicted."""
         chex.assert_rank(ids, 1)
         times = jnp.log(jax.random.exponential(key, ids.shape)) - constants["log_weights"][ids]
         return jnp.argsort(jnp.argsort(times)).astype(jnp.uint32)

@@ -2,25 +2,25 @@
 
     loss = generator_weight x mean nats of the masked tokens + discriminator_weight x mean nats of every token's label
 
-Tokens are hidden, the generator predicts them, and a token is sampled from each prediction. The discriminator decides
+Tokens are masked, the generator predicts them, and a token is sampled from each prediction. The discriminator decides
 for every token if it was sampled. A sampled token that equals the original counts as an original. No gradient passes
 through the sampling.
 
-Rows are corrupted inside the jitted step: `corrupt` hides tokens, `sums` samples their replacements. The key of the
+Rows are corrupted inside the jitted step: `corrupt` masks tokens, `sums` samples their replacements. The key of the
 noise comes with the row. So the noise is the same on every mesh and in every microbatch. Fields added to a batch, for P
 positions a row:
 
     masked_positions   int32 [B P]     positions, drawn with replacement; 0 for an unused entry
     masked_ids         int32 [B P]     the original tokens there
     masked_weights     float32 [B P]   1 for a prediction, 0 for an unused entry
-    original_ids       int32 [B T]     the tokens before any was hidden
+    original_ids       int32 [B T]     the tokens before masking
     sampling_keys      uint32 [B 2]    keys of the noise that sampling adds to the logits
 
 A position that was drawn several times counts as often in the generator's loss. As in the released code
 (pretrain/pretrain_helpers.py), the discriminator then sees the mean of its sampled ids, rounded down. This is some
 other token, unless the ids are equal.
 
-Deviation: a sequence without a token that may be hidden has no prediction; the released code divides 0 by 0.
+Deviation: a sequence without a token that may be masked has no prediction; the released code divides 0 by 0.
 Deviation: rows of fewer than 7 tokens have capacity for one prediction; the released code leaves them none.
 """
 
@@ -44,12 +44,12 @@ class ElectraPretraining(Objective):
     """Training of a generator, and of the discriminator on the generator's samples, in one step.
 
     Raises:
-        UserError: shares or weights out of their range.
+        UserError: fractions or weights out of their range.
     """
 
     rate: float = 0.15
     """Share of a sequence's tokens to predict, including special tokens; 0.25 for the published Large."""
-    mask_share: float = 0.85
+    mask_fraction: float = 0.85
     """Share of the predictions whose token is replaced by [MASK]; the generator sees the token of the others."""
     generator_weight: float = 1.0
     """Factor of the masked language model's loss."""
@@ -57,10 +57,10 @@ class ElectraPretraining(Objective):
     """Factor of the loss of replaced token detection."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.rate < 1 and 0 <= self.mask_share <= 1):
+        if not (0 < self.rate < 1 and 0 <= self.mask_fraction <= 1):
             raise UserError(
-                f"Expected --objective.rate between 0 and 1 and --objective.mask_share from 0 to 1, found {self.rate} "
-                f"and {self.mask_share}; change them."
+                f"Expected --objective.rate between 0 and 1 and --objective.mask_fraction from 0 to 1, found "
+                f"{self.rate} and {self.mask_fraction}; change them."
             )
         if min(self.generator_weight, self.discriminator_weight) < 0:
             raise UserError(
@@ -79,7 +79,7 @@ class ElectraPretraining(Objective):
         return self._max_predictions(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Hide tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
+        """Mask tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
 
         Raises:
             UserError: the tokenizer has no [MASK].
@@ -106,7 +106,7 @@ class ElectraPretraining(Objective):
             draw = jnp.floor(jax.random.uniform(choice, (places,)) * candidates[owner]).astype(jnp.int32)
             draw += (jnp.cumsum(candidates) - candidates)[owner]
             positions = jnp.take(jnp.sort(jnp.where(candidate, jnp.arange(length), length)), draw, mode="clip")
-            hidden = used & (jax.random.uniform(hiding, (places,)) < self.mask_share)
+            hidden = used & (jax.random.uniform(hiding, (places,)) < self.mask_fraction)
             return {
                 "input_ids": ids.at[jnp.where(hidden, positions, length)].set(vocabulary.mask, mode="drop"),
                 "masked_positions": jnp.where(used, positions, 0),
@@ -137,7 +137,7 @@ class ElectraPretraining(Objective):
         first, second = jax.random.split(key)
         logits = apply(self, module, loss_inputs, batch, first, training=training, method="generate").logits
         generated = MaskedLanguageModel.masked_sums(logits, batch)
-        shown = batch | {"input_ids": replaced(batch, logits)}
+        shown = batch | {"input_ids": replace_masked_tokens(batch, logits)}
         del shown["masked_positions"]
         scores = apply(self, module, loss_inputs, shown, second, training=training, method="discriminate").logits
         found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
@@ -157,7 +157,7 @@ class ElectraPretraining(Objective):
         return generator + config.train_flops(rows, length, 0) + 6.0 * rows * length * head
 
 
-def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
+def replace_masked_tokens(batch: Batch, logits: jax.Array) -> jax.Array:
     """Replace the masked positions of the original tokens by samples of softmax(logits [B P V]). Return int32 [B T]."""
     chex.assert_shape(logits, (*batch["masked_positions"].shape, None))
     shape, length = logits.shape[1:], batch["original_ids"].shape[1]
@@ -175,7 +175,7 @@ def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
 
 
 def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> LossSums:
-    """Return nats and hits of the labels `fake` bool [B T], from float32 scores [B T], as sums under the term "rtd"."""
+    """Return nats and hits of the labels `fake` bool [B T], from float32 scores [B T], as the term "rtd"."""
     chex.assert_equal_shape([scores, fake, batch["segment_ids"]])
     real = batch["segment_ids"] > 0
 

@@ -40,15 +40,15 @@ class HierarchicalSoftmax(WordPrediction):
         """Return tables of the V words.
 
         kept: float32 [V], the probability that a word is kept. paths: int32 [V L], the inner nodes from the root.
-        turns: int8 [V L], 1 for the code 0, -1 for 1, 0 after the end of a path.
+        turns: int8 [V L], 1 for the code 0, -1 for the code 1, 0 after the end of a path.
 
         Raises:
             UserError: no word of the text is frequent enough, or the tree is too deep.
         """
         counts = self.counts(sources)
         words = np.flatnonzero(counts)
-        of_words, turns_of_words = huffman_paths(counts[words])
-        longest = of_words.shape[1]
+        word_paths, word_turns = huffman_paths(counts[words])
+        longest = word_paths.shape[1]
         if longest > self.longest_path:
             raise UserError(
                 f"Expected paths of at most {self.longest_path} nodes in Huffman's tree, found one of {longest}; raise "
@@ -56,9 +56,9 @@ class HierarchicalSoftmax(WordPrediction):
             )
         paths = np.zeros((len(counts), self.longest_path), np.int32)
         turns = np.zeros((len(counts), self.longest_path), np.int8)
-        paths[words, :longest], turns[words, :longest] = of_words, turns_of_words
+        paths[words, :longest], turns[words, :longest] = word_paths, word_turns
         return {
-            "kept": nn.LogicallyPartitioned(self.kept(counts), (None,)),
+            "kept": nn.LogicallyPartitioned(self.keep_probability(counts), (None,)),
             "paths": nn.LogicallyPartitioned(paths, (None, None)),
             "turns": nn.LogicallyPartitioned(turns, (None, None)),
         }
@@ -73,8 +73,11 @@ class HierarchicalSoftmax(WordPrediction):
         ids, pairs = batch["input_ids"], batch["pairs"]
         predictions = self.architecture.predictions(pairs)
         paths, turns = constants["paths"][ids], constants["turns"][ids].astype(jnp.float32)
-        asked, count = self.architecture.asked(predictions)[..., None] * jnp.abs(turns), jnp.sum(predictions)
-        inputs = self.updates(self.around(ids), jnp.sum(pairs, axis=3), constants)
+        asked, count = (
+            self.architecture.prediction_counts(predictions)[..., None] * jnp.abs(turns),
+            jnp.sum(predictions),
+        )
+        inputs = self.updates(self.with_context(ids), jnp.sum(pairs, axis=3), constants)
         return batch | {
             "paths": paths,
             "turns": turns,
@@ -92,7 +95,7 @@ class HierarchicalSoftmax(WordPrediction):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         inputs, nodes = apply(self, module, loss_inputs, batch, key, training=training)
-        inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
+        inputs = self.with_context(scaled_gradient(inputs, batch["input_factors"]))
         nodes = scaled_gradient(nodes, batch["output_factors"])
         predictions = self.architecture.predictions(batch["pairs"])
         scores = self.architecture.scores(self.architecture.hidden(inputs, batch["pairs"]), nodes)  # [B N ... S L]
@@ -107,16 +110,14 @@ class HierarchicalSoftmax(WordPrediction):
 
 
 def huffman_paths(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the path of every word in the Huffman tree.
-
-    The path is the inner nodes from the root, int32 [V L], and the turns, int8 [V L].
+    """Return the path of every word in the Huffman tree: inner nodes, int32 [V L], and turns, int8 [V L].
 
     counts: float64 [V], each above 0. The V - 1 inner nodes are numbered in the order of their creation, the root last.
-    L is the longest path; after the end of a path nodes and turns are 0. When the two smallest trees are joined, the
+    L is the longest path; after the end of a path nodes and turns are 0. When the two smallest trees are merged, the
     smaller one gets the code 0 and the turn 1, the other one the code 1 and the turn -1.
 
-    All trees that weigh no more than the two smallest together are joined at once. Every new tree weighs as much or
-    more, so joining them one by one gives the same order.
+    All trees that weigh no more than the two smallest together are merged at once. Every new tree weighs as much or
+    more, so merging them one by one gives the same order.
     """
     size = len(counts)
     order = np.argsort(counts, kind="stable")

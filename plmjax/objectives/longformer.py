@@ -14,7 +14,7 @@ from plmjax.objectives.objective import Batch
 
 @dataclasses.dataclass(frozen=True)
 class LongformerDecoderPretraining(NextToken):
-    """Mean nats of the token after each, for a model that reads distances instead of positions."""
+    """Mean nats of the next token, for a model that reads distances instead of positions."""
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         return {"input_ids": batch["input_ids"], "attention_mask": batch["segment_ids"] > 0}

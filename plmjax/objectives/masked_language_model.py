@@ -34,14 +34,14 @@ class MaskedLanguageModel(Objective):
     """Prediction of masked tokens by an encoder whose module takes `masked_positions`.
 
     Raises:
-        UserError: an unknown kind of masking, or shares out of their range.
+        UserError: an unknown kind of masking, or fractions out of their range.
     """
 
     rate: float = 0.15
     """Share of a sequence's tokens to predict; [CLS] and [SEP] are counted but never chosen."""
-    mask_share: float = 0.8
+    mask_fraction: float = 0.8
     """Share of the predicted tokens that are replaced by [MASK]."""
-    random_share: float = 0.1
+    random_fraction: float = 0.1
     """Share of the predicted tokens that are replaced by a token drawn from the whole vocabulary."""
     max_predictions: int = 0
     """Maximum number of predictions in a sequence; 0 derives it from `rate` and the longest sequence."""
@@ -58,19 +58,19 @@ class MaskedLanguageModel(Objective):
                 f"Expected a known --objective.masking, found {quoted(self.masking)}; {nearest(self.masking, MASKING)}"
             )
         check_ranges("objective", self, max_predictions=FROM_0)
-        if not (0 < self.rate < 1 and min(self.mask_share, self.random_share) >= 0):
+        if not (0 < self.rate < 1 and min(self.mask_fraction, self.random_fraction) >= 0):
             raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
-        if self.mask_share + self.random_share > 1:
+        if self.mask_fraction + self.random_fraction > 1:
             raise UserError(
-                f"Expected shares of masked and random tokens that add up to at most 1, found {self.mask_share} and "
-                f"{self.random_share}; lower one of them."
+                f"Expected shares of masked and random tokens that add up to at most 1, found {self.mask_fraction} and "
+                f"{self.random_fraction}; lower one of them."
             )
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         return config.module(Purpose.MASKED_TOKENS, execution)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-        """Return P of a batch: the predictions of a full row at most, plus one a sequence if several are packed."""
+        """Return P, the predictions per row: those of a full row, plus one a sequence if several are packed."""
         sequences = batch["cls_positions"].shape[1] if "cls_positions" in batch else 1
         room = math.ceil(self.rate * batch["input_ids"].shape[1]) + (sequences if sequences > 1 else 0)
         return min(room, sequences * self.max_predictions) if self.max_predictions else room
@@ -79,7 +79,7 @@ class MaskedLanguageModel(Objective):
         """Choose positions and replace their tokens.
 
         In a sequence of n tokens exactly min(max_predictions, max(1, round(rate n))) are chosen, uniformly and without
-        replacement. Fewer are chosen if the sequence has fewer, or if no further whole word fits.
+        replacement. Fewer are chosen if the sequence has fewer, or if no further word fits (`whole_word`).
 
         Raises:
             UserError: the tokenizer has no [MASK], or does not know the continuations of words.
@@ -138,7 +138,7 @@ class MaskedLanguageModel(Objective):
         return strict_draws(key, len(ids))
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
-        """Return int [T]: number of predictions of each token's sequence. Python rounds it, as in the released code."""
+        """Return int [T]: predictions of each token's sequence, rounded as Python does, as in the released code."""
         counts = [max(1, round(self.rate * n)) for n in range(len(lengths) + 1)]
         return jnp.array(counts, jnp.int32)[lengths]
 
@@ -147,11 +147,11 @@ class MaskedLanguageModel(Objective):
         kind, token = jax.random.split(key)
         kind = jax.random.uniform(kind, ids.shape)
         token = self._random_tokens(token, ids.shape, vocabulary)
-        other = jnp.where(kind < self.mask_share + self.random_share, token, ids)
-        return jnp.where(kind < self.mask_share, vocabulary.mask, other)
+        other = jnp.where(kind < self.mask_fraction + self.random_fraction, token, ids)
+        return jnp.where(kind < self.mask_fraction, vocabulary.mask, other)
 
     def _random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
-        """Return random replacements of tokens: any token, including special ones."""
+        """Return random tokens; any token may be drawn, including special ones."""
         return jax.random.randint(key, shape, 0, vocabulary.size, jnp.int32)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:

@@ -5,8 +5,8 @@ The model predicts a word s against negative words n. These are drawn by the tex
     loss = -log sigmoid(score(h, s)) - sum over k draws of log sigmoid(-score(h, n))
 
 plmjax/objectives/word_prediction.py describes the predicting words, and how a batch of predictions is one step. The
-predictions of a stretch of words share `shared` draws, each with the weight `negatives` / `shared`. The expected loss
-is the same as with separate draws, and the scores are products of matrices.
+predictions of a block of words share `shared` draws, each with the weight `negatives` / `shared`. The expected loss is
+the same as with separate draws, and the scores are products of matrices.
 
 Deviation: a repeated draw among the negatives of one prediction reads the same row; in word2vec.c the row that the
 earlier draw has changed.
@@ -49,14 +49,14 @@ class NegativeSampling(WordPrediction):
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
         """Return tables of the V words.
 
-        kept: float32, the probability that a word is kept. noise: uint32, the cumulative shares of the draws.
+        kept: float32, the probability that a word is kept. noise: uint32, the cumulative probabilities of the draws.
         unigram_scores: float32, the score of each word with the lowest loss if its neighbours are not known.
 
         Raises:
             UserError: no word of the text is frequent enough.
         """
         counts = self.counts(sources)
-        kept, noise = self.kept(counts), np.where(counts > 0, counts**self.power, 0)
+        kept, noise = self.keep_probability(counts), np.where(counts > 0, counts**self.power, 0)
         noise, seen = noise / max(noise.sum(), 1), counts * kept / max((counts * kept).sum(), 1)
         known = counts > 0
         scores = np.log(np.where(known, seen, 1)) - np.log(np.where(known, self.negatives * noise, 1))
@@ -79,11 +79,13 @@ class NegativeSampling(WordPrediction):
         predictions = self.architecture.predictions(pairs)
         # A draw of the word itself is skipped (word2vec.c).
         differs = (ids[..., None] != noise_ids[:, :, None, :]).astype(jnp.float32)
-        noise_weights = self.architecture.contrasts(predictions, differs) * (self.negatives / self.shared)
+        noise_weights = self.architecture.negative_counts(predictions, differs) * (self.negatives / self.shared)
 
         output_ids = jnp.concatenate([ids, noise_ids], axis=2)
-        asked = jnp.concatenate([self.architecture.asked(predictions), jnp.sum(noise_weights, axis=2)], axis=2)
-        inputs = self.updates(self.around(ids), jnp.sum(pairs, axis=3), constants)
+        asked = jnp.concatenate(
+            [self.architecture.prediction_counts(predictions), jnp.sum(noise_weights, axis=2)], axis=2
+        )
+        inputs = self.updates(self.with_context(ids), jnp.sum(pairs, axis=3), constants)
         outputs, count = self.updates(output_ids, asked, constants), jnp.sum(predictions)
         return batch | {
             "noise_ids": noise_ids,
@@ -104,10 +106,10 @@ class NegativeSampling(WordPrediction):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return nats of the predictions and their negatives; in evaluation also those from word counts only."""
+        """Return nats of predictions and negatives; in evaluation also the nats that word counts alone give."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
         inputs, outputs = apply(self, module, loss_inputs, batch, key, training=training)
-        inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
+        inputs = self.with_context(scaled_gradient(inputs, batch["input_factors"]))
         outputs = scaled_gradient(outputs, batch["output_factors"])
         words, noise = jnp.split(outputs, [pairs.shape[3]], axis=2)
         hidden, predictions = self.architecture.hidden(inputs, pairs), self.architecture.predictions(pairs)
@@ -116,7 +118,7 @@ class NegativeSampling(WordPrediction):
         loss = total(predictions, nn.softplus(-true_scores)) + total(noise_weights, nn.softplus(noise_scores))
         if training:
             return LossSums({"negative_sampling": loss}, {})
-        scores, asked = loss_inputs.constants["unigram_scores"], self.architecture.asked(predictions)
+        scores, asked = loss_inputs.constants["unigram_scores"], self.architecture.prediction_counts(predictions)
         unigram = total(asked, nn.softplus(-scores[batch["input_ids"]]))
         unigram += total(jnp.sum(noise_weights, axis=2), nn.softplus(scores[batch["noise_ids"]]))
         return LossSums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})

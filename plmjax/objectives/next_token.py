@@ -13,7 +13,7 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, 
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(ScoresNextToken, Objective):
-    """Mean nats of the token after each, for rows such as `Chunks` gives.
+    """Mean nats of the next token, for rows such as `Chunks` gives.
 
     The module returns `scores` (`plmjax.contracts.scores.TokenScores`); it may be any decoder.
     """
@@ -22,7 +22,7 @@ class NextToken(ScoresNextToken, Objective):
         return {name: batch[name] for name in ("input_ids", "positions", "segment_ids")}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predictions; at least a small number, for rows without targets."""
+        """Return the number of predictions, or a small number above 0 for rows without targets."""
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
     def sums(
@@ -39,7 +39,6 @@ class NextToken(ScoresNextToken, Objective):
     def score(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Score the next tokens as `ScoresNextToken` does."""
         return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -11,20 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.objectives.choosing import visited
+from plmjax.objectives.choosing import order_by_draws
 
 
-def poisson_shares(mean: float) -> np.ndarray:
+def poisson_probabilities(mean: float) -> np.ndarray:
     """Return the probabilities of span lengths 0, 1, ..., K - 1, float64 [K]: a Poisson distribution, normalized.
 
     As in the released code, the last one is the first below 1e-7.
 
     mean: above 0 and up to 16. For such a mean, the probability of length 0 is above 1e-7.
     """
-    shares = []
-    while not shares or shares[-1] >= 1e-7:
-        shares.append(math.exp(len(shares) * math.log(mean) - mean - math.lgamma(len(shares) + 1)))
-    return np.array(shares) / np.sum(shares)
+    probabilities = []
+    while not probabilities or probabilities[-1] >= 1e-7:
+        probabilities.append(math.exp(len(probabilities) * math.log(mean) - mean - math.lgamma(len(probabilities) + 1)))
+    return np.array(probabilities) / np.sum(probabilities)
 
 
 # ---------------------------------------------------------------------------------------------------- sentences
@@ -33,7 +33,7 @@ def poisson_shares(mean: float) -> np.ndarray:
 def sentence_ends(stops: jax.Array, length: jax.Array) -> jax.Array:
     """Return bool [N]: the last tokens of sentences, from bool [N], the full stops.
 
-    The last token of the text counts as a full stop. The first of several full stops in a row ends the sentence; the
+    The last token of the text counts as a full stop. The first of several adjacent full stops ends the sentence; the
     others belong to no sentence, or start the next one.
     """
     place = jnp.arange(len(stops))
@@ -42,20 +42,20 @@ def sentence_ends(stops: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def sentence_order(choice: jax.Array, order: jax.Array, sentences: jax.Array, moved: jax.Array) -> jax.Array:
-    """Return int32 [N]: the index of the first, second, ... sentence; `moved` of `sentences` are permuted at random.
+    """Return int32 [N]: the index of the first, second, ... sentence after `moved` random ones are permuted.
 
     choice, order: [N], random numbers of which no two are equal. sentences, moved: int scalars.
     """
     place = jnp.arange(len(choice))
-    chosen = visited(choice, place < sentences)  # Only the first `moved` of these change places.
-    among = visited(order, place < moved)
+    chosen = order_by_draws(choice, place < sentences)  # Only the first `moved` of these change places.
+    among = order_by_draws(order, place < moved)
     return place.at[chosen].set(chosen[among])
 
 
-def rearranged(ids: jax.Array, ends: jax.Array, order: jax.Array) -> jax.Array:
-    """Return the row with its sentences in another order.
+def permute_sentences(ids: jax.Array, ends: jax.Array, order: jax.Array) -> jax.Array:
+    """Return the row with its sentences in another order. Tokens outside sentences stay.
 
-    Tokens outside sentences stay. ends bool [N], order int [N].
+    ends: bool [N]. order: int [N].
     """
     chex.assert_equal_shape([ids, ends, order])
     place = jnp.arange(len(ids))
@@ -71,9 +71,9 @@ def rearranged(ids: jax.Array, ends: jax.Array, order: jax.Array) -> jax.Array:
 
 
 def within_budget(lengths: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (span lengths that add up to the budget, empty spans left out, then 0; the number of empty spans).
+    """Return span lengths that add up to the budget, then 0, and the number of empty spans.
 
-    Spans, int [K], are taken until they cover the budget, and the last is shortened.
+    lengths: int [K]. They are taken in order, without empty ones, until they cover the budget; the last is shortened.
     """
     before = jnp.cumsum(lengths) - lengths
     taken = before < budget
@@ -84,31 +84,25 @@ def within_budget(lengths: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax
 
 
 def spans_of_words(order: jax.Array, words: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Assign spans to words at random.
-
-    Return for each word its span's length, 0 for none, and the span's number; int [N] both.
+    """Assign spans to words at random. Return int [N] twice: each word's span length, 0 for none, and span number.
 
     order: [N], random numbers of which no two are equal. words: int scalar, the number of words. lengths: int [K], as
     from `within_budget`, with at most as many above 0 as there are words.
     """
     place = jnp.arange(len(order))
-    chosen = visited(order, place < words)[: len(lengths)]
+    chosen = order_by_draws(order, place < words)[: len(lengths)]
     lengths = lengths[: len(chosen)]
     nothing = jnp.zeros_like(place)
     return nothing.at[chosen].set(lengths), nothing.at[chosen].set(jnp.arange(len(chosen)))
 
 
-def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the tokens in spans of whole words. Spans may overlap but never leave a sequence.
+def cover_spans(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Find the tokens in spans of whole words. Spans may overlap but never leave a sequence.
 
     Args:
         starts: bool [N], the first tokens of words.
         inside: bool [N], the tokens that may be covered; others end a sequence.
         spans: int [N], number of words of the span that starts with each word.
-
-    Returns:
-        bool [N], tokens that start a span outside any earlier span; bool [N], all other tokens in spans;
-        int [N], the word whose span covers a token, the first of several.
     """
     words = jnp.arange(len(starts))
     word = jnp.maximum(jnp.cumsum(starts) - 1, 0)
@@ -122,29 +116,30 @@ def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax
     return span_starts, rest, jnp.minimum(jnp.searchsorted(ends, word, side="right"), len(words) - 1)
 
 
-def hidden(
+def replace_spans(
     ids: jax.Array, length: jax.Array, span_starts: jax.Array, rest: jax.Array, masks: jax.Array, replacement: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the row with its spans hidden, and its length.
+    """Return the row with its spans replaced, and its length.
 
-    span_starts, rest: as from `covered`. masks: int [N], possible replacement of each token. replacement: "one" for a
-        mask at the start of each span, "each" for a mask in place of every token, "none" for no mask.
+    span_starts, rest: as from `cover_spans`. masks: int [N], possible replacement of each token.
+    replacement: "one" for a mask at the start of each span, "each" for a mask in place of every token, "none" for no
+    mask.
     """
     masked = {"one": span_starts, "each": span_starts | rest, "none": jnp.zeros_like(span_starts)}[replacement]
-    return without(jnp.where(masked, masks, ids), length, (span_starts | rest) & ~masked)
+    return delete_tokens(jnp.where(masked, masks, ids), length, (span_starts | rest) & ~masked)
 
 
 # ------------------------------------------------------------------------------------- deletion, insertion, rotation
 
 
-def without(ids: jax.Array, length: jax.Array, left_out: jax.Array) -> tuple[jax.Array, jax.Array]:
+def delete_tokens(ids: jax.Array, length: jax.Array, left_out: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the row without the tokens `left_out`, bool [N], and its length; zeros follow it."""
     kept = ~left_out & (jnp.arange(len(ids)) < length)
     places = jnp.where(kept, jnp.cumsum(kept) - 1, len(ids))
     return jnp.zeros_like(ids).at[places].set(ids, mode="drop"), jnp.sum(kept)
 
 
-def with_inserted(
+def insert_tokens(
     ids: jax.Array, length: jax.Array, draws: jax.Array, count: jax.Array, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the row [R] with `count` further tokens at random positions between its ends, and its length.
@@ -153,14 +148,14 @@ def with_inserted(
     insert: the first at the lowest draw, and so on.
     """
     place = jnp.arange(len(draws))
-    places = visited(draws, (place > 0) & (place < length + count - 1))
+    places = order_by_draws(draws, (place > 0) & (place < length + count - 1))
     ranks = jnp.zeros_like(place).at[places].set(place)
     new = ranks < count
     kept = jnp.take(ids, place - jnp.cumsum(new), mode="clip")
     return jnp.where(place < length + count, jnp.where(new, noise[ranks], kept), 0), length + count
 
 
-def rotated(ids: jax.Array, length: jax.Array, offset: jax.Array) -> jax.Array:
+def rotate(ids: jax.Array, length: jax.Array, offset: jax.Array) -> jax.Array:
     """Return the row rotated: its text starts with the token at `offset`, an int scalar from 1 to length - 1."""
     place = jnp.arange(len(ids))
     text = jnp.maximum(length - 2, 1)

@@ -5,8 +5,8 @@ each microbatch. The loss is
 
     sum over terms of  coefficient * (global sum of the term) / (global weight of the term)
 
-over the whole batch, the whole mesh and every microbatch. So weights depend on the corrupted batch only and are known
-before the first forward pass. With gradient accumulation the gradient equals that of the whole batch.
+over the global batch, the mesh and all microbatches. So weights depend on the corrupted batch only and are known
+before the first forward pass. With gradient accumulation the gradient equals that of the global batch.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class LossInputs:
     """The inputs of a loss besides a batch and a key.
 
     In a step with rings (`plmjax.parallel.rings`) a matrix of stacked layers is a
-    `plmjax.contracts.sharded_parameter.Piece`. A module gathers it; `nn.meta.unbox` does so too.
+    `plmjax.contracts.sharded_parameter.ShardedParameter`. A module gathers it; `nn.meta.unbox` does so too.
 
     params: the trained parameters.
     constants: the result of `Objective.constants`: neither differentiated nor updated.
@@ -62,7 +62,7 @@ class LossSums:
 
     losses: term -> differentiable sum over the microbatch, float32 scalars; the terms of `Objective.weights`.
     metrics: name -> (sum, weight), reported as sum / weight. Names TERM_loss are reserved for the means of the terms.
-    carry, collections: the initial values of the next step, with the structure and shapes of the inputs.
+    carry, collections: the values for the next step, with the structure and shapes of the inputs.
     """
 
     losses: dict[str, jax.Array]
@@ -73,7 +73,7 @@ class LossSums:
 
 @dataclasses.dataclass(frozen=True)
 class ConstantSources:
-    """The sources of constants.
+    """The arguments that `Objective.constants` may use.
 
     vocabulary: the tokenizer's vocabulary.
     token_counts: int64 [V], occurrences of every token in the training text.
@@ -123,14 +123,16 @@ class Objective:
         """Return arrays that losses need and no step changes, boxed with logical axes.
 
         Examples are a teacher, a mask, a table of counts. They are made once for a run and stored beside its
-        checkpoints. Their shapes must not depend on the counts: a plan is made without any.
+        checkpoints. Their
+        shapes must not depend on the counts: a plan is made without any.
         """
         return ()
 
     def initial_carry(self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32) -> Any:
         """Return the carry before the first step: arrays, boxed with logical axes if they have a "batch" axis.
 
-        A row with `begins` 1 does not continue the previous batch. Its row of the carry is first reset to these values.
+        A row with `begins` 1 does not continue the previous batch. Its part of the carry is first reset to these
+        values.
         dtype: that of the module's hidden states, for a memory of them; sums over many steps are float32.
         """
         return ()
@@ -146,18 +148,15 @@ class Objective:
         return batch
 
     def parameter_groups(self, config: Any) -> tuple[ParameterGroup, ...]:
-        """Return the parameters below the head from bottom to top, for learning rates by layer.
-
-        By default they are the model's.
-        """
+        """Return the parameters below the head from bottom to top, for learning rates by layer."""
         return config.parameter_groups
 
     def longest(self, tokens: int) -> int:
-        """Return the length of the longest row of the module's input, from clean rows of `tokens` tokens."""
+        """Return the length of the longest row that the module reads, for clean rows of `tokens` tokens."""
         return tokens
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return term -> weight of a corrupted batch (or of any part of it), float32 scalars that add up over parts."""
+        """Return term -> weight of a corrupted batch, float32 scalars. The weights of microbatches add up."""
         raise NotImplementedError(f"{type(self).__name__} must define `weights`.")
 
     def coefficients(self) -> dict[str, float]:
@@ -177,18 +176,18 @@ class Objective:
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        """Return (sums of a corrupted batch without dropout, outputs for the predictions of a downstream task)."""
+        """Return the sums of a corrupted batch without dropout, and the outputs for the predictions of a task."""
         return self.sums(module, loss_inputs, batch, key, training=False), ()
 
     def constrain(self, params: Any) -> Any:
-        """Return the parameters after an update with those that have bounds moved to the nearest allowed values.
+        """Clip parameters that have bounds, after an update.
 
-        By default no parameter has bounds. Values are changed one by one, because devices hold parts of each array.
+        By default no parameter has bounds. The method must be elementwise, because devices hold parts of each array.
         """
         return params
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return (ids, weights) of a corrupted batch's target tokens, for the unigram entropy."""
+        """Return the ids and the weights of a corrupted batch's target tokens, for the unigram entropy."""
         raise NotImplementedError(f"{type(self).__name__} must define `targets`.")
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
@@ -206,7 +205,7 @@ def apply(
     training: bool,
     method: str = "__call__",
 ) -> Any:
-    """Return the outputs of the module, or of one of its methods, for a corrupted batch and the carry before it.
+    """Apply the module, or one of its methods, to a corrupted batch and the carry before it.
 
     The random collection "dropout" exists in training only, "sampling" (hashes, draws) in evaluation too.
     """
@@ -223,7 +222,7 @@ def apply_and_collect(
     training: bool,
     method: str = "__call__",
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the outputs as `apply` does, and the module's further collections, which change in training only."""
+    """Return the outputs as `apply` does, and the updated collections, which change in training only."""
     rngs = {"sampling": jax.random.fold_in(key, 1)} | ({"dropout": key} if training else {})
     kept = {"deterministic": not training, "rngs": rngs, "method": method}
     inputs = objective.model_inputs(batch) | objective.carry_inputs(loss_inputs.carry)

@@ -2,14 +2,14 @@
 arXiv 1906.08237, sections 2.2 to 2.5; zihangdai/xlnet data_utils.py, train.py).
 
 Rows are such as `ContinuedPairs` gives: the first half continues a text, the second half is `A [SEP] B [SEP] [CLS]`.
-Each half has an order of its own, and the first half sees nothing of the second. Within a half,
+Each half has its own order, and the first half sees nothing of the second. Within a half,
 
-    tokens that are not predicted come first, and see each other;
-    all others follow in a random order, and each sees the tokens before it; the predicted ones do not see themselves.
+    tokens that are not predicted come first, and see each other; the other tokens follow in a random order. Each sees
+    the tokens before it; a predicted token does not see itself.
 
-Spans of 1 to 5 tokens are predicted, p(n) = 1/n / (1/1 + ... + 1/5). Each span is somewhere in a context of 6 n tokens,
-so that a sixth of the tokens is predicted, and begins with a word. Single tokens make up the number. [SEP] and [CLS]
-take part in the order, but are not predicted.
+Spans of 1 to 5 tokens are predicted, p(n) = 1/n / (1/1 + ... + 1/5). Each span lies in a context of 6 n tokens, so that
+a sixth of the tokens is predicted, and begins with a word. Single tokens complete the number. [SEP] and [CLS] take part
+in the order, but are not predicted.
 
 The memory has the inputs of every layer for the last tokens of the first halves. The second half does not enter the
 memory, because the next row reads its text again.
@@ -114,7 +114,7 @@ class PermutationLanguageModel(Objective):
         continues = vocabulary.continuation
         begins = jnp.ones(ids.shape, bool) if continues is None else ~jnp.asarray(continues)[ids]
 
-        def of_half(
+        def permute_half(
             key: jax.Array, functional: jax.Array, begins: jax.Array, backwards: jax.Array, goal: int
         ) -> tuple[jax.Array, jax.Array]:
             spans, permutation = jax.random.split(key)
@@ -124,10 +124,10 @@ class PermutationLanguageModel(Objective):
             order = draw_order(permutation, half, self.permutation_size or half)
             return jnp.where(chosen | functional, 1 + order, 0), chosen & ~functional
 
-        def of_row(key: jax.Array, functional: jax.Array, begins: jax.Array, backwards: jax.Array) -> tuple:
+        def permute_row(key: jax.Array, functional: jax.Array, begins: jax.Array, backwards: jax.Array) -> tuple:
             ranks, targets = zip(
                 *(
-                    of_half(one, functional[part], begins[part], backwards, goal)
+                    permute_half(one, functional[part], begins[part], backwards, goal)
                     for one, part, goal in zip(
                         jax.random.split(key), (slice(half), slice(half, length)), goals, strict=True
                     )
@@ -140,7 +140,7 @@ class PermutationLanguageModel(Objective):
             return ranks.astype(jnp.int32), places.astype(jnp.int32)
 
         keys = jax.random.split(key, len(ids))
-        ranks, places = jax.vmap(of_row)(keys, functional, begins, batch["backwards"])
+        ranks, places = jax.vmap(permute_row)(keys, functional, begins, batch["backwards"])
         real = batch["segment_ids"][:, 0] > 0  # of a batch that is filled up
         return batch | {
             "ranks": ranks,
@@ -177,9 +177,9 @@ class PermutationLanguageModel(Objective):
 def draw_spans(key: jax.Array, begins: jax.Array, goal: int, longest: int, context: int) -> jax.Array:
     """Draw `goal` tokens of a text to predict, most of them in spans (`_sample_mask` of the release).
 
-    From the place after the last context on, n is drawn, and a place in the context of n * `context` tokens. The span
-    begins at the first word from this place on, and has n tokens. The rest of the context follows it. A span that would
-    reach the end of the text ends the drawing, and single tokens make up the number.
+    At the end of the last context, n is drawn, and a place in the next context of n * `context` tokens. The span begins
+    at the first word from this place on, and has n tokens. The rest of the context follows it. A span that would reach
+    the end of the text ends the drawing, and single tokens complete the number.
 
     Args:
         begins: bool [T], true for tokens that begin a word.
@@ -197,10 +197,10 @@ def draw_spans(key: jax.Array, begins: jax.Array, goal: int, longest: int, conte
 
     def span(state: tuple, key: jax.Array) -> tuple[tuple, tuple]:
         place, left, running = state
-        of_size, of_place = jax.random.split(key)
-        size = 1 + jax.random.categorical(of_size, -jnp.log(jnp.arange(1.0, longest + 1)))
+        size_key, place_key = jax.random.split(key)
+        size = 1 + jax.random.categorical(size_key, -jnp.log(jnp.arange(1.0, longest + 1)))
         size = jnp.minimum(size, left)
-        before = jnp.floor(jax.random.uniform(of_place) * size * context).astype(jnp.int32)
+        before = jnp.floor(jax.random.uniform(place_key) * size * context).astype(jnp.int32)
         begin = following[jnp.minimum(place + before, length)]
         end = begin + size
         running &= (place < length) & (left > 0) & (end < length)
@@ -217,19 +217,19 @@ def draw_spans(key: jax.Array, begins: jax.Array, goal: int, longest: int, conte
 
 
 def draw_order(key: jax.Array, length: int, size: int) -> jax.Array:
-    """Return int32 [T]: each token's place in an order of parts of `size` tokens; all parts have the same order."""
+    """Return int32 [T]: each token's place in a random order. Parts of `size` tokens all have the same order."""
     order = jax.random.permutation(key, size)
     return (jnp.arange(0, length, size)[:, None] + order).reshape(-1).astype(jnp.int32)
 
 
 def _without_earlier_documents(memory: XlnetMemory, batch: Batch) -> XlnetMemory:
-    """Return the memory, empty for rows in which a document begins."""
+    """Return the memory, cleared for rows in which a document begins."""
     has_start = jnp.any(batch["document_starts"], axis=1, keepdims=True)
     return memory.replace(mask=jnp.where(has_start, 0, memory.mask))
 
 
 def _from_last_document(memory: XlnetMemory, batch: Batch) -> XlnetMemory:
-    """Return the memory after a row without tokens before the last document that begins in the row."""
+    """Return the memory after a row, without tokens before the last document that begins in the row."""
     half, length = batch["input_ids"].shape[1] // 2, memory.mask.shape[1]
     starts = batch["document_starts"][:, :half]
     last = jnp.max(jnp.where(starts, jnp.arange(half), 0), axis=1, keepdims=True)

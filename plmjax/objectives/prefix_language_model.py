@@ -33,8 +33,8 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Draw the cuts. A text of n tokens and the next one has a prefix of 1 to n tokens, with equal probability.
 
-        Tokens inside the prefix are not predicted: they see each other. The last of them predicts the first token of
-        the rest.
+        Tokens inside the prefix are not predicted: they see each other. The last of them predicts the first token after
+        it.
         """
         ids = batch["input_ids"]
         tokens = jnp.sum(batch["segment_ids"] > 0, axis=1)
@@ -46,7 +46,7 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
         return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
 
     def language_model_task(self) -> "NextTokenAfterPrefix":
-        """Return the next-token objective after a prefix: all tokens of a row before its first target."""
+        """Return the next-token objective whose prefix is all tokens before the first target of a row."""
         return NextTokenAfterPrefix()
 
 
@@ -54,7 +54,8 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
 class NextTokenAfterPrefix(ReadsPrefix, NextToken):
     """Mean nats of a row's target tokens, given its prefix: the tokens before the first target.
 
-    The first token of a row always belongs to its prefix, as in training. The module is the prefix language model's.
+    The first token of a row always belongs to its prefix, as in training. The module is that of the prefix language
+    model.
     """
 
     prefix: ClassVar[str] = "the tokens of a row before the first one asked for, at least 1"

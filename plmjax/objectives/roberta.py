@@ -6,7 +6,7 @@ never a special token (fairseq 0.12.2, data/mask_tokens_dataset.py).
 Deviation: <s> and </s> count in n but are never chosen. fairseq chooses them as well. Their positions are known without
 reading the text, and a target's nats would no longer be comparable with the unigram entropy of the text.
 Deviation: <mask> is never a replacement; in fairseq's dictionary it follows the special tokens and may be drawn.
-Deviation: with `whole_word` the share is of the tokens, as in BERT; in fairseq it is of the words.
+Deviation: with `whole_word` the fraction is of the tokens, as in BERT; in fairseq it is of the words.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 
 @dataclasses.dataclass(frozen=True)
 class RobertaPretraining(MaskedLanguageModel):
-    """mean nats of the masked tokens (fairseq criterions/masked_lm.py)."""
+    """Mean nats of the masked tokens (fairseq criterions/masked_lm.py)."""
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: predictions of each token's sequence, rounded up with the probability of the fraction."""

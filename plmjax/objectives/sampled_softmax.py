@@ -103,8 +103,8 @@ class SampledScores(TokenScores):
         Also return true if no sample scores higher. A sample that equals the target does not count
         (remove_accidental_hits of tf.nn.sampled_softmax_loss).
         """
-        of_target = self.scores.target_logits(targets) - self.draws.log_expected(targets)
-        of_draws = self.scores.token_logits(self.draws.ids) - self.draws.log_expected(self.draws.ids)
-        of_draws = jnp.where(targets[..., None] == self.draws.ids, -jnp.inf, of_draws)
-        nats = jnp.logaddexp(of_target, jax.nn.logsumexp(of_draws, axis=-1)) - of_target
-        return nats, of_target >= jnp.max(of_draws, axis=-1)
+        target_score = self.scores.target_logits(targets) - self.draws.log_expected(targets)
+        draw_scores = self.scores.token_logits(self.draws.ids) - self.draws.log_expected(self.draws.ids)
+        draw_scores = jnp.where(targets[..., None] == self.draws.ids, -jnp.inf, draw_scores)
+        nats = jnp.logaddexp(target_score, jax.nn.logsumexp(draw_scores, axis=-1)) - target_score
+        return nats, target_score >= jnp.max(draw_scores, axis=-1)

@@ -21,7 +21,7 @@ class SegmentRecurrence(NextToken):
     """Mean nats of each token given the tokens before it in its row and in the memory."""
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids, a mask of the tokens to read, and the first positions of documents if they count."""
+        """Return the ids, a mask of the tokens to read, and the starts of documents if these are separate."""
         optional = {"starts": batch["starts"]} if "starts" in batch else {}
         return {"input_ids": batch["input_ids"], "attention_mask": _read(batch), **optional}
 
@@ -40,9 +40,9 @@ class SegmentRecurrence(NextToken):
     def evaluation_carry(
         self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
     ) -> Memory:
-        return self.initial_carry(self.evaluated(config), batch_size, sequence_length, dtype)
+        return self.initial_carry(self.evaluation_config(config), batch_size, sequence_length, dtype)
 
-    def evaluated(self, config: Any) -> Any:
+    def evaluation_config(self, config: Any) -> Any:
         """Return the config with the settings of an evaluation; by default those of training."""
         return config
 
@@ -58,14 +58,16 @@ class SegmentRecurrence(NextToken):
     def score(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Score the next tokens as `ScoresNextToken` does."""
         return super().score(self._reader(module, training), loss_inputs, batch, key, training=training)
 
     def _reader(self, module: nn.Module, training: bool) -> nn.Module:
-        return module if training else module.clone(config=self.evaluated(module.config))
+        return module if training else module.clone(config=self.evaluation_config(module.config))
 
 
 def _read(batch: Batch) -> jax.Array:
-    """Return the tokens to read, bool [B T]: a row may repeat tokens of the row before, which the memory has."""
+    """Return the tokens to read, bool [B T].
+
+    Tokens that a row repeats from the row before are already in the memory.
+    """
     real = batch["segment_ids"] > 0
     return real & ((batch["next_weights"] > 0) | (batch["begins"][:, None] > 0)) if "begins" in batch else real

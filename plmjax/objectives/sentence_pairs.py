@@ -20,8 +20,8 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cros
 class PairLabels:
     """A binary classification of a pair, with labels 0 and 1.
 
-    term: name in the loss and the metrics. field: the batch has labels in FIELD_labels, int32 [B K], and their weights
-    in FIELD_weights, float32 [B K]. logits: the encoder's output [B K 2].
+    term: name in the loss and the metrics. field: the batch has labels in {field}_labels, int32 [B K], and their
+    weights in {field}_weights, float32 [B K]. logits: name of the encoder's output [B K 2].
     """
 
     term: str
@@ -50,7 +50,7 @@ class PairLabels:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelWithPairs(MaskedLanguageModel):
-    """mean nats of the masked tokens + mean nats of the labels of `pairs`, which a subclass defines."""
+    """Mean nats of the masked tokens + mean nats of the labels of `pairs`, which a subclass defines."""
 
     pairs: ClassVar[PairLabels]
 

@@ -32,7 +32,7 @@ class SequenceToSequence(Objective):
     apply to the training loss only. The metric `nats` and the loss of held-out text are without them.
 
     Raises:
-        UserError: label smoothing is not a share of the probability, or the z-loss is negative.
+        UserError: label smoothing is not a fraction of the probability, or the z-loss is negative.
     """
 
     label_smoothing: float = 0.0
@@ -53,7 +53,7 @@ class SequenceToSequence(Objective):
         return {name: batch[name] for name in (*INPUTS, *(f"decoder_{name}" for name in INPUTS))}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of targets; at least a small number, for rows without targets."""
+        """Return the number of targets, or a small number above 0 for rows without targets."""
         return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
     def sums(
@@ -61,7 +61,7 @@ class SequenceToSequence(Objective):
     ) -> LossSums:
         """Return the loss of the targets and the number of correct predictions.
 
-        Add the targets' nats if the loss is another.
+        If the loss has smoothing or a z-loss, also return the nats of the targets.
         """
         ids, weights = batch["next_ids"], batch["next_weights"]
         scores = apply(self, module, loss_inputs, batch, key, training=training).scores
@@ -71,10 +71,10 @@ class SequenceToSequence(Objective):
         metrics = {"accuracy": (jnp.sum(weights * likeliest), count)}
         if smoothing or z_loss:
             metrics["nats"] = jnp.sum(weights * nats), count
-        return LossSums({"target": loss} | self.reported(batch, nats), metrics)
+        return LossSums({"target": loss} | self.extra_terms(batch, nats), metrics)
 
-    def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
-        """Return further terms of `weights` besides the trained one, from the plain nats of the targets, [B T]."""
+    def extra_terms(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
+        """Return further terms of `weights`, not trained, from the plain nats of the targets, [B T]."""
         return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -38,8 +38,7 @@ class TransformerXlPretraining(Remembers, SegmentRecurrence):
         if self.evaluation_mem_len is not None:
             check_ranges("objective", self, evaluation_mem_len=FROM_0)
 
-    def remembering(self, tokens: int) -> Self:
-        """Return the same objective with evaluations that remember `tokens` tokens."""
+    def with_memory(self, tokens: int) -> Self:
         return dataclasses.replace(self, evaluation_mem_len=tokens)
 
     def constants(self, config: TransformerXlConfig, sources: ConstantSources) -> tuple[()]:
@@ -52,13 +51,13 @@ class TransformerXlPretraining(Remembers, SegmentRecurrence):
         check_memory(self.evaluation_mem_len or 0, "objective.evaluation_mem_len", sources)
         return ()
 
-    def evaluated(self, config: TransformerXlConfig) -> TransformerXlConfig:
+    def evaluation_config(self, config: TransformerXlConfig) -> TransformerXlConfig:
         names = ("mem_len", "clamp_len", "same_length")
         own = {name: getattr(self, f"evaluation_{name}") for name in names}
         return dataclasses.replace(config, **{name: value for name, value in own.items() if value is not None})
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Add the first positions of documents, if these are apart.
+        """Add the first positions of documents, if documents are separate.
 
         A document begins with the end token before it, which predicts its first token.
         """

@@ -40,15 +40,15 @@ class WeightedLeastSquares(Objective):
     x_max: float = 100.0
     """Number of cooccurrences at which the weight reaches its maximum."""
     power: float = 0.75
-    """Exponent of the share of x_max, for rarer cooccurrences."""
+    """Exponent of the fraction X / x_max, for rarer cooccurrences."""
 
     def __post_init__(self) -> None:
         check_ranges("objective", self, power=FROM_0, x_max=ABOVE_0)
 
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
-        """Return log_shares, float32 [V]: their sum is log X for two words that are adjacent by chance.
+        """Return log_shares, float32 [V]: log X of two words is the sum of theirs, if they are adjacent by chance.
 
-        This is log(m_i m_j / M), with m the weight of a word in all cells, and M the total.
+        The sum is log(m_i m_j / M), with m the weight of a word in all cells, and M the total.
         """
         weight = np.maximum(sources.token_counts.astype(np.float64), 1)
         return {"log_shares": nn.LogicallyPartitioned(np.float32(np.log(weight) - np.log(weight.sum()) / 2), (None,))}

@@ -3,7 +3,7 @@
 Frequent words are left out at random before windows are made, so windows reach across them. The window of a word is
 1 to `window` words to either side, drawn for each word. A window ends with its row and with its document (word2vec.c).
 
-    B rows of text, N stretches of a row, S predicted words of a stretch, T words of it and around it
+    B rows of text, N blocks of a row, S predicted words of a block, T words of the block and around it
 
 The authors' rule processes one prediction after the other: its gradient, times the learning rate, is added to its rows
 before the next prediction. Here a batch is one step. The gradient of a row is the sum over all predictions of the
@@ -69,58 +69,58 @@ class WordPrediction(ReadsRows, Objective):
             )
         return np.where(counts < self.min_count, 0, counts)
 
-    def kept(self, counts: np.ndarray) -> np.ndarray:
+    def keep_probability(self, counts: np.ndarray) -> np.ndarray:
         """Return the probability that each word is kept, float32 [V] (word2vec.c v0.1c)."""
-        share = np.maximum(counts, 1) / max(counts.sum(), 1)
-        ratio = self.threshold / share
-        chance = np.minimum(np.sqrt(ratio) + ratio, 1) if self.threshold else np.ones_like(share)
+        frequency = np.maximum(counts, 1) / max(counts.sum(), 1)
+        ratio = self.threshold / frequency
+        chance = np.minimum(np.sqrt(ratio) + ratio, 1) if self.threshold else np.ones_like(frequency)
         return np.float32(np.where(counts > 0, chance, 0))
 
     @property
-    def stretch(self) -> int:
-        """Return the number of words of a stretch, S; no window reaches beyond the next stretch."""
+    def block_size(self) -> int:
+        """Return the number of words of a block, S; no window reaches beyond the next block."""
         return max(STRETCH, self.window)
 
     def windows(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any) -> Batch:
-        """Return the kept words, moved together and cut into stretches, and the pairs in one window.
+        """Drop frequent words at random, cut the others into blocks, and return them with the pairs in one window.
 
         input_ids int32 [B N S], 0 after the last word of a row; pairs float32 [B N T S], 1 if the word t of those
-        around a stretch (`around`) lies in the window of the stretch's word s.
+        around a block (`with_context`) lies in the window of the block's word s.
         """
         ids, (keeping, reaching) = batch["input_ids"], jax.random.split(key)
         kept = (batch["segment_ids"] > 0) & (jax.random.uniform(keeping, ids.shape) < constants["kept"][ids])
         rows, words = ids.shape
-        stretches = -(-words // self.stretch)
-        place = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, stretches * self.stretch)
+        stretches = -(-words // self.block_size)
+        place = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, stretches * self.block_size)
 
         def grouped(x: jax.Array) -> jax.Array:
-            moved = jnp.zeros((rows, stretches * self.stretch), jnp.int32)
+            moved = jnp.zeros((rows, stretches * self.block_size), jnp.int32)
             moved = moved.at[jnp.arange(rows)[:, None], place].set(x, mode="drop")
-            return moved.reshape(rows, stretches, self.stretch)
+            return moved.reshape(rows, stretches, self.block_size)
 
         document = grouped(1 + jnp.cumsum(ids == vocabulary.document_end, axis=1))  # 0 without a word
         reach = 1 + jax.random.bits(reaching, document.shape) % self.window  # randint draws twice as many bits
-        distance = np.abs(np.arange(-self.window, self.stretch + self.window)[:, None] - np.arange(self.stretch))
+        distance = np.abs(np.arange(-self.window, self.block_size + self.window)[:, None] - np.arange(self.block_size))
         near = (distance > 0) & (distance <= reach[:, :, None, :]) & (document > 0)[:, :, None, :]
-        near &= self.around(document)[..., None] == document[:, :, None, :]
+        near &= self.with_context(document)[..., None] == document[:, :, None, :]
         return batch | {"input_ids": grouped(ids), "pairs": near.astype(jnp.float32)}
 
-    def around(self, x: jax.Array) -> jax.Array:
-        """Return every stretch's words and the neighbours within a window's reach: [B N S ...] -> [B N T ...]."""
+    def with_context(self, x: jax.Array) -> jax.Array:
+        """Return the words of every block and their neighbours within a window: [B N S ...] -> [B N T ...]."""
         edge = jnp.zeros_like(x[:, :1])
-        before = jnp.concatenate([edge, x[:, :-1]], axis=1)[:, :, self.stretch - self.window :]
+        before = jnp.concatenate([edge, x[:, :-1]], axis=1)[:, :, self.block_size - self.window :]
         after = jnp.concatenate([x[:, 1:], edge], axis=1)[:, :, : self.window]
         return jnp.concatenate([before, x, after], axis=2)
 
     def rows(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the rows of both tables, which are all that a prediction reads."""
+        """Return the rows of both tables; a prediction reads no others."""
         ids = self.model_inputs(batch)
         return {"input_vectors/embedding": ids["input_ids"], "output_vectors/embedding": ids["output_ids"]}
 
     def updates(self, ids: jax.Array, asked: jax.Array, constants: Any) -> jax.Array:
         """Return the number of uses of each table row, float32 [V].
 
-        `asked`, float32, is the number for each of `ids`, int.
+        asked: float32, the number of uses of each of `ids`, int.
         """
         return jnp.zeros(constants["kept"].shape, jnp.float32).at[ids].add(asked)
 
@@ -128,17 +128,17 @@ class WordPrediction(ReadsRows, Objective):
         """Return the factors of the gradients of the rows `ids`, int [...] -> float32 [...].
 
         Args:
-            updates: the number of updates of all rows.
+            updates: the number of uses of all rows.
             total: the number of predictions of the batch; the loss is their mean.
         """
         return total * jnp.minimum(self.row_updates / jnp.maximum(updates, 1), 1)[ids]
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return the predicted words, each as often as it is predicted."""
-        return batch["input_ids"], self.architecture.asked(self.architecture.predictions(batch["pairs"]))
+        return batch["input_ids"], self.architecture.prediction_counts(self.architecture.predictions(batch["pairs"]))
 
     def predictions_of_a_word(self) -> int:
-        """Return the number of predictions of a word with windows of the mean width, with no word left out."""
+        """Return the predictions per word, with windows of the mean width and no word left out."""
         return self.window + 1 if isinstance(self.architecture, SkipGram) else 1
 
 
@@ -157,7 +157,7 @@ scaled_gradient.defvjp(
 def total(weights: jax.Array, nats: jax.Array) -> jax.Array:
     """Return the weighted sum of [B ...], axis by axis. A single float32 sum over all numbers would lose precision.
 
-    Barriers are needed, because XLA joins sums of sums into one.
+    Barriers are needed, because XLA merges sums of sums.
     """
     sums = weights * nats
     while sums.ndim:

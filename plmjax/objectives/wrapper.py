@@ -1,7 +1,7 @@
 """An objective around another one: compression changes the parameters that the model computes with, or adds terms.
 
-The train step is given the outer objective. Everything else (predictions, generation, the metrics of a task) asks the
-inner one, which the experiment names.
+The train step uses the outer objective. Predictions, generation and the metrics of a task use the inner one, which the
+experiment names.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ ADDED = "compression"
 """Name of the parameters that an outer objective adds to those of the model: scores of pruning, maps to a teacher."""
 
 
-def of_model(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the model, from all parameters, nested or by path."""
+def model_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the model, without extra ones; parameters are nested or by path."""
     return {name: part for name, part in params.items() if name.split("/")[0] != ADDED}
 
 
@@ -43,14 +43,14 @@ class ObjectiveWrapper(Objective):
         return self.inner.carry_inputs(carry)
 
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
-        """Initialize the variables of the inner objective, with further parameters if there are any."""
+        """Initialize the variables of the inner objective, with extra parameters if there are any."""
         variables = dict(self.inner.init(module, key, batch, self.inner_constants(constants), carry))
-        if added := self.added(module, variables["params"], key):
+        if added := self.extra_parameters(module, variables["params"], key):
             variables["params"] = dict(variables["params"]) | {ADDED: added}
         return variables
 
-    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
-        """Return the further parameters, boxed with their logical axes, for the boxed parameters of the model."""
+    def extra_parameters(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
+        """Return the extra parameters, boxed with logical axes; `params` are the boxed parameters of the model."""
         return {}
 
     def inner_constants(self, constants: Any) -> Any:
@@ -97,12 +97,12 @@ class ObjectiveWrapper(Objective):
         return self.inner.evaluation(module, self.inner_inputs(loss_inputs), batch, key)
 
     def inner_inputs(self, loss_inputs: LossInputs) -> LossInputs:
-        """Return the inputs of the inner objective's loss: without the added parameters."""
-        params = of_model(loss_inputs.params)
+        """Return the loss inputs of the inner objective: without the extra parameters."""
+        params = model_parameters(loss_inputs.params)
         return loss_inputs.replace(params=params, constants=self.inner_constants(loss_inputs.constants))
 
     def constrain(self, params: Any) -> Any:
-        inner = self.inner.constrain(of_model(params))
+        inner = self.inner.constrain(model_parameters(params))
         return inner | {ADDED: params[ADDED]} if ADDED in params else inner
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

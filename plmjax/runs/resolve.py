@@ -68,7 +68,10 @@ def resolve(
         checks.pretraining(experiment)
         return Run(experiment, start)
     checks.finetuning(experiment)
-    dropout, objective = experiment.finetuning.dropout, experiment.objective.starting_from(experiment.generation)
+    dropout, objective = (
+        experiment.finetuning.dropout,
+        experiment.objective.with_generation_defaults(experiment.generation),
+    )
     model = experiment.model if dropout is None else experiment.model.with_dropout(dropout)
     return Run(dataclasses.replace(experiment, model=model, objective=objective), start)
 

@@ -84,7 +84,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
     """
     from plmjax.data import tokenizers
     from plmjax.generation.batch_generator import settings_of
-    from plmjax.generation.generate import Generator, decoding_of, printable
+    from plmjax.generation.generate import Generator, default_decoding, printable
     from plmjax.generation.options import Options
 
     run, tokenizer = experiment.read(workdir / "experiment.json"), tokenizers.load(workdir / "tokenizer")
@@ -97,7 +97,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
     prompts = [*([""] if begins else []), *itertools.islice(fitting, EXAMPLES)]
     if not prompts:  # nothing begins a text: no token, and no held-out row of enough words
         return
-    decoding = Options(max_new_tokens=half).over(decoding_of(run)[0])
+    decoding = Options(max_new_tokens=half).with_defaults(default_decoding(run)[0])
     texts = generator(prompts, settings_of(decoding, batch_size=EXAMPLES + 1))
     samples = [text for of_prompt in texts for text in of_prompt]
     storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))

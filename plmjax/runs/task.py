@@ -65,7 +65,7 @@ def unknown_tokens(given: Inputs) -> int:
 def _warn_of_shared_files(task: Task) -> None:
     """Warn of files that are used for both training and evaluation."""
     if hosts.is_primary():
-        for file in task.trained_and_evaluated():
+        for file in task.files_in_both_splits():
             log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
 
 

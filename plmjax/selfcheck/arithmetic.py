@@ -112,7 +112,7 @@ def _rotation_inputs(platform: str) -> jax.Array:
 
 
 KERNELS: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array], Callable[[str], jax.Array]]] = {
-    "row_rotation": (row_rotation.to_the_left, _rotated, _rotation_inputs),
+    "row_rotation": (row_rotation.rotate_rows, _rotated, _rotation_inputs),
 }
 """Name -> (kernel of Pallas, the same by XLA, platform -> input). The kernel takes `interpret`."""
 
@@ -147,16 +147,16 @@ def dropped(generator: str, ground: Ground) -> Found:
     def draw(seed: jax.Array) -> tuple[jax.Array, ...]:
         key = jax.random.wrap_key_data(jax.random.bits(jax.random.key(seed), words, jnp.uint32), impl=generator)
         ones = jnp.ones((count * elements // 128, 128))
-        y, back = jax.vjp(lambda x: dropout.dropped(x, RATE, key), ones)
+        y, back = jax.vjp(lambda x: dropout.apply_dropout(x, RATE, key), ones)
         zeros = (y == 0).reshape(count, -1)
-        kept = jnp.where(y == 0, 0.0, jnp.abs(y - 1 / (1 - dropout.drawn_rate(RATE))))
+        kept = jnp.where(y == 0, 0.0, jnp.abs(y - 1 / (1 - dropout.effective_rate(RATE))))
         masks = zeros.astype(jnp.float32)
         return jnp.mean(masks, axis=1), masks @ masks.T / elements, jnp.max(kept), jnp.mean(y != back(ones)[0])
 
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     found = jax.jit(sharding.scoped(draw, mesh), out_shardings=whole)(0)
     rates, together, scale, backward = map(np.asarray, found)
-    rate = dropout.drawn_rate(RATE)
+    rate = dropout.effective_rate(RATE)
     bound, pair = (DEVIATIONS * math.sqrt(p * (1 - p) / elements) for p in (rate, rate**2))
     off = float(np.max(np.abs(rates - rate)))
     pairs = together[~np.eye(count, dtype=bool)]

@@ -26,14 +26,14 @@ class AdaptedPrograms:
         self._run, self._program_of = run, program_of
         self._programs: dict[tuple[ResolvedPhase, ModelConfig], Program] = {}
         adapts = isinstance(run.objective, AdaptsModel)
-        self._measured = jax.jit(functools.partial(run.objective.measured, run.model)) if adapts else None
+        self._measured = jax.jit(functools.partial(run.objective.statistic, run.model)) if adapts else None
 
     def __call__(self, program: Program, params: Any) -> Program:
         """Return the program for these parameters, of the phase of `program`."""
         if self._measured is None:
             return program
         self._programs.setdefault((program.phase, program.model), program)
-        model = self._run.objective.adapted(self._run.model, float(self._measured(params)))
+        model = self._run.objective.adapt_config(self._run.model, float(self._measured(params)))
         key = program.phase, model
         if key not in self._programs:
             self._programs[key] = self._program_of(dataclasses.replace(self._run, model=model), program.phase)

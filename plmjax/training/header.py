@@ -69,7 +69,7 @@ def lines(
         f"{peak_flops.origin}",
     ]
     if isinstance(run.objective, AdaptsModel):
-        found.append(f"computes {run.objective.computes(program.model)}")
+        found.append(f"computes {run.objective.describe_computation(program.model)}")
     if dropout_prng(run, program.mesh) == "rbg":
         found.append("dropout  rbg: another mesh draws other masks; --training.dropout_prng threefry2x32 does not")
     return found

@@ -77,7 +77,9 @@ class InitialState:
             groups = objective.parameter_groups(config)
             optimizer = experiment.optimizer.build(experiment.training.steps, boxed["params"], groups)
             if experiment.compression is not None:
-                optimizer = scale_rates(optimizer, experiment.compression.rates(experiment.optimizer.learning_rate))
+                optimizer = scale_rates(
+                    optimizer, experiment.compression.rate_factors(experiment.optimizer.learning_rate)
+                )
         return cls(
             objective,
             config,

@@ -130,7 +130,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "compress distil": {"method": "soft_targets"},
     "compress quantize": {"method": "weight_only", "granularity": "channel"},
     "compress share": {"groups": 1},
-    "augment": {"text": ("text",), "copies": 20, "candidates": 15, "share": 0.4},
+    "augment": {"text": ("text",), "copies": 20, "candidates": 15, "fraction": 0.4},
     "import": {"architecture": "auto"},
     "export": {"architecture": "auto", "to": "transformers"},
     "report": {"output": Path("report.html")},

@@ -398,13 +398,13 @@ def augmented(small_run: Path, vectors: Path, tmp_path_factory: pytest.TempPathF
     return augment
 
 
-@of("augment", "checkpoint", "input", "output", "text", "vectors", "keep", "copies", "candidates", "share", "seed")
+@of("augment", "checkpoint", "input", "output", "text", "vectors", "keep", "copies", "candidates", "fraction", "seed")
 def test_examples_are_augmented_as_asked(augmented: Callable[[str], list[str]]) -> None:
-    text, *copies = augmented("--copies 3 --candidates 4 --share 0.9 --seed 1")
+    text, *copies = augmented("--copies 3 --candidates 4 --fraction 0.9 --seed 1")
     assert text == "the class of an object" and 1 <= len(copies) <= 3
-    assert copies != augmented("--copies 3 --candidates 4 --share 0.9 --seed 2")[1:]
-    assert augmented("--copies 3 --share 1e-9") == [text]
-    kept = augmented("--copies 9 --share 0.9 --candidates 1 --keep {folder}/keep.txt")
+    assert copies != augmented("--copies 3 --candidates 4 --fraction 0.9 --seed 2")[1:]
+    assert augmented("--copies 3 --fraction 1e-9") == [text]
+    kept = augmented("--copies 9 --fraction 0.9 --candidates 1 --keep {folder}/keep.txt")
     assert len(kept) <= 2 and all(one.startswith("the class of an ") for one in kept)
 
 

@@ -107,9 +107,9 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
     draws = np.random.default_rng(0)
     params = {"layers/attention/output/kernel": draws.normal(size=(2, 2, 3, 5)), "layers/attention/output/bias": 1}
     factors = Factors.of(params, {"layers/attention/output": True})
-    assert factors.full == 5 and factors.bound == 2
+    assert factors.full_rank == 5 and factors.largest_useful_rank == 2
     for rank in range(1, 6):
-        after = factors.applied(params, rank)
+        after = factors.apply(params, rank)
         first, second = (after[f"layers/attention/output/{part}/kernel"] for part in ("reduce", "expand"))
         assert first.shape == (2, 2, 3, rank) and second.shape == (2, rank, 5)
         assert "layers/attention/output/expand/bias" in after and len(after) == 3
@@ -121,7 +121,7 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
             error = np.sum((matrix - product[layer].reshape(6, 5)) ** 2)
             assert error == pytest.approx(np.sum(values[rank:] ** 2), rel=1e-5, abs=1e-9)
             shares.append(1 - error / np.sum(matrix**2))
-        assert factors.kept(rank) == pytest.approx(min(shares), abs=1e-6)
+        assert factors.kept_energy(rank) == pytest.approx(min(shares), abs=1e-6)
         assert factors.rank_of(min(shares) - 1e-6) == rank
 
 
@@ -130,9 +130,9 @@ def test_every_matrix_keeps_its_share_of_the_energy() -> None:
     kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])
     factors = Factors.of({"layers/inner/kernel": kernel}, {"layers/inner": True})
     assert [factors.rank_of(energy) for energy in (0.1, 0.4, 0.5, 0.9)] == [1, 2, 3, 5]
-    assert [factors.kept(rank) for rank in (1, 4)] == [0.2, 0.8]
+    assert [factors.kept_energy(rank) for rank in (1, 4)] == [0.2, 0.8]
     nothing = Factors.of({"layers/inner/kernel": np.zeros((1, 3, 4))}, {"layers/inner": True})
-    assert (nothing.rank_of(0.9), nothing.kept(1), nothing.full) == (1, 1.0, 3)
+    assert (nothing.rank_of(0.9), nothing.kept_energy(1), nothing.full_rank) == (1, 1.0, 3)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "gpt", "gpt2"])

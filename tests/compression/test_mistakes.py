@@ -41,7 +41,7 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.models.compressed.configs import CompressedBertConfig, check_prunable, with_compression
-from plmjax.models.compressed.removal import without_zeros
+from plmjax.models.compressed.removal import remove_zeros
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.mobilebert import MobileBertConfig
@@ -195,7 +195,7 @@ def mobilebert(teacher: Any = None, student: Any = None, steps_per_layer: int = 
 
 
 def trained_in_int8(model: Any, objective: Any) -> None:
-    outer, ids = QuantizationAware().trained(objective, 1), np.ones((4, 6), np.int32)
+    outer, ids = QuantizationAware().training_objective(objective, 1), np.ones((4, 6), np.int32)
     fields = ("input_ids", "segment_ids", "positions", "token_type_ids", "next_ids")
     batch = dict.fromkeys(fields, ids) | dict.fromkeys(("labels", "example_ids", "cls_positions"), ids[:, :1])
     carry = nn.meta.unbox(objective.initial_carry(model, 4, 6))
@@ -233,7 +233,7 @@ SETTINGS: list[tuple[str, Callable[[], Any], str]] = [
     ("aware lstm", lambda: trained_in_int8(AwdLstmConfig(vocab_size=40, embedding_size=4, hidden_size=6),
      AwdLstmPretraining()), "a model with projections that"),
     ("ranks", lambda: CompressedBertConfig(ranks=(3, 4)), "--model.ranks of 6 numbers from 0, found 3 4"),
-    ("narrow", lambda: without_zeros(KERNELS, with_compression(BERT, ranks=(4,) * 6)),
+    ("narrow", lambda: remove_zeros(KERNELS, with_compression(BERT, ranks=(4,) * 6)),
      "4 4 4 4 4 4; remove heads and features first"),
     ("projections", lambda: projections(KERNELS, BERT), "found BertConfig"),
     ("no ranks", lambda: projections({}, GloveConfig.tiny()), "to factorize, found GloveConfig"),

@@ -90,7 +90,7 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path) -> Non
 
 def test_scores_learn_at_their_own_rate() -> None:
     """Beside a rate of 2e-3 a factor of 5 makes 1e-2."""
-    assert MovementPruning(scores_learning_rate=1e-2).rates(2e-3) == {"compression/scores": pytest.approx(5.0)}
+    assert MovementPruning(scores_learning_rate=1e-2).rate_factors(2e-3) == {"compression/scores": pytest.approx(5.0)}
 
 
 def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.compression.examples import examples_of
 from plmjax.compression.pruning.pruned import MovementPruning
-from plmjax.compression.run import Source, composed
+from plmjax.compression.run import Source, compose_experiment
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mixture
 from plmjax.models.bert import BertConfig
@@ -47,7 +47,9 @@ def test_a_named_experiment_trains_the_model_of_the_checkpoint_or_a_smaller_one(
     """On data of its own, and without the mapping that the checkpoint started with; test_prune.py has the own run."""
     source, compression, named = Source.read(small_run), MovementPruning(), experiments.load("finetune_sentences")
     for smaller in (None, BertConfig.tiny(hidden_size=8)):
-        found = composed(source, compression, "finetune_sentences", ["--training.steps", "3"], "command", smaller)
+        found = compose_experiment(
+            source, compression, "finetune_sentences", ["--training.steps", "3"], "command", smaller
+        )
         model, training = smaller or source.description.experiment.model, dataclasses.replace(named.training, steps=3)
         assert found == dataclasses.replace(named, model=model, training=training, compression=compression)
 

@@ -14,7 +14,7 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.compression import sharing
-from plmjax.compression.sharing import in_groups, with_groups, without_pairs
+from plmjax.compression.sharing import group_parameters, with_groups, without_sentence_pairs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.models.albert import AlbertConfig
@@ -48,7 +48,7 @@ def logits(module: nn.Module, flat: dict[str, np.ndarray]) -> jax.Array:
 def test_a_group_for_each_layer_changes_nothing(config) -> None:
     module, params = made(config)
     model = with_groups(config, config.depth)
-    shared = in_groups(params, config, model)
+    shared = group_parameters(params, config, model)
     other, expected = made(model)
     assert {path: one.shape for path, one in shared.items()} == {path: one.shape for path, one in expected.items()}
     np.testing.assert_allclose(logits(other, shared), logits(module, params), atol=1e-5)
@@ -56,28 +56,28 @@ def test_a_group_for_each_layer_changes_nothing(config) -> None:
 
 def test_a_group_has_the_means_of_its_layers() -> None:
     _, params = made(BERT)
-    shared = in_groups(params, BERT, with_groups(BERT, 2))
+    shared = group_parameters(params, BERT, with_groups(BERT, 2))
     kernel = params["bert/encoder/layers/attention/query/kernel"]
     for group in range(2):
         mean = kernel[2 * group : 2 * group + 2].mean(axis=0)
         found = shared[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
         np.testing.assert_allclose(found, mean, atol=1e-6)
-    uneven = in_groups(params, BERT, with_groups(BERT, 3))  # the first group has a layer more
+    uneven = group_parameters(params, BERT, with_groups(BERT, 3))  # the first group has a layer more
     for group, layers in enumerate(((0, 1), (2,), (3,))):
         found = uneven[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
         np.testing.assert_allclose(found, kernel[[*layers]].mean(axis=0), atol=1e-6)
     assert with_groups(BERT, 3).group_sizes == (2, 1, 1)
-    again = in_groups(shared, with_groups(BERT, 2), with_groups(BERT, 1))
+    again = group_parameters(shared, with_groups(BERT, 2), with_groups(BERT, 1))
     np.testing.assert_allclose(
         again["albert/encoder/group_0/layer_0/attention/query/kernel"], kernel.mean(axis=0), atol=1e-6
     )
 
 
 def test_the_masked_language_model_keeps_its_settings() -> None:
-    settings = {"rate": 0.3, "mask_share": 0.7, "random_share": 0.2, "max_predictions": 9, "whole_word": True}
+    settings = {"rate": 0.3, "mask_fraction": 0.7, "random_fraction": 0.2, "max_predictions": 9, "whole_word": True}
     settings |= {"masking": "static", "static_seed": 5}
-    assert without_pairs(BertPretraining(**settings)) == MaskedLanguageModel(**settings)
-    assert without_pairs(RobertaPretraining(rate=0.3)) == RobertaPretraining(rate=0.3)
+    assert without_sentence_pairs(BertPretraining(**settings)) == MaskedLanguageModel(**settings)
+    assert without_sentence_pairs(RobertaPretraining(rate=0.3)) == RobertaPretraining(rate=0.3)
 
 
 def test_a_bert_loses_what_predicts_pairs(small_run: Path, tmp_path: Path) -> None:

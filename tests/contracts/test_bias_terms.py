@@ -12,7 +12,7 @@ import pytest
 from plmjax.contracts.mask_terms import Causal, MaskTerms
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import SCORES, blockwise, dense
-from plmjax.layers.dropout import dropped
+from plmjax.layers.dropout import apply_dropout
 from tests.content_term import FARTHEST, ContentTerm, content_parameters
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 5, 8, 4, 3
@@ -38,7 +38,7 @@ def formula(
             row.append(score if j <= position else jnp.full_like(score, -jnp.inf))
         rows.append(jnp.stack(row, axis=-1))
     probabilities = jax.nn.softmax(jnp.stack(rows, axis=-2))  # [B N T S]
-    return jnp.einsum("BNTS,BSNH->BTNH", dropped(probabilities, rate, draw, axes=SCORES), value)
+    return jnp.einsum("BNTS,BSNH->BTNH", apply_dropout(probabilities, rate, draw, axes=SCORES), value)
 
 
 def value_and_gradients(attend: Any) -> Any:

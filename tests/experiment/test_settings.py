@@ -259,7 +259,7 @@ ABOVE_0 = {
 }  # fmt: skip
 """Numbers that are not 0, of every class or of one."""
 SHARES = {
-    "rate", "mask_share", "random_share", "label_smoothing", "mask", "permute", "insert", "rotate", "layer_decay",
+    "rate", "mask_fraction", "random_fraction", "label_smoothing", "mask", "permute", "insert", "rotate", "layer_decay",
     "beta1", "beta2", "cut_fraction", "reduction", "momentum", "average_share", "held_out", "share", "begin", "end",
     "sparsity", "dropout", "warmup", "MultiLabelClassification.threshold", "Plateau.threshold", "single_probability",
     "short_probability", "random_next_probability", "swap_probability", "random_probability",

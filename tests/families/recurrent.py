@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.layers.words.characters import spelled
+from plmjax.layers.words.characters import spell
 from plmjax.models import awd_lstm, elmo
 from plmjax.models.cove import cove
 from plmjax.models.ulmfit import UlmfitConfig
@@ -187,7 +187,7 @@ ELMO_TRAINED = dataclasses.replace(ELMO, dim=8, filter_counts=(4, 2, 6), n_layer
 def spelled_tokens(config: Any) -> Batch:
     """Rows of 17, 11 and 1 words, as numbers and by their spelling, with one that is cut and one of one letter."""
     batch, random = untyped_tokens(config), np.random.default_rng(1)
-    words = np.asarray(spelled(WORDS, config.max_characters_per_token), np.int32)
+    words = np.asarray(spell(WORDS, config.max_characters_per_token), np.int32)
     chosen = random.integers(0, len(words), batch["input_ids"].shape)
     return batch | {"characters": words[chosen] * batch["attention_mask"][..., None]}
 

@@ -21,7 +21,7 @@ from plmjax.finetuning.files import tables, word_columns
 from plmjax.finetuning.metrics.text_metrics import BleuAndChrf
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
-from plmjax.finetuning.tasks.joint import joined_examples
+from plmjax.finetuning.tasks.joint import join_examples
 from plmjax.finetuning.tasks.parsing import ParsedExamples
 from plmjax.finetuning.tasks.questions import QuestionExamples, Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Regression, SentenceExamples, Sentences, SequenceClassification
@@ -67,7 +67,7 @@ GREEDY = Translation(beams=1, max_new_tokens=6)
 TAGS = TaggedExamples("t.conll", [2], [["a", "b"]], [["O", "B-N"]], [[1, 2]], "IOB2")
 TREES = ParsedExamples("p.conllu", [3], [["d", "e"]], [[2, 0]], [["r", "s"]])
 VIEWS = TasksWithText(tasks=(TaggingTask(name="tags"), ParsingTask(name="trees")), sequence_length=8)
-BOTH = joined_examples("tasks", [TAGS, TREES], VIEWS.tasks)
+BOTH = join_examples("tasks", [TAGS, TREES], VIEWS.tasks)
 TAGGING = CrossViewLearning(tasks=(CrossViewTagging(name="tags"),))
 EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "labels": (

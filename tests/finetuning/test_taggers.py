@@ -23,7 +23,7 @@ from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging, lay_out_words
 from plmjax.interop.conversion import parameter_shapes
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.training import loop
@@ -141,7 +141,7 @@ def test_words_reach_a_model_by_their_spelling(elmo_run):
     rows = ExampleRows(encoded, 11, 2, 0)
     batch = rows.batch(rows.in_order, np.arange(1))
     begin, end = sentence_marks(8)
-    first, second = (spelled(words, 8) for words in SENTENCES)
+    first, second = (spell(words, 8) for words in SENTENCES)
     sentences = {0: [begin, *first, end], 1: [begin, *second, end]}
     expected = np.concatenate([sentences[sentence] for sentence in batch["example_ids"][0]])
     np.testing.assert_array_equal(batch["characters"][0, :10], expected)
@@ -169,7 +169,7 @@ def test_a_word_of_several_pieces_or_none_is_unknown_and_spelled_as_it_stands():
     made = lay_out_words([["parted", "known"], ["nothing"]], Pieces(), ELMO, Tagging(sequence_length=8))
     assert [row.tokens for row in made.rows] == [[2, 1, 5, 3], [2, 1, 3]]
     begin, end = sentence_marks(ELMO.characters)
-    words = spelled(["parted", "KNOWN", "nothing"], ELMO.characters)
+    words = spell(["parted", "KNOWN", "nothing"], ELMO.characters)
     np.testing.assert_array_equal(made.characters, [begin, words[0], words[1], end, begin, words[2], end])
 
 

@@ -85,7 +85,7 @@ def _task(task: FileTask, name: str, labelled: bool, folder: Path) -> None:
     """All examples of a file."""
     path = str(folder / name)
     if labelled:
-        task.evaluated_on(path).read("validation")
+        task.with_validation_file(path).read("validation")
     else:
         list(task.parts(path, 2))
 

@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.search import Found, Lengths
+from plmjax.generation.search import Lengths, SearchResult
 from plmjax.generation.written import Written
 
 END, LONGEST = 0, 12
@@ -31,16 +31,16 @@ def score(text: tuple[int, ...], penalty: float, normalization: str = "tokens") 
     return float(nats) / length**penalty
 
 
-def searched(search: BeamSearch, least: list[int]) -> tuple[Found, list[list[tuple[int, ...]]]]:
+def searched(search: BeamSearch, least: list[int]) -> tuple[SearchResult, list[list[tuple[int, ...]]]]:
     """Return what is found after as many equal prompts as `least` has minimum lengths, and the texts of each prompt."""
     prompts = np.full((len(least), 1), 4, np.int32)
     lengths = Lengths(np.array(least, np.int32), np.full(len(least), LONGEST, np.int32))
     keys = jax.random.split(jax.random.key(0), len(least))
     beams = search.init(Written.after(prompts, np.ones_like(prompts), 1 + LONGEST), keys)
     advance = jax.jit(lambda beams, scores: search.advance(beams, scores, Constraints(5, (END,)), lengths)[0])
-    while not search.over(beams, lengths):
+    while not search.is_finished(beams, lengths):
         beams = advance(beams, np.log(CHANCES[np.asarray(beams.written.last)]))
-    found = search.found(beams)
+    found = search.result(beams)
     texts = [
         [tuple(row[1 : 1 + count].tolist()) for row, count in zip(rows, counts, strict=True)]
         for rows, counts in zip(np.asarray(found.tokens), np.asarray(found.counts), strict=True)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.generation.constraints import Constraints, hottest, nucleus, without_repeats
+from plmjax.generation.constraints import Constraints, forbid_repeated_ngrams, top_k, top_p
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.written import Written
 from tests.optional import torch, transformers
@@ -17,13 +17,13 @@ SCORES = np.random.default_rng(0).normal(0, 2, (5, 23)).astype(np.float32)
 @pytest.mark.parametrize("count", [1, 4, 40])
 def test_the_best(count: int) -> None:
     expected = transformers.TopKLogitsWarper(count)(None, torch.tensor(SCORES)).numpy()
-    np.testing.assert_array_equal(hottest(SCORES, count), expected)
+    np.testing.assert_array_equal(top_k(SCORES, count), expected)
 
 
 @pytest.mark.parametrize("mass", [0.01, 0.5, 0.9])
 def test_the_nucleus(mass: float) -> None:
     expected = transformers.TopPLogitsWarper(mass)(None, torch.tensor(SCORES)).numpy()
-    np.testing.assert_array_equal(nucleus(SCORES, mass), expected)
+    np.testing.assert_array_equal(top_p(SCORES, mass), expected)
 
 
 @pytest.mark.parametrize(("mass", "kept"), [(0.25, [1]), (0.5, [1, 3]), (0.75, [1, 3, 4]), (0.76, [1, 3, 4, 6])])
@@ -31,7 +31,7 @@ def test_the_nucleus_ends_where_its_mass_is_reached_exactly(mass: float, kept: l
     """Four tokens have a probability of a quarter each, which floating point holds exactly."""
     scores = np.full((1, 7), -np.inf, np.float32)
     scores[0, [1, 3, 4, 6]] = 2.0
-    assert np.flatnonzero(np.isfinite(nucleus(scores, mass)[0])).tolist() == kept
+    assert np.flatnonzero(np.isfinite(top_p(scores, mass)[0])).tolist() == kept
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -40,7 +40,7 @@ def test_no_ngram_comes_twice(size: int) -> None:
     prompt, mask = np.zeros((3, 7), np.int32), np.zeros((3, 7), np.int32)
     for place, row in enumerate(rows):
         prompt[place, 7 - len(row) :], mask[place, 7 - len(row) :] = row, 1
-    found = np.asarray(without_repeats(np.zeros((3, 8), np.float32), Written.after(prompt, mask, 12), size))
+    found = np.asarray(forbid_repeated_ngrams(np.zeros((3, 8), np.float32), Written.after(prompt, mask, 12), size))
     for row, scores in zip(rows, found, strict=True):
         ngrams = {tuple(row[place : place + size]) for place in range(len(row) - size + 1)}
         end = row[len(row) - size + 1 :] if size > 1 else []
@@ -52,7 +52,7 @@ def test_no_ngram_comes_twice(size: int) -> None:
 def test_an_ngram_longer_than_a_row_never_comes_twice(size: int, banned: list[int]) -> None:
     """A row of 8 places has 7 tokens, all alike."""
     written = Written.after(np.ones((1, 7), np.int32), np.ones((1, 7)), 8)
-    found = np.asarray(without_repeats(np.zeros((1, 3), np.float32), written, size))
+    found = np.asarray(forbid_repeated_ngrams(np.zeros((1, 3), np.float32), written, size))
     assert np.flatnonzero(np.isinf(found[0])).tolist() == banned
 
 

@@ -14,7 +14,7 @@ from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.generate import Generator, Text, decoding_of
+from plmjax.generation.generate import Generator, Text, default_decoding
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.sampling import Greedy, Sampling
 from tests.generation.model import (
@@ -33,13 +33,13 @@ from tests.third_party import experiments
 
 def test_the_settings_are_those_of_the_checkpoint_and_greedy_where_it_leaves_that_open() -> None:
     run = experiments.gpt2()
-    assert decoding_of(run) == (Generation(), "the checkpoint")
+    assert default_decoding(run) == (Generation(), "the checkpoint")
     stored = dataclasses.replace(run, generation=Generation(max_length=9))
-    assert decoding_of(stored) == (Generation(max_length=9, temperature=0.0), "the checkpoint")
+    assert default_decoding(stored) == (Generation(max_length=9, temperature=0.0), "the checkpoint")
     warm = Generation(temperature=0.7, top_k=3)
-    assert decoding_of(dataclasses.replace(run, generation=warm))[0] == warm
+    assert default_decoding(dataclasses.replace(run, generation=warm))[0] == warm
     task = dataclasses.replace(stored, objective=Translation(max_new_tokens=5))
-    decoding, owner = decoding_of(task)
+    decoding, owner = default_decoding(task)
     assert (decoding.beams, decoding.max_new_tokens, owner) == (4, 5, "the task")
 
 
@@ -85,7 +85,7 @@ def test_a_text_is_laid_out_as_the_model_or_its_task_reads_it(case: str) -> None
 def test_what_the_tokenizer_lacks_is_counted_in_every_prompt_and_named_by_its_place(tmp_path: Path) -> None:
     words = tokenizers.train("word", 12, ["one two one two"], tmp_path / "tokenizer")
     generator = Generator(CONFIG, parameters(), words, max_unknown=0.4)
-    found = generator.unknown(["one", "two three", "four"])
+    found = generator.count_unknown(["one", "two three", "four"])
     assert (found.count, found.total) == (2, 4)
     lenient, settings = Generator(CONFIG, parameters(), words, max_unknown=1.0), Settings(max_new_tokens=2)
     texts = lenient(["one", "two three", "four five six"], settings)
@@ -194,12 +194,16 @@ def test_the_constraints_are_those_of_the_settings() -> None:
 
 
 def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> None:
-    task = Decoding(length_penalty=1.0).over(Generation(temperature=0.0)).over(Decoding(beams=3, length_penalty=0.6))
+    task = (
+        Decoding(length_penalty=1.0)
+        .with_defaults(Generation(temperature=0.0))
+        .with_defaults(Decoding(beams=3, length_penalty=0.6))
+    )
     assert settings_of(task).strategy == BeamSearch(3, length_penalty=1.0)
 
 
 def test_nothing_of_a_decoder_task_counts_its_prompt() -> None:
-    assert Decoding(beams=2).over(BEAMS).explicit().keys().isdisjoint({"max_length", "min_length"})
+    assert Decoding(beams=2).with_defaults(BEAMS).explicit().keys().isdisjoint({"max_length", "min_length"})
 
 
 def test_the_largest_seed_and_the_smallest_batch() -> None:

@@ -111,7 +111,7 @@ def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tup
     boxed = abstract_parameters(module, {"input_ids": prompt})
     how = (
         decoder_of(CONFIG, execution), strategy, Settings().constraints(VOCABULARY, CONFIG.vocab_size), devices,
-        weights.placed(parameters(), boxed, execution, devices),
+        weights.place_parameters(parameters(), boxed, execution, devices),
     )  # fmt: skip
     lengths, keys = Lengths.alike(rows, 0, 16), jax.random.split(jax.random.key(0), rows)
     mask = np.ones_like(prompt)
@@ -196,7 +196,7 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
     def written(params: Any) -> Any:
         def loss(params: Any) -> Any:
             keys, how = jax.random.split(jax.random.key(0), 3), (decoder, Greedy(), constraints, {"params": params})
-            found = loop.written_within(*how, prompts, None, keys, Lengths(least, most), 2 + 6)
+            found = loop.generate_within(*how, prompts, None, keys, Lengths(least, most), 2 + 6)
             return jnp.sum(found.log_probabilities), found
 
         gradient, found = jax.grad(loss, has_aux=True)(params)
@@ -233,10 +233,10 @@ def test_products_are_cast_and_layers_apart_where_code_is_straight(unroll: int) 
     }
     mesh = meshes.make(Mesh(data=1, fsdp=1, tensor=2), jax.devices()[:2])
     execution = Execution(dtype=jnp.bfloat16, unroll=unroll)
-    placed = weights.placed(params, boxed, execution, mesh)
-    apart = [name for name, leaf in placed.items() if isinstance(leaf, weights.Apart)]
+    placed = weights.place_parameters(params, boxed, execution, mesh)
+    apart = [name for name, leaf in placed.items() if isinstance(leaf, weights.UnstackedLayers)]
     assert apart == (["bias", "kernel"] if unroll >= 2 else [])
-    found = weights.together(placed)
+    found = weights.stack_layers(placed)
     for name, array in params.items():
         dtype = jnp.bfloat16 if name in ("table", "kernel") else jnp.float32
         assert found[name].dtype == dtype

@@ -140,8 +140,10 @@ def test_every_import_of_a_question_model_can_read_a_question(positions: int) ->
 
 def test_a_threshold_lets_a_search_refuse_an_answer() -> None:
     for trained in (None, True):
-        assert AnswerSearch(impossible=trained).predicting({"null_threshold": 1.0}).impossible is True
-    assert AnswerSearch(impossible=False).predicting({"best": 3}) == AnswerSearch(impossible=False, best=3)
+        assert AnswerSearch(impossible=trained).with_prediction_settings({"null_threshold": 1.0}).impossible is True
+    assert AnswerSearch(impossible=False).with_prediction_settings({"best": 3}) == AnswerSearch(
+        impossible=False, best=3
+    )
 
 
 def test_a_threshold_of_an_experiment_has_its_effect_in_its_evaluations(folder: Path) -> None:

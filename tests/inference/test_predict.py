@@ -197,7 +197,7 @@ def test_each_kind_has_its_mean() -> None:
     one, two = np.array([[1.0, -2.0], [0.5, 3.0]]), np.array([[0.0, 0.0], [-1.0, 2.0]])
 
     def mean(objective, choices: int = 1) -> np.ndarray:
-        return np.stack(objective.averaged([[*one], [*two]], SimpleNamespace(choices=choices)))
+        return np.stack(objective.average_outputs([[*one], [*two]], SimpleNamespace(choices=choices)))
 
     def softmax(x: np.ndarray) -> np.ndarray:
         return np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
@@ -206,7 +206,7 @@ def test_each_kind_has_its_mean() -> None:
     np.testing.assert_allclose(mean(Regression()), (one + two) / 2)
     shares = (1 / (1 + np.exp(-one)) + 1 / (1 + np.exp(-two))) / 2
     np.testing.assert_allclose(1 / (1 + np.exp(-mean(MultiLabelClassification()))), shares)
-    (certain,) = MultiLabelClassification().averaged([[np.float32([-30, 40])]] * 2, SimpleNamespace(choices=1))
+    (certain,) = MultiLabelClassification().average_outputs([[np.float32([-30, 40])]] * 2, SimpleNamespace(choices=1))
     assert certain.tolist() == [-np.inf, np.inf]  # without a warning
-    flat = MultipleChoice().averaged([[*one.ravel()], [*two.ravel()]], SimpleNamespace(choices=2))
+    flat = MultipleChoice().average_outputs([[*one.ravel()], [*two.ravel()]], SimpleNamespace(choices=2))
     np.testing.assert_allclose(np.exp(flat).reshape(2, 2), (softmax(one) + softmax(two)) / 2)

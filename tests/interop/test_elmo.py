@@ -23,8 +23,8 @@ from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.interop.conversion import write_tensors
 from plmjax.interop.run_directories import can_export, export_checkpoint, import_checkpoint
-from plmjax.layers.scalar_mix import mixed
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.scalar_mix import mix_layers
+from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.runs.finetuning import finetune
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS, released_tensors
 from tests.optional import torch
@@ -69,7 +69,7 @@ def test_released_files_give_the_outputs_of_the_released_code(folder: Path, rele
     np.testing.assert_array_equal(characters[:, 0], np.tile(sentence_marks(50)[0], (3, 1)))
     whole = jax.jit(functools.partial(module.apply, output_hidden_states=True))
     first = whole({"params": params}, characters, mask)
-    mixes = mixed(first.hidden_states, np.array(mix["w"], np.float32), mix["gamma"])
+    mixes = mix_layers(first.hidden_states, np.array(mix["w"], np.float32), mix["gamma"])
     for document, length in enumerate(mask.sum(axis=1)):
         hidden, name = np.asarray(first.hidden_states[:, document, :length]), f"out/doc{document}_sent0"
         np.testing.assert_allclose(hidden[0], np.tile(released[f"{name}_token_rep"], 2), **CLOSE)
@@ -151,14 +151,14 @@ def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(t
     (tmp_path / "lines").write_text("a Zoë\n\nb, c extraordinarily d\n", encoding="utf-8")
     begin, end = sentence_marks(ELMO.max_characters_per_token)
     lines = [["a", "Zoë"], [], ["b", ",", "c", "extraordinarily", "d"]]
-    rows = [np.stack([begin, *spelled(words, ELMO.max_characters_per_token), end]) for words in lines]
+    rows = [np.stack([begin, *spell(words, ELMO.max_characters_per_token), end]) for words in lines]
     whole = functools.partial(jax.jit(functools.partial(module.apply, output_hidden_states=True)), {"params": params})
     hidden = whole(*padded(rows)).hidden_states
     weights = np.array([0.5, -1.0, 2.0, 0.0], np.float32)
     for settings, states in (
         ({"layer": 0}, hidden[0]),
         ({}, hidden[-1]),
-        ({"mix": list(map(str, weights))}, mixed(hidden, weights)),
+        ({"mix": list(map(str, weights))}, mix_layers(hidden, weights)),
     ):
         embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="none", batch_size=2, **settings)
         with np.load(tmp_path / "vectors.npz") as found:

@@ -198,7 +198,7 @@ def test_the_texts_at_the_end_of_a_run_are_written_by_them(imported: Path, tmp_p
     said: list[str] = []
     summary._generate(None, None, tmp_path / "run", said.append)
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
-    beams = settings_of(Options(max_new_tokens=32).over(read(imported / "experiment.json").generation))
+    beams = settings_of(Options(max_new_tokens=32).with_defaults(read(imported / "experiment.json").generation))
     expected = [text for of_prompt in generate(imported, ["", PROMPT], beams) for text in of_prompt]
     assert [sample["text"] for sample in samples] == [text.text for text in expected] and len(said) == 2
 

@@ -80,7 +80,7 @@ def test_values_and_gradients_are_those_of_all_sequences():
 
 def test_labels_and_probabilities_are_those_of_all_sequences():
     own, _, chain, places = rows(*LAYOUT)
-    labels, shares = jax.jit(lambda: (crf.likeliest(own, SCORES, chain), crf.marginals(own, SCORES, chain)))()
+    labels, shares = jax.jit(lambda: (crf.viterbi(own, SCORES, chain), crf.marginals(own, SCORES, chain)))()
     assert not np.any(np.asarray(shares)[~np.asarray(chain.words)])
     for sentence, at in places.items():
         paths = all_paths(LENGTHS[sentence])
@@ -106,7 +106,7 @@ def test_what_a_scheme_forbids_has_no_probability():
     kept = [tuple(path) for path in all_paths(4).tolist() if path[0] != 0 and path[-1] != 2]
     kept = [path for path in kept if (0, 1) not in itertools.pairwise(path)]
     sums = np.sum(np.asarray(emissions)[0, np.arange(4), np.array(kept)], axis=1)
-    found = crf.likeliest(emissions, scores, chain)[0].tolist()
+    found = crf.viterbi(emissions, scores, chain)[0].tolist()
     assert tuple(found) in kept and sums[kept.index(tuple(found))] == sums.max() < 36
     np.testing.assert_allclose(jnp.sum(crf.log_partition(emissions, scores, chain)), np.log(np.exp(sums).sum()), 1e-5)
     gradient = jax.grad(lambda scores: jnp.sum(crf.log_partition(emissions, scores, chain)))(scores)

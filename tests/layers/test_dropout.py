@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.layers.dropout import TILE_ROWS, Dropout, drawn_rate, dropped, keep_mask, resolution
+from plmjax.layers.dropout import TILE_ROWS, Dropout, apply_dropout, effective_rate, keep_mask, resolution
 from plmjax.parallel import sharding
 
 
@@ -20,7 +20,7 @@ def test_rate_and_independence(implementation: str, rate: float) -> None:
     """Four or two elements that come from one word, and neighbours, are independent."""
     key = jax.random.key(0, impl=implementation)
     mask = np.asarray(keep_mask(key, rate, (2, 500, 999)))[0]
-    assert abs(mask.mean() - (1 - drawn_rate(rate))) < 5 * np.sqrt(rate / mask.size)
+    assert abs(mask.mean() - (1 - effective_rate(rate))) < 5 * np.sqrt(rate / mask.size)
     apart = 500 * resolution(rate) // 32
     apart += -apart % TILE_ROWS if implementation == "rbg" else 0
     for one, other in ((mask[:, 1:], mask[:, :-1]), (mask[1:], mask[:-1]), (mask[apart:], mask[:-apart])):
@@ -29,10 +29,10 @@ def test_rate_and_independence(implementation: str, rate: float) -> None:
 
 def test_a_rate_takes_as_many_bits_as_it_needs() -> None:
     assert [resolution(rate) for rate in (0.1, 0.05, 0.5, 0.25, 0.01, 0.001)] == [8, 8, 8, 8, 16, 16]
-    assert drawn_rate(0.1) == 26 / 256 and drawn_rate(0.5) == 0.5
-    assert drawn_rate(0.001) == pytest.approx(0.001, rel=0.01)
-    assert resolution(0.999) == 16 and 1 - drawn_rate(0.999) == pytest.approx(0.001, rel=0.01)
-    assert drawn_rate(0.9999999) < 1 and not keep_mask(jax.random.key(0), 0.9999999, (64,)).any()
+    assert effective_rate(0.1) == 26 / 256 and effective_rate(0.5) == 0.5
+    assert effective_rate(0.001) == pytest.approx(0.001, rel=0.01)
+    assert resolution(0.999) == 16 and 1 - effective_rate(0.999) == pytest.approx(0.001, rel=0.01)
+    assert effective_rate(0.9999999) < 1 and not keep_mask(jax.random.key(0), 0.9999999, (64,)).any()
 
 
 @pytest.mark.parametrize("rows", [8, 140])
@@ -46,7 +46,7 @@ def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: floa
     size = {8: 8 * bits // 32, 140: 64 if bits == 8 else 96}[rows]
     words = np.asarray(jax.random.bits(key, (2, size, 5), jnp.uint32))
     pieces = [(words >> np.uint32(bits * piece)).astype(f"int{bits}") for piece in range(32 // bits)]
-    expected = np.concatenate(pieces, axis=1)[:, :rows] >= round(drawn_rate(rate) * (1 << bits)) - (1 << bits - 1)
+    expected = np.concatenate(pieces, axis=1)[:, :rows] >= round(effective_rate(rate) * (1 << bits)) - (1 << bits - 1)
     np.testing.assert_array_equal(keep_mask(key, rate, shape), expected)
 
 
@@ -74,7 +74,9 @@ def test_expectation_is_kept_and_gradients_pass_where_values_do() -> None:
 
 
 def test_the_backward_pass_keeps_the_key_alone() -> None:
-    closed = jax.eval_shape(lambda: jax.vjp(lambda x: dropped(x, 0.1, jax.random.key(0)), jnp.ones((8, 64, 64)))[1])
+    closed = jax.eval_shape(
+        lambda: jax.vjp(lambda x: apply_dropout(x, 0.1, jax.random.key(0)), jnp.ones((8, 64, 64)))[1]
+    )
     assert sum(leaf.size for leaf in jax.tree.leaves(closed)) < 16
 
 

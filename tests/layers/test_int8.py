@@ -58,18 +58,18 @@ def test_bfloat16_kernels_keep_their_integers() -> None:
     integers = DRAWS.integers(-127, 128, size=(64, 32)).astype(np.float32)
     scale = DRAWS.uniform(50, 5000, size=32).astype(np.float32)
     kernel = jnp.asarray(integers / scale).astype(jnp.bfloat16)
-    np.testing.assert_array_equal(int8.rounded(kernel, scale), integers)
+    np.testing.assert_array_equal(int8.quantize(kernel, scale), integers)
 
 
 def test_rounding_passes_the_gradient() -> None:
     x, scale = jnp.asarray([-3.0, 0.26, 0.5, 9.0]), jnp.float32(127 / 2)
-    values, pull = jax.vjp(int8.rounded_values, x, scale)
+    values, pull = jax.vjp(int8.fake_quantize, x, scale)
     np.testing.assert_allclose(values, [-2.0, 17 / 63.5, 32 / 63.5, 2.0], rtol=1e-6)
     cotangent = jnp.arange(4.0)
     of_x, of_scale = pull(cotangent)
     np.testing.assert_array_equal(of_x, cotangent)
     assert of_scale == 0
-    assert int8.scale_of(jnp.float32(0.0)) == 1
+    assert int8.quantization_scale(jnp.float32(0.0)) == 1
 
 
 @pytest.mark.parametrize(("precision", "kept"), [(CALIBRATED, [2.0, 3.0, 3.0]), (SIMULATED, [2.0, 2.0001, 2.0])])

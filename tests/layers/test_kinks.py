@@ -11,7 +11,7 @@ import pytest
 from plmjax.compression.distillation.losses import cosine_distance
 from plmjax.layers import kinks
 from plmjax.layers.feed_forward import ACTIVATIONS
-from plmjax.layers.int8 import rounded_values
+from plmjax.layers.int8 import fake_quantize
 from plmjax.layers.recurrent.lstm import LstmState, recurrence
 from plmjax.layers.words.character_filters import max_pooled_convolution
 from plmjax.models.cove.biattentive_classification import SelfAttentivePooling
@@ -87,7 +87,7 @@ ROWS: dict[str, tuple[Callable, Callable, Any]] = {
         [[0.5, 1.0, -1.0], [0.25, -2.0, 1.0]],
     ),
     "pooling of CoVe's classifier": (pooled, torch_pooled, [[0.5, 0.1, 0.2], [0.5, 0.1, -0.2], [0.5, 0.9, -0.9]]),
-    "rounding to int8": (lambda x: rounded_values(x, jnp.asarray(63.5)), Unchanged(), [-3.0, -2.0, 0.0, 0.3, 2.0]),
+    "rounding to int8": (lambda x: fake_quantize(x, jnp.asarray(63.5)), Unchanged(), [-3.0, -2.0, 0.0, 0.3, 2.0]),
 }
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from plmjax.layers.scalar_mix import ScalarMix, mixed
+from plmjax.layers.scalar_mix import ScalarMix, mix_layers
 from plmjax.parallel import sharding
 
 
@@ -59,6 +59,6 @@ def test_layers_and_weights_of_bfloat16_are_mixed_in_float32() -> None:
     random = np.random.default_rng(0)
     layers, weights = (jnp.asarray(random.normal(size=shape), jnp.bfloat16) for shape in ((3, 2, 4, 5), 3))
     for given in (layers, tuple(layers)):
-        found = mixed(given, weights)
+        found = mix_layers(given, weights)
         assert found.dtype == jnp.float32
-        np.testing.assert_array_equal(found, mixed(layers.astype(jnp.float32), weights.astype(jnp.float32)))
+        np.testing.assert_array_equal(found, mix_layers(layers.astype(jnp.float32), weights.astype(jnp.float32)))

@@ -21,12 +21,12 @@ BY_HAND = {
 
 def test_poolings_without_the_prompt_and_joined() -> None:
     for mode, expected in BY_HAND.items():
-        found = TextVectors((mode,), include_prompt=False).pooled(STATES, before=1)
+        found = TextVectors((mode,), include_prompt=False).pool(STATES, before=1)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    both = TextVectors(("mean", "cls")).pooled(STATES, before=1)
+    both = TextVectors(("mean", "cls")).pool(STATES, before=1)
     np.testing.assert_array_equal(both, [*STATES.mean(axis=0), 9, 9])
     with pytest.raises(UserError, match="found one of 4 tokens in a row of 4"):
-        TextVectors(include_prompt=False).pooled(STATES, before=4)
+        TextVectors(include_prompt=False).pool(STATES, before=4)
 
 
 def test_layers_after_the_pooling() -> None:
@@ -35,7 +35,7 @@ def test_layers_after_the_pooling() -> None:
         "0": {"kernel": np.float32([[2, 0], [0, 3]]), "bias": np.float32([1, 0])},
         "1": {"scale": np.float32([1, 1]), "bias": np.float32([1, 2])},
     }
-    found = recipe.finished(np.float32([[1, 1]]), params)  # 4 and 4 have no variance
+    found = recipe.finish(np.float32([[1, 1]]), params)  # 4 and 4 have no variance
     np.testing.assert_allclose(found, [[5**-0.5, 2 * 5**-0.5]], rtol=1e-6)
 
 

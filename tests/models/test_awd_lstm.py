@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.layers.dropout import Dropout, drawn_rate
+from plmjax.layers.dropout import Dropout, effective_rate
 from plmjax.models.awd_lstm import AwdLstmForCausalLM
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import LossInputs, LossSums
@@ -168,7 +168,7 @@ def test_each_dropout_drops_what_its_section_says_and_keeps_the_mean(trained: tu
     assert shapes == [(23, 1), (3, 1, 6), (10, 4, 10), (3, 1, 10), (6, 4, 6), (3, 1, 6)]
     rates = [0.2, 0.5, 0.4, 0.3, 0.4, 0.25]
     for mask, rate in zip(masks, rates, strict=True):
-        values, kept = np.unique(mask.round(4)), 1 / (1 - drawn_rate(rate))
+        values, kept = np.unique(mask.round(4)), 1 / (1 - effective_rate(rate))
         np.testing.assert_allclose(values, [0, kept], rtol=1e-3)
 
 

@@ -44,7 +44,7 @@ BOUNDS = {
     ),
     "dilated heads": (lambda n: LongformerDecoderConfig.tiny(dilated_heads=n), [0, 4], [-1, 5]),
     "the span that is read": (lambda n: AdaptiveSpanConfig.tiny(computed_span=n), [1, 256], [0, 257]),
-    "the first share of a span": (lambda n: AdaptiveSpanConfig.tiny(initial_share=n), [0, 1], [-0.01, 1.01]),
+    "the first share of a span": (lambda n: AdaptiveSpanConfig.tiny(initial_fraction=n), [0, 1], [-0.01, 1.01]),
     "filters of an ELMo": (
         lambda n: ElmoConfig.tiny(filter_widths=(n,), filter_counts=(2,), max_characters_per_token=5), [1, 5], [0, 6],
     ),

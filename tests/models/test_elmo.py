@@ -13,7 +13,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel, LanguageModel
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS
 from tests.systems.modules import random_params
@@ -26,7 +26,7 @@ LENGTHS = [7, 3]
 def characters(length: int = 9) -> np.ndarray:
     """int32 [2 T C]: a sentence of five words with its marks, and one of a single word, padded."""
     begin, end = sentence_marks(length)
-    words = spelled(WORDS, length)
+    words = spell(WORDS, length)
     rows = np.zeros((2, LENGTHS[0], length), np.int32)
     rows[0] = [begin, *words, end]
     rows[1, :3] = [begin, words[1], end]

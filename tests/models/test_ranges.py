@@ -16,7 +16,7 @@ CONFIGS = [file.SYSTEM.config() for file in FILES if hasattr(file, "SYSTEM")]
 UNBOUNDED = {"clamp_len"}
 """Numbers of which those below 0 mean that there is no limit."""
 FROM_0 = {
-    "axial_norm_std", "chunk_size_feed_forward", "dilated_heads", "filter_width", "initial_share",
+    "axial_norm_std", "chunk_size_feed_forward", "dilated_heads", "filter_width", "initial_fraction",
     "lsh_num_chunks_after", "lsh_num_chunks_before", "local_num_chunks_after", "local_num_chunks_before", "mem_len",
     "generator_hidden_size", "generator_intermediate_size", "generator_num_attention_heads", "n_highway",
     "persistent_size", "initializer_range", "initializer_factor", "init_std",

@@ -16,7 +16,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.interop.conversion import parameter_shapes
-from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
+from plmjax.layers.words.characters import PADDING, sentence_marks, spell
 from plmjax.models.elmo import ElmoModel
 from plmjax.models.families.task_heads import TokenClassification
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
@@ -39,7 +39,7 @@ HELPED = ("taglm", "elmo_tagger")
 """Those with language models."""
 SENTENCES = [["the", "extraordinary", "é", "a"], ["cats"], ["a", "cats", "b"]]
 SPELLED = [
-    np.concatenate([sentence_marks(LENGTH)[:1], spelled(words, LENGTH), sentence_marks(LENGTH)[1:]])
+    np.concatenate([sentence_marks(LENGTH)[:1], spell(words, LENGTH), sentence_marks(LENGTH)[1:]])
     for words in SENTENCES
 ]
 IDS = [np.random.default_rng(1).integers(0, 11, len(characters)) for characters in SPELLED]
@@ -112,7 +112,7 @@ def test_each_mix_of_the_language_models_has_its_place() -> None:
 
 
 def test_no_layer_of_characters_reads_the_padding_of_a_word() -> None:
-    module, spelt = Words(CONFIGS["gru"], jnp.float32), spelled(["cats", "a"], LENGTH)[None]
+    module, spelt = Words(CONFIGS["gru"], jnp.float32), spell(["cats", "a"], LENGTH)[None]
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros((1, 2), int), spelt, True))["params"]
     random = np.random.default_rng(0)
     params = jax.tree.map(lambda one: random.normal(size=one.shape).astype(np.float32), nn.meta.unbox(shapes))

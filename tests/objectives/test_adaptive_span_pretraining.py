@@ -27,7 +27,7 @@ from tests.third_party import experiments
 from tests.third_party.source import ChainSource
 
 CONFIG = AdaptiveSpanConfig(
-    vocab_size=64, d_model=8, n_layer=2, n_head=2, d_inner=16, attn_span=256, ramp=8, initial_share=0.9, dropout=0.0
+    vocab_size=64, d_model=8, n_layer=2, n_head=2, d_inner=16, attn_span=256, ramp=8, initial_fraction=0.9, dropout=0.0
 )
 """238 of 256 tokens at first."""
 OBJECTIVE = AdaptiveSpanPretraining()
@@ -59,9 +59,9 @@ def one_device(monkeypatch):
 
 def test_the_longest_head_counts_with_its_ramp() -> None:
     """And with the token at which its mask just becomes 0, which a span that is no whole number has not."""
-    assert float(OBJECTIVE.measured(CONFIG, shares(0.1, 0.25, 0, 0.2))) == 64 + 8 + 1
-    assert float(OBJECTIVE.measured(CONFIG, shares(0.1, 0.251, 0, 0.2))) == 64 + 8 + 1
-    assert float(OBJECTIVE.measured(CONFIG, shares(0.1, 1, 0, 0.2))) == 256
+    assert float(OBJECTIVE.statistic(CONFIG, shares(0.1, 0.25, 0, 0.2))) == 64 + 8 + 1
+    assert float(OBJECTIVE.statistic(CONFIG, shares(0.1, 0.251, 0, 0.2))) == 64 + 8 + 1
+    assert float(OBJECTIVE.statistic(CONFIG, shares(0.1, 1, 0, 0.2))) == 256
 
 
 READ = {
@@ -76,10 +76,10 @@ def test_the_span_that_is_read() -> None:
     """A multiple of 64, at most a quarter more than needed, at most what a run allows, by one of few programs."""
     for span, longest, read in ((span, *pair) for span, pairs in READ.items() for pair in pairs.items()):
         config = dataclasses.replace(CONFIG, attn_span=span)
-        assert OBJECTIVE.adapted(config, longest).computed_span == read
+        assert OBJECTIVE.adapt_config(config, longest).computed_span == read
         allowed = dataclasses.replace(config, computed_span=100)
-        assert OBJECTIVE.adapted(allowed, longest).computed_span == (64 if read == 64 else 100)
-    read = {longest: OBJECTIVE.adapted(config, longest).span for longest in range(1, 8193)}
+        assert OBJECTIVE.adapt_config(allowed, longest).computed_span == (64 if read == 64 else 100)
+    read = {longest: OBJECTIVE.adapt_config(config, longest).span for longest in range(1, 8193)}
     assert all(longest <= span < max(longest + 64, 1.25 * longest) for longest, span in read.items())
     assert len(set(read.values())) == 24
 
@@ -146,7 +146,7 @@ class Growing(AdaptiveSpanPretraining):
 
 @pytest.mark.nightly
 def test_spans_that_grow_are_read(tmp_path, capsys) -> None:
-    grown = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_share=0.0), objective=Growing())
+    grown = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_fraction=0.0), objective=Growing())
     result = loop.train(grown, tmp_path, ChainSource(grown.data), {})
     read = [line for line in capsys.readouterr().out.splitlines() if line.startswith("computes")]
     assert read[0].startswith("computes the last 64 tokens") and result.program.model.span == 256
@@ -162,7 +162,7 @@ def bits(params) -> list[bytes]:
 def test_a_run_that_is_killed_after_any_step_ends_in_the_same_bits(objective, tmp_path, capsys) -> None:
     """Spans change the program at the first steps; it depends on no log, no save and no evaluation."""
     share = 0.9 if type(objective) is AdaptiveSpanPretraining else 0.0
-    spans = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_share=share), objective=objective)
+    spans = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_fraction=share), objective=objective)
     one = experiments.changed(spans, training={"steps": 5, "log_every": 5}, checkpoint={"every": 0})
     source = ChainSource(one.data)
     expected = bits(loop.train(one, tmp_path / "whole", source, {}).state.params)

@@ -13,7 +13,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import PREFIXES, BidirectionalLanguageModel
 from plmjax.objectives.objective import ConstantSources, LossInputs, LossSums
@@ -76,7 +76,7 @@ def test_tokens_are_spelled_and_marks_of_sentences_are_their_own():
     begin, end = sentence_marks(C)
     np.testing.assert_array_equal(table[[VOCABULARY.begin, VOCABULARY.end]], [begin, end])
     others = [number for number in range(V) if number not in (VOCABULARY.begin, VOCABULARY.end)]
-    np.testing.assert_array_equal(table[others], spelled([TEXTS[number] for number in others], C))
+    np.testing.assert_array_equal(table[others], spell([TEXTS[number] for number in others], C))
 
 
 @pytest.mark.nightly

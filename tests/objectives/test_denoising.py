@@ -79,7 +79,7 @@ def test_token_deletion():
 
 def test_whole_words_are_masked():
     """Every token of a word, by one mask."""
-    objective = dataclasses.replace(QUIET, mask=0.5, unit="word", random_share=0.0)
+    objective = dataclasses.replace(QUIET, mask=0.5, unit="word", random_fraction=0.0)
     for text, source in corrupt(objective, rows([48] * 20 + [9], stops=0.0))[1]:
         gone = [token not in source for token in text]
         words = [word for word in by_word(text) if word[0] not in VOCABULARY.special]
@@ -100,7 +100,7 @@ def by_word(text: list[int]) -> list[list[int]]:
     return words
 
 
-ALL = Denoising(mask=0.35, insert=0.1, rotate=0.5, permute=0.8, mean_length=1.5, random_share=0.4)
+ALL = Denoising(mask=0.35, insert=0.1, rotate=0.5, permute=0.8, mean_length=1.5, random_fraction=0.4)
 ROOM = 48
 BATCH = rows([ROOM] * 28 + [30, 7, 3, 2, 0])
 
@@ -136,7 +136,7 @@ def drawn(key: jax.Array) -> dict[str, jax.Array]:
     permuting, masking, inserting, rotating = jax.random.split(key, 4)
     of_lengths, of_words, of_kinds, of_tokens, of_inserted = jax.random.split(masking, 5)
     turned, place = jax.random.split(rotating)
-    shares = np.log(noise.poisson_shares(ALL.mean_length)).astype(np.float32)
+    shares = np.log(noise.poisson_probabilities(ALL.mean_length)).astype(np.float32)
     count = math.ceil((2 * math.ceil(ALL.mask * ROOM) + 64) / ALL.mean_length)
     longest = ALL.lengths(ROOM)[0]
 
@@ -151,7 +151,7 @@ def drawn(key: jax.Array) -> dict[str, jax.Array]:
         "order": jnp.stack([strict_draws(one, ROOM) for one in jax.random.split(permuting)]),
         "lengths": jax.random.categorical(of_lengths, shares, shape=(count,)),
         "words": strict_draws(of_words, ROOM),
-        "kinds": jax.random.uniform(of_kinds, (count,)) < ALL.random_share,
+        "kinds": jax.random.uniform(of_kinds, (count,)) < ALL.random_fraction,
         "tokens": tokens(of_tokens, ROOM),
         "empty": new(of_inserted, ROOM),
         "inserted": new(inserting, longest),
@@ -187,17 +187,17 @@ def noisy(draws: dict, text: list[int], replacement: str) -> tuple[list[int], in
 
 
 def with_noise(source: list[int], count: int, order: np.ndarray, tokens: np.ndarray) -> list[int]:
-    random = math.ceil(ALL.random_share * count)
+    random = math.ceil(ALL.random_fraction * count)
     return released.inserted(source, order, tokens[:random].tolist() + [MASK] * (count - random))
 
 
 def test_lengths_of_spans_are_those_of_a_poisson_distribution():
     for mean in (0.5, 3.0, 3.5, 16.0):
-        shares = noise.poisson_shares(mean)
+        shares = noise.poisson_probabilities(mean)
         assert shares.sum() == pytest.approx(1) and shares @ np.arange(len(shares)) == pytest.approx(mean, rel=1e-5)
         assert shares[0] == pytest.approx(math.exp(-mean), rel=1e-5)
         assert shares[2] / shares[1] == pytest.approx(mean / 2)
-    assert len(noise.poisson_shares(3.5)) == 19
+    assert len(noise.poisson_probabilities(3.5)) == 19
 
 
 def test_inserted_tokens_never_need_more_room_than_the_row_has():
@@ -209,7 +209,7 @@ def test_inserted_tokens_never_need_more_room_than_the_row_has():
 
 def test_shares_may_be_nothing_or_all_and_a_mean_length_16() -> None:
     for share in (0.0, 1.0):
-        Denoising(mask=share, random_share=share, permute=share, insert=share, rotate=share, mean_length=16.0)
+        Denoising(mask=share, random_fraction=share, permute=share, insert=share, rotate=share, mean_length=16.0)
 
 
 def test_single_tokens_need_no_words_and_sentences_in_place_no_full_stop() -> None:

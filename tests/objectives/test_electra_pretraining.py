@@ -14,7 +14,7 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SingleSegment
 from plmjax.interop.electra import ADAPTER
 from plmjax.models.electra import ElectraForMaskedLM, ElectraForPreTraining, ElectraForReplacedTokenDetection
-from plmjax.objectives.electra import ElectraPretraining, replaced
+from plmjax.objectives.electra import ElectraPretraining, replace_masked_tokens
 from plmjax.objectives.objective import LossInputs
 from tests.families.encoders import ELECTRA as ODD
 from tests.objectives.masking import batch_of, clean_batch, corrupt, hidden_batch, total
@@ -52,7 +52,7 @@ def test_joint_loss_and_gradient_equal_transformers() -> None:
     def ours(params: Any) -> Any:
         logits = module.apply({"params": params}, **objective.model_inputs(batch), method="generate").logits
         loss = jax.value_and_grad(lambda p: total(objective, module, p, batch), has_aux=True)(params)
-        return replaced(batch, logits), loss
+        return replace_masked_tokens(batch, logits), loss
 
     shown, ((loss, metrics), gradient) = ours(params)
 
@@ -197,7 +197,7 @@ def test_tokens_drawn_are_put_where_the_release_puts_them() -> None:
     assert sum(twice) >= 2
     sure = np.random.default_rng(0).integers(5, 1000, hidden["masked_ids"].shape)  # what noise cannot change
     logits = 1e3 * np.eye(1000, dtype=np.float32)[sure]
-    found = jax.jit(replaced)(hidden, logits)
+    found = jax.jit(replace_masked_tokens)(hidden, logits)
     for b in range(4):
         used = hidden["masked_weights"][b] > 0
         expected = published_fakes(batch["input_ids"][b], hidden["masked_positions"][b], used, sure[b])
@@ -215,7 +215,7 @@ def test_tokens_are_drawn_from_the_softmax() -> None:
         "masked_weights": np.ones((rows, 1), np.float32),
         "original_ids": np.tile(np.array([[4, 2, 3]], np.int32), (rows, 1)),
     }
-    shown = np.asarray(jax.jit(replaced)(batch, np.tile(logits, (rows, 1, 1))))
+    shown = np.asarray(jax.jit(replace_masked_tokens)(batch, np.tile(logits, (rows, 1, 1))))
     share = np.bincount(shown[:, 1], minlength=5) / rows
     expected = np.exp(logits) / np.exp(logits).sum()
     assert (np.abs(share - expected) < 4 * np.sqrt(expected / rows) + 1e-4).all()

@@ -116,9 +116,9 @@ def test_room_for_predictions(row: int, pack: int, limit: int, room: int) -> Non
 
 def test_shares_may_fill_the_whole() -> None:
     for objective in (MaskedLanguageModel, ElectraPretraining):
-        assert objective(mask_share=1.0, **({"random_share": 0.0} if objective is MaskedLanguageModel else {}))
-    assert MaskedLanguageModel(mask_share=0.5, random_share=0.5) and MaskedLanguageModel(mask_share=0.0)
-    assert ElectraPretraining(mask_share=0.0, generator_weight=0.0, discriminator_weight=0.0)
+        assert objective(mask_fraction=1.0, **({"random_fraction": 0.0} if objective is MaskedLanguageModel else {}))
+    assert MaskedLanguageModel(mask_fraction=0.5, random_fraction=0.5) and MaskedLanguageModel(mask_fraction=0.0)
+    assert ElectraPretraining(mask_fraction=0.0, generator_weight=0.0, discriminator_weight=0.0)
 
 
 def test_hits_and_nats_are_of_the_targets_that_count() -> None:
@@ -169,7 +169,7 @@ def test_begin_and_end_count_but_are_never_chosen() -> None:
 
 def test_replacements_are_uniform_over_tokens_that_are_not_special() -> None:
     """Deviation named in the module: fairseq's replacements leave out all special tokens but <mask>."""
-    objective, batch = RobertaPretraining(rate=0.9, mask_share=0.0, random_share=1.0), batch_of([[64]] * 7000, 64)
+    objective, batch = RobertaPretraining(rate=0.9, mask_fraction=0.0, random_fraction=1.0), batch_of([[64]] * 7000, 64)
     make = jax.jit(lambda batch, key: objective.corrupt(batch, key, ROBERTA))
     found = jax.device_get(make(batch, jax.random.key(0)))
     counts = np.bincount(found["input_ids"][chosen(found)], minlength=1000)
@@ -370,7 +370,7 @@ def test_a_row_of_65536_tokens_is_masked_in_memory_that_grows_with_its_length(ob
     masked = jax.tree.map(np.asarray, compiled(batch, jax.random.key(0)))
     assert masked["masked_weights"].sum() == pytest.approx(0.15 * LONG, rel=1e-3)
     if isinstance(objective, ElectraPretraining):
-        draw = jax.jit(electra.replaced)
+        draw = jax.jit(electra.replace_masked_tokens)
         logits = jnp.zeros((*masked["masked_positions"].shape, 8))
         assert draw.lower(masked, logits).compile().memory_analysis().temp_size_in_bytes < 400 * LONG
         changed = np.asarray(draw(masked, logits)) != batch["input_ids"]

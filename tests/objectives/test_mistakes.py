@@ -68,10 +68,10 @@ def relations_of_none() -> None:
 MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
     "settings": [
         ("masking", lambda: MaskedLanguageModel(masking="statc"), "did you mean 'static'"),
-        ("shares", lambda: MaskedLanguageModel(mask_share=0.9, random_share=0.2), "add up to at most 1"),
+        ("shares", lambda: MaskedLanguageModel(mask_fraction=0.9, random_fraction=0.2), "add up to at most 1"),
         *((f"rate {kind.__name__} {rate}", lambda kind=kind, rate=rate: kind(rate=rate), "rate between 0 and 1")
           for kind in (MaskedLanguageModel, ElectraPretraining) for rate in (0.0, 1.0)),
-        ("mask share", lambda: ElectraPretraining(mask_share=1.5), "objective.mask_share from 0 to 1"),
+        ("mask share", lambda: ElectraPretraining(mask_fraction=1.5), "objective.mask_fraction from 0 to 1"),
         ("weight", lambda: ElectraPretraining(discriminator_weight=-1.0), "discriminator_weight of 0 or more"),
         ("ngram", lambda: AlbertPretraining(ngram=0), "ngram of at least 1, found 0"),
         ("slowness", lambda: AwdLstmPretraining(slowness_penalty=-1), "--objective.slowness_penalty of at least 0"),
@@ -83,7 +83,7 @@ MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ("unit", lambda: Denoising(unit="spans"), "--objective.unit, found 'spans'"),
         ("replacement", lambda: Denoising(replacement="two"), "--objective.replacement, found 'two'"),
         *((name, lambda name=name, share=share: Denoising(**{name: share}), f"{name} from 0 to 1, found {share}")
-          for name, share in (("mask", 1.5), ("random_share", -0.1), ("permute", 1.1), ("insert", 1.1),
+          for name, share in (("mask", 1.5), ("random_fraction", -0.1), ("permute", 1.1), ("insert", 1.1),
                               ("rotate", -0.5))),
         *((f"mean {mean}", lambda mean=mean: Denoising(mean_length=mean), f"above 0 and up to 16, found {mean}")
           for mean in (0.0, 16.5)),
@@ -91,7 +91,7 @@ MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
           for rate in (0.0, 1.0)),
         ("T5 mean", lambda: SpanCorruption(mean_length=0.5), "at least 1, found 0.5"),
         ("masked text", lambda: MaskedText(rate=0.0), "between 0 and 1, found 0.0"),
-        ("random tokens", lambda: MaskedText(random_share=1.5), "from 0 to 1, found 1.5"),
+        ("random tokens", lambda: MaskedText(random_fraction=1.5), "from 0 to 1, found 1.5"),
     ],
     "rows": [
         ("predictions", lambda: PermutationLanguageModel(predictions=40).goals(32), "20 and 20 to predict, found 16"),

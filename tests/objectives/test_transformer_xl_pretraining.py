@@ -98,7 +98,7 @@ def test_an_evaluation_may_remember_more() -> None:
     longer = TransformerXlPretraining(evaluation_mem_len=PARTS * LENGTH)
     np.testing.assert_allclose(nats(longer, training=False).sum(), whole(), rtol=1e-5)
     np.testing.assert_allclose(nats(longer, training=True), nats(TransformerXlPretraining(), training=True), rtol=1e-6)
-    assert nats(longer.remembering(4), training=False).tolist() == nats(TransformerXlPretraining(), False).tolist()
+    assert nats(longer.with_memory(4), training=False).tolist() == nats(TransformerXlPretraining(), False).tolist()
 
 
 @pytest.mark.nightly
@@ -143,13 +143,13 @@ def test_tokens_that_a_row_repeats_are_read_once(begins: int, read: list[int]) -
 def test_an_evaluation_may_turn_each_setting_off() -> None:
     """0 tokens and False are settings like others; what is not named is that of the training."""
     config = dataclasses.replace(CONFIG, mem_len=4, clamp_len=3, same_length=True)
-    found = TransformerXlPretraining(evaluation_mem_len=0, evaluation_same_length=False).evaluated(config)
+    found = TransformerXlPretraining(evaluation_mem_len=0, evaluation_same_length=False).evaluation_config(config)
     assert (found.mem_len, found.clamp_len, found.same_length) == (0, 3, False)
-    assert TransformerXlPretraining(evaluation_clamp_len=0).evaluated(config) == dataclasses.replace(
+    assert TransformerXlPretraining(evaluation_clamp_len=0).evaluation_config(config) == dataclasses.replace(
         config, clamp_len=0
     )
-    assert TransformerXlPretraining().evaluated(config) == config
-    assert TransformerXlPretraining().remembering(0).evaluated(CONFIG).mem_len == 0
+    assert TransformerXlPretraining().evaluation_config(config) == config
+    assert TransformerXlPretraining().with_memory(0).evaluation_config(CONFIG).mem_len == 0
 
 
 def test_a_document_begins_with_the_end_of_the_one_before_if_documents_are_apart() -> None:

@@ -116,8 +116,8 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
         training=Training(steps=steps, batch_size=1),
     )
     (phase,) = run.resolved_phases
-    around = objective.stretch + 2 * objective.window
-    one = jax.ShapeDtypeStruct((1, 1, around, objective.stretch), jnp.float32)
+    around = objective.block_size + 2 * objective.window
+    one = jax.ShapeDtypeStruct((1, 1, around, objective.block_size), jnp.float32)
     shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731
     program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
     state, tables = program.initialize(0, SOURCES), constants(objective)
@@ -177,10 +177,10 @@ def test_windows_reach_into_the_stretches_beside_their_own(window, last):
     words = ids[ids > 1]
     found = corrupted(objective, batch_of(ids), constants(objective), jax.random.key(2))
     np.testing.assert_array_equal(found["input_ids"].ravel()[: len(words)], words)
-    around = np.asarray(objective.around(found["input_ids"]))
+    around = np.asarray(objective.with_context(found["input_ids"]))
     pairs, reaches = np.asarray(found["pairs"]), set()
     for place in range(found["input_ids"].size):
-        stretch, s = divmod(place, objective.stretch)
+        stretch, s = divmod(place, objective.block_size)
         near = around[0, stretch, pairs[0, stretch, :, s] > 0].tolist()
         reach = next(
             (r for r in range(1, window + 1) if near == [*words[max(place - r, 0) : place], *words[place + 1 :][:r]]), 0
@@ -211,7 +211,7 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
 
     (whole, batch), (limited, _) = gradients(1e9), gradients(6.0)
     updates = {side: np.zeros(VOCABULARY.size) for side in whole}
-    around = np.asarray(NegativeSampling(window=2).around(batch["input_ids"]))
+    around = np.asarray(NegativeSampling(window=2).with_context(batch["input_ids"]))
     np.add.at(updates["input_vectors"], around, batch["pairs"].sum(axis=3))
     np.add.at(updates["output_vectors"], batch["input_ids"], batch["pairs"].sum(axis=2))
     np.add.at(updates["output_vectors"], batch["noise_ids"], batch["noise_weights"].sum(axis=2))
@@ -231,8 +231,8 @@ def test_words_that_occur_often_enough_to_the_number_are_learned():
     assert (
         not NegativeSampling(min_count=8).counts(dataclasses.replace(sources, token_counts=0 * counts)).any()
     )  # a plan
-    assert (NegativeSampling(window=17).stretch, NegativeSampling(window=15).stretch) == (17, 16)
-    kept = NegativeSampling(threshold=0.0).kept(np.array([0.0, 9, 1]))
+    assert (NegativeSampling(window=17).block_size, NegativeSampling(window=15).block_size) == (17, 16)
+    kept = NegativeSampling(threshold=0.0).keep_probability(np.array([0.0, 9, 1]))
     assert kept.tolist() == [0, 1, 1] and kept.dtype == np.float32
 
 

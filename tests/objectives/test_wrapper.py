@@ -19,7 +19,7 @@ from tests.third_party import experiments
 class Adding(ObjectiveWrapper):
     """Has parameters of its own."""
 
-    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, jax.Array]:
+    def extra_parameters(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, jax.Array]:
         return {"scores": jnp.ones(3)}
 
 

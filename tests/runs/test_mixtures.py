@@ -12,7 +12,7 @@ import pytest
 from plmjax.commands import cli
 from plmjax.compression.examples import examples_of
 from plmjax.compression.pruning.pruned import Pruning
-from plmjax.compression.run import Source, composed
+from plmjax.compression.run import Source, compose_experiment
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import MixtureSource
 from plmjax.runs import bench, mixtures, summary
@@ -154,7 +154,7 @@ def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, c
     whole = [record for record in read(stopped / "metrics.jsonl") if "eval/loss" in record][-1]
     assert whole["step"] == 3 and whole["eval/loss"] == pytest.approx(mixed["eval/loss"], rel=0.05)
     origin = Source.read(stopped)
-    run = composed(origin, Pruning(), None, [], "plmjax compress prune")
+    run = compose_experiment(origin, Pruning(), None, [], "plmjax compress prune")
     assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
     rows = examples_of(origin, run)
     assert rows.fingerprint == mixtures.recorded(stopped).fingerprint

@@ -62,7 +62,7 @@ def nothing_dropped(patch: Patch) -> None:
 
 def same_masks(patch: Patch) -> None:
     """All devices draw with one key."""
-    draw = dropout._words
+    draw = dropout._random_words
 
     def words(key: jax.Array, shape: tuple[int, ...], axes: Any) -> jax.Array:
         if dropout.is_threefry(key):

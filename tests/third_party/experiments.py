@@ -298,7 +298,15 @@ def transformer_xl() -> Experiment:
 def adaptive_span() -> Experiment:
     """The same rows behind a memory as long as the longest span, of which most is masked."""
     model = AdaptiveSpanConfig(
-        vocab_size=64, d_model=16, n_layer=2, n_head=2, d_inner=32, attn_span=24, ramp=8, initial_share=0.2, dropout=0.1
+        vocab_size=64,
+        d_model=16,
+        n_layer=2,
+        n_head=2,
+        d_inner=32,
+        attn_span=24,
+        ramp=8,
+        initial_fraction=0.2,
+        dropout=0.1,
     )
     return dataclasses.replace(recurrent(), model=model, objective=AdaptiveSpanPretraining(span_coefficient=1e-3))
 

@@ -1,8 +1,8 @@
 """Scores of attention before the softmax, computed from the input of each layer and its projections.
 
-Their softmax over the keys that a query sees is what a model returns for `output_attentions`. A distillation compares
-the scores themselves, of a few layers or of one at a time. So it computes them once more from the hidden states, for
-two projections and a product of a layer, and a step keeps no scores of other layers.
+Their softmax over the visible keys is what a model returns for `output_attentions`. A distillation compares the scores
+themselves, of a few layers or of one at a time. It computes them again from the hidden states, which costs two
+projections and a product per layer, so that a step keeps no scores of other layers.
 """
 
 import functools
@@ -14,7 +14,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
-from plmjax.compression.distillation.readings import Reading
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
@@ -22,11 +22,11 @@ from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
 
 
-def attention_scores(reading: Reading, layer: int) -> jax.Array:
-    """Return Q K^T / sqrt(H) of one layer, from 0: float32 [B N T S]. Hidden pairs have scores as well."""
-    attention = reading.params[reading.config.system.name]["encoder"]["layers"]["attention"]
+def attention_scores(activations: Activations, layer: int) -> jax.Array:
+    """Return Q K^T / sqrt(H) of one layer, counted from 0: float32 [B N T S]. Hidden pairs have scores as well."""
+    attention = activations.params[activations.config.system.name]["encoder"]["layers"]["attention"]
     own = {name: jax.tree.map(lambda leaf: leaf[layer], attention[name]) for name in ("query", "key")}
-    return scores_of(own, reading.hidden_states[layer])
+    return scores_of(own, activations.hidden_states[layer])
 
 
 def scores_of(attention: Any, x: jax.Array) -> jax.Array:
@@ -48,7 +48,7 @@ def check_attention(config: ModelConfig, role: str) -> int:
     """Return the number of heads of a model whose scores can be computed from its hidden states.
 
     Raises:
-        UserError: its layers are of another form than BERT's.
+        UserError: its layers differ in form from BERT's.
     """
     module = config.module(Purpose.ENCODING, Execution())
     variables = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
@@ -64,5 +64,5 @@ def check_attention(config: ModelConfig, role: str) -> int:
 
 
 def scores_flops(config: ModelConfig, layers: int, rows: int, length: int) -> float:
-    """Return the FLOPs of the scores of so many layers in a forward pass: 2 (2 D^2 + T D) a token and layer."""
+    """Return the FLOPs of the scores of `layers` layers in a forward pass: 2 (2 D^2 + T D) per token and layer."""
     return 2.0 * layers * rows * length * (2 * config.width**2 + length * config.width)

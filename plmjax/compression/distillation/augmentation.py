@@ -1,6 +1,6 @@
-"""TinyBERT's further examples of a task: words of a text are replaced (Jiao et al. 2020, algorithm 1).
+"""TinyBERT's data augmentation: words of a task's texts are replaced (Jiao et al. 2020, algorithm 1).
 
-A word of one token is replaced by what a masked language model puts in its place. The model reads the text twice,
+A word of one token is replaced by a prediction of a masked language model. The model reads the text twice,
 `[CLS] text with [MASK] [SEP] text [SEP]`, so that it knows the word itself. A word of several tokens is replaced by one
 of its nearest neighbors among word vectors, such as GloVe's. Every copy of a text replaces each of its words with a
 probability p by one of its M candidates (huawei-noah TinyBERT data_augmentation.py; M = 15, p = 0.4).
@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.compression.distillation.readings import one_token
+from plmjax.compression.distillation.captured_activations import one_token_inputs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import check_parameters
@@ -50,21 +50,21 @@ PART = 256
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The number of copies and their words.
+    """The settings of data augmentation.
 
-    copies: number of copies of a text that are drawn; copies that are equal are written once.
-    candidates: number of candidates of a word, M. share: probability that a word of a copy is replaced, p.
+    copies: number of copies of a text that are drawn; equal copies are written once.
+    candidates: number of candidates of a word, M. fraction: probability that a word of a copy is replaced, p.
     kept: words that are never replaced, in lower case. seed: seed of the draws.
     """
 
     copies: int = 20
     candidates: int = 15
-    share: float = 0.4
+    fraction: float = 0.4
     kept: frozenset[str] = frozenset()
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, limits in (("copies", FROM_1), ("candidates", FROM_1), ("share", SHARE)):
+        for name, limits in (("copies", FROM_1), ("candidates", FROM_1), ("fraction", SHARE)):
             try:
                 check_ranges("", self, **{name: limits})
             except UserError as error:
@@ -73,7 +73,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Augmenter:
-    """The two sources of candidates: a masked language model with its tokenizer, and word vectors of lower case."""
+    """The two sources of candidates: a masked language model with its tokenizer, and lower-case word vectors."""
 
     config: ModelConfig
     params: Any
@@ -98,13 +98,13 @@ class Augmenter:
             )
         module = config.module(Purpose.MASKED_TOKENS, Execution())
         hint = "it is no masked language model; use the run that it was fine-tuned from"
-        check_parameters(module, params, one_token(config), checkpoint, hint)
+        check_parameters(module, params, one_token_inputs(config), checkpoint, hint)
         config.template.check(tokenizer.vocabulary)
         words = None if vectors is None else word_vectors.read(vectors).without_case()
         return cls(config, params, tokenizer, words, settings)
 
     def candidates(self, texts: Sequence[str]) -> list[dict[tuple[int, int], list[str]]]:
-        """Return, for every text, span of a word -> its candidates; words without any are left out."""
+        """Return for every text: span of a word -> its candidates. Words without candidates are left out."""
         found: list[dict[tuple[int, int], list[str]]] = [{} for _ in texts]
         rows, owners = [], []
         for number, (text, ids) in enumerate(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True)):
@@ -130,7 +130,7 @@ class Augmenter:
             parts, place = [], 0
             for (begin, end), names in sorted(candidates.items()):
                 name = names[int(draws.integers(len(names)))]
-                parts += [text[place:begin], name if draws.random() < self.settings.share else text[begin:end]]
+                parts += [text[place:begin], name if draws.random() < self.settings.fraction else text[begin:end]]
                 place = end
             found["".join([*parts, text[place:]])] = None
         return list(found)[1:]
@@ -146,7 +146,7 @@ class Augmenter:
         return [name for name, _ in self.vectors.nearest([word], top=self.settings.candidates)]
 
     def _predicted(self, pairs: list[tuple[list[int], list[int]]]) -> list[list[str]]:
-        """Return the likeliest words at the mask of each pair of a masked text and the text."""
+        """Return the most likely words at the mask, for each pair of a masked text and the text."""
         vocabulary, template = self.tokenizer.vocabulary, self.config.template
         rows = [template.lay_out(pair, vocabulary, self.config.longest) for pair in pairs]
         found: list[list[str]] = [[] for _ in rows]
@@ -173,7 +173,7 @@ class Augmenter:
         return found
 
     def _words(self, ids: np.ndarray) -> list[str]:
-        """Return the tokens that begin a word, without special ones, of the likeliest ids."""
+        """Return the words among the most likely ids: tokens that begin a word and are not special."""
         vocabulary = self.tokenizer.vocabulary
         known = [number for number in ids.tolist() if number < vocabulary.size and number not in vocabulary.special]
         known = known[: self.settings.candidates]
@@ -186,7 +186,7 @@ class Augmenter:
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _likeliest(module: nn.Module, params: Any, inputs: dict[str, jax.Array], count: int) -> jax.Array:
-    """Return the ids of the largest scores at the one predicted position, int32 [B count]."""
+    """Return the ids of the highest scores at the one predicted position, int32 [B count]."""
     logits = module.apply({"params": params}, **inputs).logits[:, 0]
     return jax.lax.top_k(logits.astype(jnp.float32), min(count, logits.shape[-1]))[1]
 
@@ -205,13 +205,13 @@ def augment(
     keep: str | Path | None = None,
     settings: Settings = Settings(),
 ) -> tuple[int, int]:
-    """Write the rows of a table with copies of them, in which words of the columns `text` are replaced.
+    """Write the rows of a table, each with copies in which words of the columns `text` are replaced.
 
     Args:
         checkpoint: a masked language model.
         input: a .tsv, .csv or .jsonl file. output: a file of the same format, without .gz.
         vectors: a file or a run of word vectors, for words of several tokens; None leaves these words as they are.
-        keep: a file of words that are never replaced, one a line.
+        keep: a file of words that are never replaced, one per line.
 
     Returns:
         the numbers of rows that were read and written.
@@ -244,7 +244,7 @@ def augment(
 def _copied(
     augmenter: Augmenter, part: list[tuple[int, dict[str, Any]]], columns: Sequence[str], path: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield each row, and its copies for one column after the other."""
+    """Yield each row, then its copies, for one column after the other."""
     found = {}
     for column in columns:
         texts = []

@@ -4,7 +4,7 @@
 
 at T = 2. The divergence is a mean over all tokens but padding; `restrict` limits it to the masked tokens, as the
 released `restrict_ce_to_mask` does. The factors are those of the released command, not the defaults of its code. The
-student begins with layers of its teacher. The objective of plmjax/objectives/distilbert.py hides rare tokens more
+student begins with layers of its teacher. The objective of plmjax/objectives/distilbert.py masks rare tokens more
 often, as the released code does.
 """
 
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilled import Distillation
-from plmjax.compression.distillation.readings import Reading
-from plmjax.compression.distillation.terms import SoftTargets, Term, check_encoders, positive, tokens_of
+from plmjax.compression.distillation.terms import SoftTargets, Term, check_encoders, positive, token_mask
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, FROM_0, check_ranges
 from plmjax.objectives.objective import Batch, Objective
@@ -30,11 +30,13 @@ class Cosine(Term):
     name: ClassVar[str] = "cosine"
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        return positive(jnp.sum(tokens_of(batch)))
+        return positive(jnp.sum(token_mask(batch)))
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
         distances = losses.cosine_distance(student.last_hidden_state, teacher.last_hidden_state)
-        return jnp.sum(tokens_of(batch) * distances)
+        return jnp.sum(token_mask(batch) * distances)
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError for models whose hidden states cannot be compared."""
@@ -43,7 +45,7 @@ class Cosine(Term):
 
 @dataclasses.dataclass(frozen=True)
 class DistilBertDistillation(Distillation):
-    """A masked language model learns from its labels, from its teacher's distributions and from its last states."""
+    """A masked language model learns from its labels, and from its teacher's distributions and last hidden states."""
 
     name: ClassVar[str] = "distilbert"
 

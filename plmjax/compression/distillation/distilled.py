@@ -2,8 +2,8 @@
 
     loss = hard x (loss of the experiment) + sum over terms of  factor x (distance between student and teacher)
 
-Each step computes a forward pass of the teacher on the student's own batch, without dropout. The teacher's parameters
-are sharded as those of a model, saved once beside the checkpoints, and never part of them.
+Each step computes a forward pass of the teacher on the student's batch, without dropout. The teacher's parameters are
+sharded like those of a model. They are saved once, beside the checkpoints.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 
 from plmjax.compression.compression import Compression
-from plmjax.compression.distillation.readings import Reading, observed, one_token
+from plmjax.compression.distillation.captured_activations import Activations, capture, one_token_inputs
 from plmjax.compression.distillation.terms import Term, rows_and_length
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
@@ -28,7 +28,7 @@ INNER, TEACHER = "objective", "teacher"
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(Compression):
-    """Base class of the ways to train a student. A subclass defines `terms`."""
+    """Base class of all distillations. A subclass defines `terms`."""
 
     verb: ClassVar[str] = "distil"
     random_layers: ClassVar[bool] = False
@@ -51,7 +51,7 @@ class Distillation(Compression):
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
     def teacher_constants(self, objective: Objective, sources: ConstantSources) -> Any:
-        """Return the constants of the teacher, boxed with their logical axes: its parameters.
+        """Return the parameters of the teacher, boxed with their logical axes.
 
         Raises:
             UserError: the settings name no teacher, or its checkpoint has other parameters.
@@ -63,40 +63,40 @@ class Distillation(Compression):
             )
 
         def init(key: jax.Array) -> Any:
-            return objective.module(self.teacher, Execution()).init(key, **one_token(self.teacher))["params"]
+            return objective.module(self.teacher, Execution()).init(key, **one_token_inputs(self.teacher))["params"]
 
         return sources.parameters(self.checkpoint, init)
 
-    def taught(
-        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **asked: bool
-    ) -> Reading:
-        """Return the reading of the teacher on a corrupted batch, without dropout.
+    def teacher_outputs(
+        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **requested: bool
+    ) -> Activations:
+        """Return the activations of the teacher on a corrupted batch, without dropout.
 
-        module: the student. constants: the result of `teacher_constants`. asked: the arguments of `observed`.
+        module: the student. constants: the result of `teacher_constants`. requested: the arguments of `capture`.
         """
         teacher = objective.module(self.teacher, module.execution)
-        with observed(self.teacher, constants, **asked) as reading:
+        with capture(self.teacher, constants, **requested) as activations:
             apply(objective, teacher, LossInputs(constants), batch, key, training=False)
-        return reading
+        return activations
 
     @property
     def is_live(self) -> bool:
         """True if each step computes the teacher."""
         return True
 
-    def added(self, student: ModelConfig, key: jax.Array) -> dict[str, Any]:
-        """Return the parameters of the distillation itself, boxed with their logical axes."""
+    def extra_parameters(self, student: ModelConfig, key: jax.Array) -> dict[str, Any]:
+        """Return the additional parameters of the distillation, boxed with their logical axes."""
         return {}
 
-    def trained(self, objective: Objective, steps: int) -> Objective:
+    def training_objective(self, objective: Objective, steps: int) -> Objective:
         return Distilled(objective, self)
 
-    def evaluated(self, objective: Objective, steps: int) -> Objective:
+    def evaluation_objective(self, objective: Objective, steps: int) -> Objective:
         """Return the objective without the terms: an evaluation does not compute the teacher."""
         return EvaluationWithTeacher(objective, self)
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
-        """Raise UserError for a student or an objective that the terms do not fit."""
+        """Raise UserError for a student or an objective that the terms do not support."""
         if jax.tree.leaves(jax.eval_shape(lambda: objective.initial_carry(self.teacher, 1, 8))):
             raise UserError(
                 f"Expected a model without a state from batch to batch, found {type(objective).__name__}; distil "
@@ -111,7 +111,7 @@ class Distillation(Compression):
         for term in terms:
             term.check(model, self.teacher, objective)
         module = objective.module(self.teacher, Execution())
-        variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token(self.teacher)))
+        variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token_inputs(self.teacher)))
         if further := sorted(variables.keys() - {"params", "intermediates"}):
             raise UserError(
                 f"Expected a teacher whose parameters are all that it computes with, found {self.teacher.system} with "
@@ -121,7 +121,7 @@ class Distillation(Compression):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationWithTeacher(ObjectiveWrapper):
-    """An objective in a run whose constants have a teacher too; the teacher is not computed."""
+    """The evaluation objective of a distillation: it skips the teacher's forward pass."""
 
     distillation: Distillation
 
@@ -136,10 +136,10 @@ class EvaluationWithTeacher(ObjectiveWrapper):
 
 @dataclasses.dataclass(frozen=True)
 class Distilled(EvaluationWithTeacher):
-    """An objective with the terms of a distillation."""
+    """The training objective of a distillation: the loss of the experiment and the terms."""
 
-    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
-        return self.distillation.added(module.config, jax.random.fold_in(key, 1))
+    def extra_parameters(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
+        return self.distillation.extra_parameters(module.config, jax.random.fold_in(key, 1))
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the weights of the inner objective, unless its factor is 0, and those of the terms."""
@@ -154,14 +154,16 @@ class Distilled(EvaluationWithTeacher):
     ) -> LossSums:
         distillation, inputs = self.distillation, self.inner_inputs(loss_inputs)
         terms = distillation.terms()
-        asked = self._asked(terms)
-        with observed(module.config, inputs.params, **asked) as student:
+        requested = self._requested(terms)
+        with capture(module.config, inputs.params, **requested) as student:
             if distillation.hard:
                 sums = self.inner.sums(module, inputs, batch, key, training=training)
             else:
                 apply(self.inner, module, inputs, batch, key, training=training)
                 sums = LossSums({}, {}, inputs.carry, inputs.collections)
-        teacher = distillation.taught(self.inner, module, loss_inputs.constants[TEACHER], batch, key, **asked)
+        teacher = distillation.teacher_outputs(
+            self.inner, module, loss_inputs.constants[TEACHER], batch, key, **requested
+        )
         student.step = teacher.step = loss_inputs.step
         found, metrics = {}, {}
         added = loss_inputs.params.get(ADDED, {})
@@ -191,7 +193,7 @@ class Distilled(EvaluationWithTeacher):
             flops -= config.train_flops(rows, length, self.inner.predictions(batch))
         return flops
 
-    def _asked(self, terms: tuple[Term, ...]) -> dict[str, bool]:
+    def _requested(self, terms: tuple[Term, ...]) -> dict[str, bool]:
         return {
             "hidden_states": any(term.needs_hidden_states for term in terms),
             "every_token": any(term.every_token for term in terms),

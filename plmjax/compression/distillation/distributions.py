@@ -1,4 +1,4 @@
-"""The distributions that a model of an objective predicts: the logits that a student takes over from its teacher."""
+"""The distributions that a model predicts: the logits by which a student learns from its teacher."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from plmjax.compression.distillation.readings import one_token
+from plmjax.compression.distillation.captured_activations import one_token_inputs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
@@ -30,10 +30,10 @@ from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 class Distributions:
     """The logits of an objective's predictions, with their weights.
 
-    of_vocabulary: true if the classes are the tokens of the vocabulary.
+    over_vocabulary: true if the classes are the tokens of the vocabulary.
     """
 
-    of_vocabulary: ClassVar[bool] = False
+    over_vocabulary: ClassVar[bool] = False
     objective: Objective
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
@@ -41,14 +41,14 @@ class Distributions:
         raise NotImplementedError(f"{type(self).__name__} must define `logits`.")
 
     def weights(self, batch: Batch) -> jax.Array:
-        """Return the weight of every prediction, float32 [...]: 0 where there is none."""
+        """Return the weight of every prediction, float32 [...]; 0 for no prediction."""
         raise NotImplementedError(f"{type(self).__name__} must define `weights`.")
 
     def check(self, config: ModelConfig) -> None:
         """Raise UserError for a model without such logits."""
 
 
-class OfTexts(Distributions):
+class TextLabels(Distributions):
     """Labels of texts, [R K classes]."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
@@ -59,7 +59,7 @@ class OfTexts(Distributions):
         return exists(batch)
 
 
-class OfWords(Distributions):
+class WordLabels(Distributions):
     """Labels of words, [R T classes]."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
@@ -70,7 +70,7 @@ class OfWords(Distributions):
         return batch["label_weights"]
 
 
-class OfChoices(Distributions):
+class ChoiceScores(Distributions):
     """Choices of questions, [R K C]."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
@@ -81,8 +81,8 @@ class OfChoices(Distributions):
         return exists(batch)[:, 0]
 
 
-class OfEnds(Distributions):
-    """The two ends of answers, [R K 2 T]; tokens of other examples in the row have no probability."""
+class AnswerEnds(Distributions):
+    """The first and last tokens of answers, [R K 2 T]; tokens of other examples in the row have no probability."""
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
         slots = jnp.arange(1, batch["example_ids"].shape[1] + 1)
@@ -96,10 +96,10 @@ class OfEnds(Distributions):
         return jnp.stack([there, there], axis=-1)
 
 
-class OfMaskedTokens(Distributions):
+class MaskedTokens(Distributions):
     """Masked tokens, [B P V]."""
 
-    of_vocabulary: ClassVar[bool] = True
+    over_vocabulary: ClassVar[bool] = True
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
         return outputs.logits
@@ -109,10 +109,10 @@ class OfMaskedTokens(Distributions):
         return batch["masked_weights"]
 
 
-class OfNextTokens(Distributions):
+class NextTokens(Distributions):
     """Next tokens of a decoder or an encoder-decoder, [B T V]."""
 
-    of_vocabulary: ClassVar[bool] = True
+    over_vocabulary: ClassVar[bool] = True
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
         return outputs.scores.logits()
@@ -124,7 +124,7 @@ class OfNextTokens(Distributions):
     def check(self, config: ModelConfig) -> None:
         """Raise UserError for a model that chooses a token in several steps."""
         module = self.objective.module(config, Execution())
-        outputs, _ = jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), **one_token(config)))
+        outputs, _ = jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), **one_token_inputs(config)))
         if not isinstance(outputs.scores, VocabularyScores):
             raise UserError(
                 f"Expected a model whose softmax is over the whole vocabulary, found {config.system} with "
@@ -133,25 +133,25 @@ class OfNextTokens(Distributions):
 
 
 _KINDS: tuple[tuple[type[Objective], type[Distributions] | None], ...] = (
-    (SequenceClassification, OfTexts),
+    (SequenceClassification, TextLabels),
     (CrfTagging, None),
-    (TokenTagging, OfWords),
-    (MultipleChoice, OfChoices),
+    (TokenTagging, WordLabels),
+    (MultipleChoice, ChoiceScores),
     (AnswerSearch, None),
-    (SpanExtraction, OfEnds),
-    (TextGeneration, OfNextTokens),
-    (MaskedLanguageModel, OfMaskedTokens),
-    (NextToken, OfNextTokens),
-    (SequenceToSequence, OfNextTokens),
+    (SpanExtraction, AnswerEnds),
+    (TextGeneration, NextTokens),
+    (MaskedLanguageModel, MaskedTokens),
+    (NextToken, NextTokens),
+    (SequenceToSequence, NextTokens),
 )
 """Class of an objective -> its distributions; the first that matches. None: its losses are of no softmax of logits."""
 
 
 def distributions_of(objective: Objective) -> Distributions:
-    """Return the distributions of an objective.
+    """Return the distributions that an objective predicts.
 
     Raises:
-        UserError: its predictions are no distributions over classes.
+        UserError: it does not predict classes.
     """
     kind = next((kind for known, kind in _KINDS if isinstance(objective, known)), None)
     if kind is None:

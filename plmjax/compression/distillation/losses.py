@@ -22,10 +22,10 @@ def soft_cross_entropy(student: jax.Array, teacher: jax.Array, temperature: floa
 
 def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
     """Return 1 - cos(student, teacher), vectors [... D] -> float32 [...]."""
-    return 1 - jnp.sum(normalized(student) * normalized(teacher), axis=-1)
+    return 1 - jnp.sum(normalize(student) * normalize(teacher), axis=-1)
 
 
-def normalized(x: jax.Array) -> jax.Array:
+def normalize(x: jax.Array) -> jax.Array:
     """Return vectors [... D] divided by their lengths, float32."""
     x = x.astype(jnp.float32)
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))

@@ -35,17 +35,17 @@ import jax.numpy as jnp
 
 from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.attention_scores import scores_of
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilled import Distillation
-from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.terms import (
     Shapes,
     SoftTargets,
     Term,
     check_encoders,
+    encoder_segments,
     positive,
     rows_and_length,
-    rows_of,
-    tokens_of,
+    token_mask,
 )
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, FROM_0, UserError, check_choice, check_ranges
@@ -73,16 +73,18 @@ class LayerTransfer(Term):
     steps_per_layer: int = 1
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        return positive(jnp.sum(tokens_of(batch)))
+        return positive(jnp.sum(token_mask(batch)))
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
         """Return the sum over tokens of the distance of the current layer, divided by the number of layers."""
         depth = student.config.depth
         layer = jnp.minimum(student.step // self.steps_per_layer, depth - 1)
-        return jnp.sum(tokens_of(batch) * self.distance(student, teacher, layer, batch)) / depth
+        return jnp.sum(token_mask(batch) * self.distance(student, teacher, layer, batch)) / depth
 
-    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        """Return the distance of each token, float32 [B T]; `layer` is an int32 scalar from 0."""
+    def distance(self, student: Activations, teacher: Activations, layer: jax.Array, batch: Batch) -> jax.Array:
+        """Return the distance of each token, float32 [B T]. layer: index from 0, int32 scalar."""
         raise NotImplementedError(f"{type(self).__name__} must define `distance`.")
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
@@ -107,8 +109,8 @@ class FeatureMaps(LayerTransfer):
 
     name: ClassVar[str] = "feature_maps"
 
-    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        mine, taught = (standardized(one.hidden_states[layer + 1]) for one in (student, teacher))
+    def distance(self, student: Activations, teacher: Activations, layer: jax.Array, batch: Batch) -> jax.Array:
+        mine, taught = (standardize(one.hidden_states[layer + 1]) for one in (student, teacher))
         return losses.squared_distance(mine, taught)
 
 
@@ -118,7 +120,7 @@ class Means(LayerTransfer):
 
     name: ClassVar[str] = "means"
 
-    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+    def distance(self, student: Activations, teacher: Activations, layer: jax.Array, batch: Batch) -> jax.Array:
         (mine, _), (taught, _) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
         return jnp.square(mine - taught)
 
@@ -129,7 +131,7 @@ class Variances(LayerTransfer):
 
     name: ClassVar[str] = "variances"
 
-    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+    def distance(self, student: Activations, teacher: Activations, layer: jax.Array, batch: Batch) -> jax.Array:
         (_, mine), (_, taught) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
         return absolute(mine - taught)
 
@@ -140,8 +142,8 @@ class AttentionTransfer(LayerTransfer):
 
     name: ClassVar[str] = "attention"
 
-    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
-        segments = rows_of(batch)
+    def distance(self, student: Activations, teacher: Activations, layer: jax.Array, batch: Batch) -> jax.Array:
+        segments = encoder_segments(batch)
         seen = (segments[:, :, None] == segments[:, None])[:, None]  # [B 1 T S]; padding sees padding
         mine, taught = (jnp.where(seen, layer_scores(one, layer), -jnp.inf) for one in (student, teacher))
         log_mine = jnp.where(seen, jax.nn.log_softmax(mine), 0.0)
@@ -199,7 +201,7 @@ class MobileBertDistillation(Distillation):
             )
         return tuple(term for term in terms if term.factor)
 
-    def rates(self, learning_rate: float) -> dict[str, Factor]:
+    def rate_factors(self, learning_rate: float) -> dict[str, Factor]:
         """Return the factors of the layers, with all other parameters frozen, in stage `layers`."""
         return {LAYERS: self.layer_factors, "": 0.0} if self.stage == "layers" else {}
 
@@ -218,17 +220,17 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, jnp.mean(jnp.square(x - mean[..., None]), axis=-1)
 
 
-def standardized(x: jax.Array) -> jax.Array:
-    """Return vectors of mean 0 and variance 1, [... D] -> float32 [... D]."""
+def standardize(x: jax.Array) -> jax.Array:
+    """Return vectors with mean 0 and variance 1, [... D] -> float32 [... D]."""
     mean, variance = moments(x)
     return (x.astype(jnp.float32) - mean[..., None]) * jax.lax.rsqrt(variance + EPSILON)[..., None]
 
 
-def layer_scores(reading: Reading, layer: jax.Array) -> jax.Array:
-    """Return Q K^T / sqrt(H) of one layer, from 0: float32 [B N T S]. Hidden pairs have scores as well."""
-    config = reading.config
-    layers = jax.tree.map(lambda leaf: leaf[layer], reading.params[config.system.name]["encoder"]["layers"])
-    x = reading.hidden_states[layer]
+def layer_scores(activations: Activations, layer: jax.Array) -> jax.Array:
+    """Return Q K^T / sqrt(H) of one layer, counted from 0: float32 [B N T S]. Hidden pairs have scores as well."""
+    config = activations.config
+    layers = jax.tree.map(lambda leaf: leaf[layer], activations.params[config.system.name]["encoder"]["layers"])
+    x = activations.hidden_states[layer]
     if name := config.queries_bottleneck:
         kernel, bias = (layers[name][part].astype(x.dtype) for part in ("kernel", "bias"))
         x = norm(config, x.dtype).apply({"params": layers[f"{name}_layer_norm"]}, x @ kernel + bias)

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilled import Distillation
-from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.terms import SoftTargets, Term, check_encoders, positive
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, FROM_0, UserError, check_choice, check_ranges
@@ -45,14 +45,16 @@ class Patience(Term):
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
         return positive(jnp.sum(exists(batch)))
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
         """Return the sum over texts of the mean over layers and features."""
         mine, taught = patient_layers(student.config.depth, teacher.config.depth, self.strategy)
         positions = batch["cls_positions"].reshape(-1, batch["cls_positions"].shape[-1])
 
-        def states(reading: Reading, layers: tuple[int, ...]) -> jax.Array:  # [layers B K D]
-            chosen = [gather_tokens(reading.hidden_states[layer], positions) for layer in layers]
-            return losses.normalized(jnp.stack(chosen))
+        def states(activations: Activations, layers: tuple[int, ...]) -> jax.Array:  # [layers B K D]
+            chosen = [gather_tokens(activations.hidden_states[layer], positions) for layer in layers]
+            return losses.normalize(jnp.stack(chosen))
 
         distances = jnp.mean(losses.squared_distance(states(student, mine), states(teacher, taught)), axis=0)
         return jnp.sum(exists(batch).reshape(distances.shape) * distances)
@@ -73,7 +75,7 @@ class Patience(Term):
 
 
 def patient_layers(student: int, teacher: int, strategy: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the compared layers of a student of so many layers and of its teacher, from 1, the lowest first."""
+    """Return the compared layers of the student and of its teacher, counted from 1, the lowest first."""
     mine = tuple(range(1, student))
     if strategy == "last":
         return mine, tuple(teacher - student + layer for layer in mine)

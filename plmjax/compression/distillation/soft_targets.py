@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.distillation import stored
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilled import Distillation
-from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.terms import SoftTargets, Term
 from plmjax.errors import ABOVE_0, FROM_0, check_ranges
 from plmjax.objectives.objective import Batch, ConstantSources, Objective
@@ -51,14 +51,14 @@ class SoftTargetDistillation(Distillation):
             return super().teacher_constants(objective, sources)
         return {name: jnp.asarray(array) for name, array in stored.read(self.stored).items()}
 
-    def taught(
-        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **asked: bool
-    ) -> Reading:
+    def teacher_outputs(
+        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **requested: bool
+    ) -> Activations:
         if not self.stored:
-            return super().taught(objective, module, constants, batch, key, **asked)
-        return Reading(self.teacher, None, stored.looked_up(objective, batch, constants))
+            return super().teacher_outputs(objective, module, constants, batch, key, **requested)
+        return Activations(self.teacher, None, stored.look_up(objective, batch, constants))
 
     @property
     def is_live(self) -> bool:
-        """True unless its scores are stored."""
+        """True unless the scores are stored."""
         return not self.stored

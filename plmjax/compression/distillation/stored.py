@@ -1,7 +1,7 @@
-"""A teacher that is computed once, before training: the largest scores of each of its predictions, in a file.
+"""Stored teacher scores: the teacher is computed once before training, and its largest logits are kept in a file.
 
 A student of many epochs then needs no forward pass of its teacher. The k largest logits of a prediction are kept, and
-the teacher's distribution is that over these k classes; with k classes of a task it is the distribution itself.
+the teacher's distribution is that over these k classes; for a task with k classes this is the full distribution.
 
 The file OUTPUT/teacher_top_K.npz has arrays of one row for every prediction of the train file, in its order:
 
@@ -9,7 +9,7 @@ The file OUTPUT/teacher_top_K.npz has arrays of one row for every prediction of 
     logits    float32 [N k]   these logits, the largest first
     offsets   int64 [E+1]     the first row of each example
 
-A prediction is the label of a text, or each token of a row of targets (of the whole row, where a decoder reads source
+A prediction is the label of a text, or each token of a row of targets (of the full row, where a decoder reads source
 and target in one). The teacher computes float32 on the first device of every process. A seal beside the file
 (plmjax/files/seals.py) names the teacher and the rows.
 """
@@ -26,8 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.compression.distillation.distributions import OfNextTokens, OfTexts, distributions_of
-from plmjax.compression.distillation.readings import observed
+from plmjax.compression.distillation.captured_activations import capture
+from plmjax.compression.distillation.distributions import NextTokens, TextLabels, distributions_of
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, to_dict
@@ -57,7 +57,7 @@ class StoredScores:
     def divergence(self, student: jax.Array, temperature: float) -> jax.Array:
         """Return T^2 KL of the student's distribution from the teacher's over its k classes, [... V] -> float32 [...].
 
-        Probabilities of the student are those among all classes.
+        Probabilities of the student are relative to all classes.
         """
         log_student = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
         log_student = jnp.take_along_axis(log_student, self.classes, axis=-1)
@@ -65,9 +65,9 @@ class StoredScores:
         return temperature**2 * jnp.sum(jnp.exp(log_teacher) * (log_teacher - log_student), axis=-1)
 
 
-def places(objective: Objective, batch: Batch, offsets: jax.Array) -> jax.Array:
-    """Return the row of the file for every prediction of a batch, int [...]; predictions without a weight have any."""
-    if isinstance(distributions_of(objective), OfTexts):
+def score_rows(objective: Objective, batch: Batch, offsets: jax.Array) -> jax.Array:
+    """Return the row of the file for every prediction of a batch, int [...]; arbitrary where the weight is 0."""
+    if isinstance(distributions_of(objective), TextLabels):
         return offsets[jnp.maximum(batch["example_ids"], 0)]
     side = "decoder_" if "decoder_positions" in batch else ""
     slots = jnp.maximum(batch[f"{side}segment_ids"] - 1, 0)
@@ -75,15 +75,15 @@ def places(objective: Objective, batch: Batch, offsets: jax.Array) -> jax.Array:
     return offsets[examples] + batch[f"{side}positions"]
 
 
-def looked_up(objective: Objective, batch: Batch, constants: Any) -> StoredScores:
+def look_up(objective: Objective, batch: Batch, constants: Any) -> StoredScores:
     """Return the stored predictions of a batch."""
-    found = places(objective, batch, constants["offsets"])
+    found = score_rows(objective, batch, constants["offsets"])
     return StoredScores(constants["classes"][found], constants["logits"][found])
 
 
 def check(objective: Objective, data: Any) -> None:
-    """Raise UserError for predictions that have no fixed place in a file."""
-    fits = isinstance(objective, TaskObjective) and isinstance(distributions_of(objective), OfTexts | OfNextTokens)
+    """Raise UserError for predictions that have no fixed row in a file."""
+    fits = isinstance(objective, TaskObjective) and isinstance(distributions_of(objective), TextLabels | NextTokens)
     if not fits or isinstance(data, Mixture):
         raise UserError(
             f"Expected a task of labels of texts, or of written texts, for --compression.top_k, found "
@@ -92,7 +92,7 @@ def check(objective: Objective, data: Any) -> None:
 
 
 def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any, top_k: int) -> None:
-    """Compute the teacher of a run on its train file, and write its largest scores, unless they are there already.
+    """Compute the teacher of a run on its train file and write its largest scores, unless the file exists already.
 
     run: the experiment with its distillation. params, teacher: the parameters of the teacher, and their digest.
     """
@@ -103,8 +103,8 @@ def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any
     if seals.read(seal, made_from):
         return
     tokens = encoded if encoded.decoder is None else encoded.decoder
-    of_texts = isinstance(distributions_of(objective), OfTexts)
-    offsets = np.arange(len(tokens.offsets), dtype=np.int64) if of_texts else np.asarray(tokens.offsets, np.int64)
+    is_text = isinstance(distributions_of(objective), TextLabels)
+    offsets = np.arange(len(tokens.offsets), dtype=np.int64) if is_text else np.asarray(tokens.offsets, np.int64)
     module = objective.module(config, Execution())
     read = jax.jit(_largest, static_argnums=(0, 1, 2))
     found: dict[str, np.ndarray] = {}
@@ -127,7 +127,7 @@ def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any
 
 
 def _made_from(run: Experiment, encoded: Encoded, teacher: str, top_k: int) -> str:
-    """Return a digest of all that the scores of a teacher are made from."""
+    """Return a digest of everything that determines the scores of a teacher."""
     contents = hashlib.sha256()
     for array in encoded.arrays():
         contents.update(f"{array.dtype} {array.shape}".encode())
@@ -141,18 +141,18 @@ def _largest(
 ) -> tuple[jax.Array, ...]:
     """Return the classes of the largest logits, these logits, their rows in the file and their weights."""
     kind = distributions_of(objective)
-    with observed(module.config, params, scores=True) as reading:
+    with capture(module.config, params, scores=True) as activations:
         apply(objective, module, LossInputs(params), batch, jax.random.key(0), training=False)
-    logits = kind.logits(reading.outputs, batch).astype(jnp.float32)
+    logits = kind.logits(activations.outputs, batch).astype(jnp.float32)
     values, classes = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
-    return classes, values, places(objective, batch, offsets), kind.weights(batch)
+    return classes, values, score_rows(objective, batch, offsets), kind.weights(batch)
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file, offsets as int32.
 
     Raises:
-        UserError: there is no such file, or another one.
+        UserError: there is no such file, or it has another format.
     """
     path = storage.path(path)
     try:

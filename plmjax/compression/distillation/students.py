@@ -1,4 +1,4 @@
-"""The first parameters of a student: some layers of its teacher, all but its layers, or random values."""
+"""The initialization of a student: from some layers of its teacher, from all but its layers, or at random."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class TakenLayers(WeightMapping):
     """A student begins with some layers of its teacher, and with all other parameters.
 
     An encoder-decoder takes the same layers on both sides. A student of another system, such as a DistilBERT of a BERT,
-    takes what both systems have.
+    takes the parameters that both systems have.
     """
 
     layers: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class TakenLayers(WeightMapping):
         Raises:
             UserError: the teacher lacks a layer, or its layers cannot be taken.
         """
-        layers = taken(self.layers, origin)
+        layers = resolve_layers(self.layers, origin)
         stacks(origin)
         if self.student is None:
             return origin.with_depth(len(layers))
@@ -43,7 +43,7 @@ class TakenLayers(WeightMapping):
 
     def map(self, params: dict[str, np.ndarray], origin: ModelConfig, model: ModelConfig) -> dict[str, np.ndarray]:
         """Return the parameters with the taken layers, under the student's name."""
-        layers, prefixes = list(taken(self.layers, origin)), tuple(f"{prefix}/" for prefix in stacks(origin))
+        layers, prefixes = list(resolve_layers(self.layers, origin)), tuple(f"{prefix}/" for prefix in stacks(origin))
         before, after = f"{origin.system.name}/", f"{model.system.name}/"
         found = {}
         for path, value in params.items():
@@ -86,8 +86,8 @@ class RandomStudent(Random):
         return True
 
 
-def taken(layers: Sequence[int], teacher: ModelConfig) -> tuple[int, ...]:
-    """Return the numbers of the layers that are taken, by default every other one from the first.
+def resolve_layers(layers: Sequence[int], teacher: ModelConfig) -> tuple[int, ...]:
+    """Return the indices of the layers to take, by default every other one from the first.
 
     Raises:
         UserError: the teacher lacks one of them.
@@ -106,7 +106,7 @@ def stacks(model: ModelConfig) -> tuple[str, ...]:
     """Return the prefixes of parameters that are stacks of all layers, [L ...].
 
     Raises:
-        UserError: the model has none, or one of another length.
+        UserError: the model has no such stack, or one of another length.
     """
     found: dict[str, int] = {}
     for group in model.parameter_groups:

@@ -1,4 +1,4 @@
-"""A term of a distillation: a distance between a student and its teacher, as a part of the loss."""
+"""A term of a distillation: a distance between student and teacher, as a part of the loss."""
 
 import dataclasses
 import math
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distributions import Distributions, distributions_of
-from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.stored import StoredScores
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
@@ -23,7 +23,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """A sum over a batch, which the train step divides by a weight and multiplies by a factor.
+    """One term of the loss: factor x sum / weight.
 
     factor: its factor in the loss.
     """
@@ -39,40 +39,42 @@ class Term:
 
     @property
     def every_token(self) -> bool:
-        """True if it needs the logits of all tokens of a masked language model, also of those that are not hidden."""
+        """True if a masked language model must compute the logits of all tokens, not only of masked ones."""
         return False
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        """Return the weight of a corrupted batch, a float32 scalar that adds up over parts of the batch."""
+        """Return the weight of a corrupted batch, a float32 scalar. The weights of microbatches add up."""
         raise NotImplementedError(f"{type(self).__name__} must define `weight`.")
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
-        """Return the sum over a corrupted batch, a float32 scalar. added: parameters of the distillation."""
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
+        """Return the sum over a corrupted batch, a float32 scalar. added: extra parameters of the distillation."""
         raise NotImplementedError(f"{type(self).__name__} must define `sum`.")
 
     def metrics(
-        self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch
     ) -> dict[str, tuple[jax.Array, jax.Array]]:
         """Return name -> (sum, weight) of further metrics."""
         return {}
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
-        """Raise UserError if the term does not fit the models or the objective."""
+        """Raise UserError if the term does not support the models or the objective."""
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
         """Return the FLOPs of the term's own matrix products in a training step."""
         return 0.0
 
 
-def rows_of(batch: Batch) -> jax.Array:
-    """Return the packed sequence of each token of the rows that an encoder reads, int [B T]; 0 is padding."""
+def encoder_segments(batch: Batch) -> jax.Array:
+    """Return the packed sequence of each token of the encoder's rows, int [B T]; 0 is padding."""
     segments = batch["segment_ids"]
     return segments.reshape(-1, segments.shape[-1])
 
 
-def tokens_of(batch: Batch) -> jax.Array:
-    """Return float32 [B T], 1 for every token that is no padding."""
-    return (rows_of(batch) > 0).astype(jnp.float32)
+def token_mask(batch: Batch) -> jax.Array:
+    """Return float32 [B T], 1 for every token that is not padding."""
+    return (encoder_segments(batch) > 0).astype(jnp.float32)
 
 
 def positive(weight: jax.Array) -> jax.Array:
@@ -81,7 +83,7 @@ def positive(weight: jax.Array) -> jax.Array:
 
 
 def rows_and_length(batch: Shapes) -> tuple[int, int]:
-    """Return the number of rows that an encoder reads, and their length."""
+    """Return the number and the length of the encoder's rows."""
     *rows, length = batch["input_ids"].shape
     return math.prod(rows), length
 
@@ -89,7 +91,7 @@ def rows_and_length(batch: Shapes) -> tuple[int, int]:
 def check_encoders(student: ModelConfig, teacher: ModelConfig, objective: Objective, *, widths: bool) -> None:
     """Raise UserError for models or an objective whose hidden states cannot be compared.
 
-    widths: true if the states must be of the same size.
+    widths: true if the states must have the same size.
     """
     if not isinstance(objective, MaskedLanguageModel | TaskObjective):
         raise UserError(
@@ -113,7 +115,7 @@ def check_encoders(student: ModelConfig, teacher: ModelConfig, objective: Object
 class SoftTargets(Term):
     """The divergence between the distributions that both models predict, softened by a temperature.
 
-    all_tokens: for a masked language model, true for the tokens that are not hidden too.
+    all_tokens: for a masked language model, true to compare all tokens, not only masked ones.
     by_classes: true if the mean is also over the classes, as torch's `reduction="mean"` computes it.
     cross_entropy: true for the cross-entropy in place of T^2 times the divergence.
     """
@@ -128,13 +130,15 @@ class SoftTargets(Term):
 
     @property
     def every_token(self) -> bool:
-        """True for the tokens that are not hidden too."""
+        """True to compare all tokens, not only masked ones."""
         return self.all_tokens
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
         return positive(jnp.sum(self._weights(objective, batch)))
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
         mine, taught = self._logits(objective, student, teacher, batch)
         if isinstance(taught, StoredScores):
             return jnp.sum(self._weights(objective, batch) * taught.divergence(mine, self.temperature))
@@ -143,9 +147,9 @@ class SoftTargets(Term):
         return total / mine.shape[-1] if self.by_classes else total
 
     def metrics(
-        self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch
     ) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return the share of predictions in which both models choose the same class."""
+        """Return the fraction of predictions in which both models choose the same class."""
         mine, taught = self._logits(objective, student, teacher, batch)
         weights = self._weights(objective, batch)
         best = taught.classes[..., 0] if isinstance(taught, StoredScores) else jnp.argmax(taught, axis=-1)
@@ -157,7 +161,7 @@ class SoftTargets(Term):
         kind = distributions_of(objective)
         for config in (student, teacher):
             kind.check(config)
-        if kind.of_vocabulary and student.vocab_size != teacher.vocab_size:
+        if kind.over_vocabulary and student.vocab_size != teacher.vocab_size:
             raise UserError(
                 f"Expected a student of its teacher's vocabulary of {teacher.vocab_size} tokens, found "
                 f"{student.vocab_size}; leave --model.vocab_size out, or name another student."
@@ -169,10 +173,10 @@ class SoftTargets(Term):
             )
 
     def _weights(self, objective: Objective, batch: Batch) -> jax.Array:
-        return tokens_of(batch) if self.all_tokens else distributions_of(objective).weights(batch)
+        return token_mask(batch) if self.all_tokens else distributions_of(objective).weights(batch)
 
     def _logits(
-        self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch
     ) -> tuple[jax.Array, jax.Array | StoredScores]:
         kind: Distributions = distributions_of(objective)
         taught = teacher.outputs

@@ -26,17 +26,17 @@ import jax.numpy as jnp
 
 from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.attention_scores import attention_scores, check_attention, scores_flops
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilled import Distillation
-from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.terms import (
     Shapes,
     SoftTargets,
     Term,
     check_encoders,
+    encoder_segments,
     positive,
     rows_and_length,
-    rows_of,
-    tokens_of,
+    token_mask,
 )
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import as_bias
@@ -51,22 +51,24 @@ MAP = "map"
 
 @dataclasses.dataclass(frozen=True)
 class HiddenStates(Term):
-    """The squared distance between the mapped states of the student and those of its teacher, for all layers."""
+    """The squared distance between projected hidden states of the student and those of its teacher, for all layers."""
 
     name: ClassVar[str] = "hidden_states"
     needs_hidden_states: ClassVar[bool] = True
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
-        return positive(jnp.sum(tokens_of(batch)))
+        return positive(jnp.sum(token_mask(batch)))
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
         """Return the sum over tokens and layers of the mean over features."""
         every = teacher.config.depth // student.config.depth
         kernel, bias = added[MAP]["kernel"], added[MAP]["bias"]
         states = student.hidden_states
         mapped = float32_product(functools.partial(jnp.einsum, "LBTD,DE->LBTE"), states, kernel.astype(states.dtype))
         distances = losses.squared_distance(mapped + bias, teacher.hidden_states[::every])
-        return jnp.sum(tokens_of(batch) * distances)
+        return jnp.sum(token_mask(batch) * distances)
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError for models whose layers cannot be compared."""
@@ -89,7 +91,9 @@ class AttentionScores(Term):
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
         return positive(jnp.sum(self._pairs(batch)))
 
-    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+    def sum(
+        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+    ) -> jax.Array:
         """Return the sum over pairs and layers of the mean over heads."""
         every, pairs = teacher.config.depth // student.config.depth, self._pairs(batch)
         total = jnp.float32(0)
@@ -116,12 +120,12 @@ class AttentionScores(Term):
 
     def _pairs(self, batch: Batch) -> jax.Array:
         """Return float32 [B T S], 1 for two tokens of the same packed sequence."""
-        segments = rows_of(batch)
+        segments = encoder_segments(batch)
         return ((segments[:, :, None] == segments[:, None]) & (segments[:, None] > 0)).astype(jnp.float32)
 
 
 def check_blocks(student: ModelConfig, teacher: ModelConfig) -> None:
-    """Raise UserError unless every layer of a student has as many layers of its teacher."""
+    """Raise UserError unless the teacher's number of layers is a multiple of the student's."""
     if teacher.depth % student.depth:
         raise UserError(
             f"Expected a student whose number of layers divides the {teacher.depth} of its teacher, found "
@@ -161,8 +165,8 @@ class TinyBertDistillation(Distillation):
             terms = (SoftTargets(self.soft, self.temperature, by_classes=True, cross_entropy=True),)
         return tuple(term for term in terms if term.factor)
 
-    def added(self, student: ModelConfig, key: jax.Array) -> dict[str, Any]:
-        """Return the map from the student's hidden states to its teacher's, if they are compared."""
+    def extra_parameters(self, student: ModelConfig, key: jax.Array) -> dict[str, Any]:
+        """Return the projection from the student's to the teacher's hidden states, if they are compared."""
         if self.stage != "layers" or not self.hidden:
             return {}
         kernel = nn.with_logical_partitioning(student.initializer, ("embed", None))

@@ -1,1 +1,1 @@
-"""Pruning: weights that become 0, and heads and widths that are removed."""
+"""Pruning: weights are set to 0, and heads and features are removed."""

@@ -1,6 +1,6 @@
-"""Block movement pruning (Lagunas et al., EMNLP 2021, arXiv 2109.04838; huggingface/nn_pruning) removes whole parts.
+"""Block movement pruning (Lagunas et al., EMNLP 2021, arXiv 2109.04838; huggingface/nn_pruning) removes structures.
 
-Scores as in movement pruning belong to blocks of the attention matrices, and to the features inside the feed-forward
+Scores as in movement pruning belong to blocks of the attention matrices, and to the inner features of the feed-forward
 networks. At the end, heads and features without weights are removed, so that the step is faster on every device.
 
 Deviation: a feature has one score, for its column of the first matrix and its row of the second; nn_pruning scores
@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.compression import Params
-from plmjax.compression.pruning.masks import top_share
+from plmjax.compression.pruning.masks import top_fraction
 from plmjax.compression.pruning.pruned import Arrays, MovementPruning, straight_through
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.models.compressed.configs import check_prunable, divides_heads
-from plmjax.models.compressed.removal import without_zeros
+from plmjax.models.compressed.removal import remove_zeros
 from plmjax.objectives.objective import Objective
 
 _INNER, _OUTER = "feed_forward/intermediate/kernel", "feed_forward/output/kernel"
@@ -45,7 +45,7 @@ class BlockMovementPruning(MovementPruning):
         check_ranges("compression", self, attention_block=FROM_0)
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
-        """Raise UserError for a model whose layers cannot differ, or whose heads are not made of whole blocks."""
+        """Raise UserError for a model whose layers must be equal, or whose heads blocks do not divide."""
         check_prunable(model)
         block = self.attention_block
         if block and not divides_heads(model, block):
@@ -55,7 +55,7 @@ class BlockMovementPruning(MovementPruning):
             )
 
     def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
-        """Return a score of 0 for each block; matrices with common scores have them under the path of the first."""
+        """Return a score of 0 for each block; matrices that share scores have them under the path of the first."""
         layers, *shape = kernel.value.shape
         if path.endswith(_OUTER) or (not self.attention_block and not path.endswith((_INNER, "query/kernel"))):
             return None
@@ -70,26 +70,28 @@ class BlockMovementPruning(MovementPruning):
         return nn.LogicallyPartitioned(jnp.zeros((layers, *shape), kernel.value.dtype), names)
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        share = self.share(step, steps)
-        kept = {path: straight_through(top_share(score, share, stacked=True), score) for path, score in scores.items()}
+        fraction = self.kept_fraction(step, steps)
+        kept = {
+            path: straight_through(top_fraction(score, fraction, stacked=True), score) for path, score in scores.items()
+        }
 
         def mask(path: str, kernel: jax.Array) -> jax.Array:
             if path.endswith(_OUTER):
                 return jnp.swapaxes(kept[path.removesuffix(_OUTER) + _INNER], 1, 2)
             if path in kept:
-                return _expanded(kept[path], kernel.shape)
+                return _expand(kept[path], kernel.shape)
             query = kept[path.rpartition("/attention/")[0] + "/attention/query/kernel"]  # [L 1 N 1]
             return jnp.swapaxes(query, 1, 2) if path.endswith("output/kernel") else query
 
         return {path: mask(path, kernel) for path, kernel in kernels.items()}
 
-    def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
+    def finish(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
         """Return the parameters and the config without the heads and the features that have no weights."""
-        return without_zeros(*super().finished(params, model))
+        return remove_zeros(*super().finish(params, model))
 
 
-def _expanded(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Repeat the entries of blocks along each axis until the array has a shape, except for axes of size 1."""
+def _expand(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Repeat the entries of blocks along each axis up to a shape, except for axes of size 1."""
     for axis, size in enumerate(shape):
         if blocks.shape[axis] not in (1, size):
             blocks = jnp.repeat(blocks, size // blocks.shape[axis], axis=axis)

@@ -2,7 +2,7 @@
 
 A gate of 1 on the output of each head has the gradient dL/dg = sum(W_output * dL/dW_output), over the rows of W_output
 that belong to the head. The importance of a head is the mean of |dL/dg| over rows of the training data, divided by the
-norm of all heads of its layer. The least important heads are removed, in several rounds if so asked.
+norm of all heads of its layer. The least important heads are removed, in one round or several.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.models.compressed.configs import check_prunable, layer_sizes
-from plmjax.models.compressed.removal import kept
+from plmjax.models.compressed.removal import keep
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.step import total_loss
 
@@ -33,20 +33,20 @@ _OUTPUT = "/attention/output/kernel"
 
 
 def without_least_important(
-    source: Source, run: Experiment, share: float, rows: int = 256, rounds: int = 1
+    source: Source, run: Experiment, fraction: float, rows: int = 256, rounds: int = 1
 ) -> tuple[Params, ModelConfig]:
     """Return the model without the least important heads; each layer keeps at least one.
 
-    share: share of all heads to remove. rows: number of training rows on which a round measures the importance.
+    fraction: fraction of all heads to remove. rows: number of training rows on which a round measures the importance.
 
     Raises:
-        UserError: the layers of the model cannot differ, or a number is below 1.
+        UserError: the layers of the model must be equal, or a number is below 1.
     """
     check_prunable(run.model)
     if min(rows, rounds) < 1:
         raise UserError(f"Expected --rows and --rounds of at least 1, found {rows} and {rounds}; change them.")
     params, model = source.params, run.model
-    removed, wanted = 0, round(share * sum(heads for heads, _ in layer_sizes(model)))
+    removed, wanted = 0, round(fraction * sum(heads for heads, _ in layer_sizes(model)))
     feed = examples_of(source, run)
     batches = feed.train(dataclasses.replace(run.resolved_phases[-1], batch_size=1, first_step=0), 0, np.arange(1))
     for done in range(1, rounds + 1):
@@ -55,7 +55,7 @@ def without_least_important(
         heads = _kept(found, count)
         removed += count
         features = [range(width) for _, width in layer_sizes(model)]
-        params, model = kept(params, model, heads, features)
+        params, model = keep(params, model, heads, features)
     return params, model
 
 
@@ -98,13 +98,13 @@ def importance(
 
 
 def _layer(path: str) -> int:
-    """Return the number of the layer of a path; 0 for a stack of all layers."""
+    """Return the index of the layer in a path; 0 for a stack of all layers."""
     part = next(part for part in path.split("/") if part.startswith("layer"))
     return int(part.removeprefix("layer_")) if "_" in part else 0
 
 
 def _kept(importances: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return the heads of each layer that are kept when the `count` least important ones are removed.
+    """Return the heads of each layer that remain when the `count` least important ones are removed.
 
     The most important head of each layer is never removed.
     """

@@ -5,7 +5,7 @@ import numpy as np
 
 from plmjax.compression.compression import Params
 from plmjax.compression.kernels import input_axes, layer_kernels
-from plmjax.compression.pruning.masks import top_share, two_of_four
+from plmjax.compression.pruning.masks import top_fraction, two_of_four
 from plmjax.compression.pruning.pruned import check_sparsity
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
@@ -27,7 +27,7 @@ def by_magnitude(params: Params, model: ModelConfig, sparsity: float) -> Params:
         )
 
     def pruned(path: str, kernel: np.ndarray) -> np.ndarray:
-        mask = top_share(jnp.abs(jnp.asarray(kernel)), 1 - sparsity, stacked=stacks[path])
+        mask = top_fraction(jnp.abs(jnp.asarray(kernel)), 1 - sparsity, stacked=stacks[path])
         return np.where(np.asarray(mask), kernel, 0).astype(kernel.dtype)
 
     return {path: pruned(path, value) if path in stacks else value for path, value in params.items()}
@@ -36,11 +36,10 @@ def by_magnitude(params: Params, model: ModelConfig, sparsity: float) -> Params:
 def by_pattern(params: Params, model: ModelConfig) -> Params:
     """Return the parameters with two of each four consecutive inputs of an output set to 0 in the layers.
 
-    The two of the smallest magnitude become 0, as in the pattern that sparse tensor cores read (Mishra et al., arXiv
-    2104.08378).
+    The two of the smallest magnitude become 0, the pattern of sparse tensor cores (Mishra et al., arXiv 2104.08378).
 
     Raises:
-        UserError: the model has no layers, or a matrix whose number of inputs is no multiple of 4.
+        UserError: the model has no layers, or a matrix whose number of inputs is not a multiple of 4.
     """
     stacks = layer_kernels(params, model)
 
@@ -55,14 +54,14 @@ def by_pattern(params: Params, model: ModelConfig) -> Params:
 
 
 def ticket(params: Params, before: Params, model: ModelConfig, sparsity: float) -> Params:
-    """Return the parameters at an earlier time with the weights set to 0 that are among the smallest of `params`.
+    """Return the parameters at an earlier time with those weights set to 0 that are smallest in `params`.
 
     Args:
         params: those of the trained model, by path.
         before: those of an earlier checkpoint of it, or the same. Parameters that it lacks, such as the head of a task,
             keep their trained values.
         model: the config of the model.
-        sparsity: share of the layers' weights that become 0.
+        sparsity: fraction of the layers' weights that become 0.
 
     Raises:
         UserError: the earlier checkpoint is of another model.

@@ -1,7 +1,7 @@
 """Pruning while a model is trained: the model computes with W' = W * M, and the mask M may change at every step.
 
 W keeps its value where the mask is 0, so that a weight may come back. Gradients of W are those of W' times M. The
-scores S of movement pruning are parameters of their own, trained by the straight-through gradient
+scores S of movement pruning are extra parameters, trained by the straight-through gradient
 
     dL/dS = dL/dW' * W
 
@@ -20,12 +20,12 @@ import numpy as np
 
 from plmjax.compression.compression import Compression, Params
 from plmjax.compression.kernels import layer_kernels
-from plmjax.compression.pruning.masks import above, top_share
+from plmjax.compression.pruning.masks import above, top_fraction
 from plmjax.compression.pruning.schedule import Cubic
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, UserError, check_ranges
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
-from plmjax.objectives.wrapper import ADDED, ObjectiveWrapper, of_model
+from plmjax.objectives.wrapper import ADDED, ObjectiveWrapper, model_parameters
 
 Arrays = Mapping[str, jax.Array]
 SCORES = "scores"
@@ -34,19 +34,19 @@ PENALTY = "penalty"
 
 @dataclasses.dataclass(frozen=True)
 class Pruning(Compression):
-    """Base class of the ways to prune a model while it is trained. A subclass defines `masks`."""
+    """Base class of methods that prune a model while it is trained. A subclass defines `masks`."""
 
     verb: ClassVar[str] = "prune"
 
-    def trained(self, objective: Objective, steps: int) -> Objective:
+    def training_objective(self, objective: Objective, steps: int) -> Objective:
         return Pruned(objective, self, steps)
 
-    def evaluated(self, objective: Objective, steps: int) -> Objective:
+    def evaluation_objective(self, objective: Objective, steps: int) -> Objective:
         """Return the objective with masked kernels, without a penalty."""
         return Pruned(objective, self, steps, penalized=False)
 
     def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
-        """Return the first scores of a kernel, boxed with logical axes as the kernel is; None for none."""
+        """Return the initial scores of a kernel, boxed with the kernel's logical axes; None without scores."""
         return None
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
@@ -57,11 +57,11 @@ class Pruning(Compression):
         raise NotImplementedError(f"{type(self).__name__} must define `masks`.")
 
     def penalty(self, scores: Arrays, step: Any, steps: int) -> jax.Array | None:
-        """Return the term that is added to the loss, a float32 scalar; None for none."""
+        """Return the penalty that is added to the loss, a float32 scalar; None without one."""
         return None
 
-    def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
-        own = of_model(params)
+    def finish(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
+        own = model_parameters(params)
         stacks = layer_kernels(own, model)
         kernels = {path: jnp.asarray(own[path]) for path in stacks}
         masks = self.masks(kernels, scores_of(params), stacks, 1, 1)
@@ -71,10 +71,10 @@ class Pruning(Compression):
 
 @dataclasses.dataclass(frozen=True)
 class Scheduled(Pruning):
-    """Base class of the ways whose pruning grows between two places of the run.
+    """Base class of methods whose pruning increases between two points of the run.
 
     Raises:
-        UserError: the places are out of order.
+        UserError: the points are out of order.
     """
 
     begin: float = 0.1
@@ -87,8 +87,8 @@ class Scheduled(Pruning):
 
 
 @dataclasses.dataclass(frozen=True)
-class ByShare(Scheduled):
-    """Base class of the ways that keep a share of each matrix.
+class ByFraction(Scheduled):
+    """Base class of methods that keep a fraction of each matrix.
 
     Raises:
         UserError: the sparsity is not above 0 and below 1.
@@ -101,14 +101,14 @@ class ByShare(Scheduled):
         super().__post_init__()
         check_sparsity(self.sparsity)
 
-    def share(self, step: Any, steps: int) -> jax.Array:
-        """Return the share of each matrix that is kept at a step, float32 scalar."""
+    def kept_fraction(self, step: Any, steps: int) -> jax.Array:
+        """Return the fraction of each matrix that is kept at a step, float32 scalar."""
         return Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Scored(Scheduled):
-    """Base class of the ways that train a score for every weight, or for every block of weights."""
+    """Base class of methods that train a score for every weight, or for every block of weights."""
 
     scores_learning_rate: float = 1e-2
     """Peak learning rate of the scores."""
@@ -117,11 +117,11 @@ class Scored(Scheduled):
         super().__post_init__()
         check_ranges("compression", self, scores_learning_rate=ABOVE_0)
 
-    def rates(self, learning_rate: float) -> dict[str, float]:
+    def rate_factors(self, learning_rate: float) -> dict[str, float]:
         return {f"{ADDED}/{SCORES}": self.scores_learning_rate / learning_rate}
 
-    def undecayed(self) -> tuple[str, ...]:
-        """Return the scores, which decay would move towards the threshold."""
+    def without_weight_decay(self) -> tuple[str, ...]:
+        """Return the scores: decay would move them towards the threshold."""
         return (f"{ADDED}/{SCORES}",)
 
     def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
@@ -130,15 +130,15 @@ class Scored(Scheduled):
 
 
 @dataclasses.dataclass(frozen=True)
-class GradualPruning(ByShare):
+class GradualPruning(ByFraction):
     """Magnitude pruning while the model is trained: the weights of the largest magnitude in each matrix are kept."""
 
     name: ClassVar[str] = "gradual"
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        share = self.share(step, steps)
+        fraction = self.kept_fraction(step, steps)
         return {
-            path: top_share(jnp.abs(kernel), share, stacked=stacks[path]).astype(jnp.float32)
+            path: top_fraction(jnp.abs(kernel), fraction, stacked=stacks[path]).astype(jnp.float32)
             for path, kernel in kernels.items()
         }
 
@@ -147,7 +147,7 @@ class GradualPruning(ByShare):
 class TicketTraining(Pruning):
     """Training of the weights that a pruned model has kept (Frankle and Carbin, ICLR 2019, arXiv 1803.03635).
 
-    Weights of the layers that are 0 stay 0; the mask is W != 0. The start of the run is pruned already.
+    Weights of the layers that are 0 stay 0; the mask is W != 0. The run starts from a pruned model.
     """
 
     name: ClassVar[str] = "lottery"
@@ -158,7 +158,7 @@ class TicketTraining(Pruning):
 
 
 @dataclasses.dataclass(frozen=True)
-class MovementPruning(ByShare, Scored):
+class MovementPruning(ByFraction, Scored):
     """Movement pruning (Sanh et al., NeurIPS 2020, arXiv 2005.07683): the highest scores in each matrix are kept.
 
     The scores begin at 0. A score rises while training moves its weight away from 0.
@@ -167,9 +167,9 @@ class MovementPruning(ByShare, Scored):
     name: ClassVar[str] = "movement"
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
-        share = self.share(step, steps)
+        fraction = self.kept_fraction(step, steps)
         return {
-            path: straight_through(top_share(score, share, stacked=stacks[path]), score)
+            path: straight_through(top_fraction(score, fraction, stacked=stacks[path]), score)
             for path, score in scores.items()
         }
 
@@ -178,8 +178,8 @@ class MovementPruning(ByShare, Scored):
 class SoftMovementPruning(Scored):
     """Soft movement pruning: weights whose sigmoid(score) is above a threshold are kept.
 
-    The threshold rises from 0, and a penalty on the mean of sigmoid(score) rises with it. These two decide the
-    sparsity. At least 0.5 % of each matrix is kept.
+    The threshold rises from 0, and a penalty on the mean of sigmoid(score) rises with it. Both determine the sparsity.
+    At least 0.5 % of each matrix is kept.
     """
 
     name: ClassVar[str] = "soft_movement"
@@ -209,7 +209,7 @@ class SoftMovementPruning(Scored):
 
 
 def check_sparsity(sparsity: float) -> None:
-    """Raise UserError unless a sparsity is above 0 and below 1."""
+    """Raise UserError unless the sparsity is above 0 and below 1."""
     if not 0 < sparsity < 1:
         raise UserError(f"Expected --sparsity above 0 and below 1, found {sparsity}; change it.")
 
@@ -232,7 +232,7 @@ class Pruned(ObjectiveWrapper):
     steps: int
     penalized: bool = True
 
-    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
+    def extra_parameters(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         found = {path: self.pruning.scores(path, flat[path]) for path in layer_kernels(flat, module.config)}
         found = {path: scores for path, scores in found.items() if scores is not None}
@@ -246,15 +246,15 @@ class Pruned(ObjectiveWrapper):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the sums of the inner objective with masked kernels, the penalty, and the share of kept weights."""
-        masked, density = self._masked(module, loss_inputs)
+        """Return the sums of the inner objective with masked kernels, the penalty, and the fraction of kept weights."""
+        masked, density = self._mask(module, loss_inputs)
         sums = self.inner.sums(module, masked, batch, key, training=training)
         return self._with_penalty(sums, loss_inputs, batch, density)
 
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        masked, density = self._masked(module, loss_inputs)
+        masked, density = self._mask(module, loss_inputs)
         sums, outputs = self.inner.evaluation(module, masked, batch, key)
         return self._with_penalty(sums, loss_inputs, batch, density), outputs
 
@@ -270,10 +270,10 @@ class Pruned(ObjectiveWrapper):
         weight = next(iter(self.inner.weights(batch).values()))
         return sums.replace(losses=sums.losses | {PENALTY: penalty * weight})
 
-    def _masked(self, module: nn.Module, loss_inputs: LossInputs) -> tuple[LossInputs, jax.Array]:
-        """Return the inputs of the inner loss, and the share of the kernels' weights that is kept."""
+    def _mask(self, module: nn.Module, loss_inputs: LossInputs) -> tuple[LossInputs, jax.Array]:
+        """Return the inputs of the inner loss with masked kernels, and the fraction of kept weights."""
         params = _flat(loss_inputs.params)
-        rest = of_model(params)
+        rest = model_parameters(params)
         stacks = layer_kernels(rest, module.config)
         kernels = {path: rest[path] for path in stacks}
         masks = self.pruning.masks(kernels, scores_of(params), stacks, loss_inputs.step, self.steps)

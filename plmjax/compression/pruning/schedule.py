@@ -1,11 +1,11 @@
-"""The schedule of a share that falls while a model is trained (Zhu and Gupta, arXiv 1710.01878).
+"""The schedule of a fraction that falls while a model is trained (Zhu and Gupta, arXiv 1710.01878).
 
     initial                                           before `begin`
     final + (initial - final) (1 - progress)^3        between
     final                                             after `end`
 
 The released schedule of movement pruning (masked_run_glue.py, `schedule_threshold`) counts `begin` and `end` in
-multiples of its warm-up; here both are shares of the run.
+multiples of its warm-up; here both are fractions of the run.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from plmjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Cubic:
-    """A share that falls, or rises, by a cube.
+    """A fraction that falls, or rises, by a cubic function.
 
     Raises:
-        UserError: the two places are no shares of the run in their order.
+        UserError: `begin` and `end` are not ascending fractions of the run.
     """
 
     initial: float

@@ -1,1 +1,1 @@
-"""Quantization: models stored and computed in integers of eight bits."""
+"""Quantization: models stored and computed in int8."""

@@ -1,8 +1,8 @@
 """Quantization-aware training (Q8BERT, Zafrir et al., arXiv 1910.06188; nlp-architect, quantization.py).
 
-The model computes with rounded values while it is trained, and its gradients pass the rounding unchanged. Weights are
-rounded by their largest magnitude, the inputs and the results of projections by moving averages of theirs, with a decay
-of 0.9999. Parameters stay float32, and the averages are a collection of the module's variables.
+The model computes with fake-quantized values while it is trained, and its gradients pass the rounding unchanged.
+Weights are rounded by their largest magnitude, the inputs and the results of projections by moving averages of theirs,
+with a decay of 0.9999. Parameters stay float32, and the averages are a collection of the module's variables.
 
 Deviation: nlp-architect rounds the activations of the pooler too. Here they are float32, as its product is computed for
 one token of a row.
@@ -23,7 +23,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import group_of
 from plmjax.errors import UserError, check_choice
 from plmjax.finetuning.tasks.task import TaskObjective
-from plmjax.layers.int8 import PROJECTIONS, RANGES, SIMULATED, rounded_values, scale_of
+from plmjax.layers.int8 import PROJECTIONS, RANGES, SIMULATED, fake_quantize, quantization_scale
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.objectives.wrapper import ObjectiveWrapper
 from plmjax.training.checkpoints import stored
@@ -46,26 +46,26 @@ class QuantizationAware(Compression):
     def __post_init__(self) -> None:
         check_choice("--granularity", self.granularity, GRANULARITIES)
 
-    def trained(self, objective: Objective, steps: int) -> Objective:
-        return Rounded(objective, self.granularity)
+    def training_objective(self, objective: Objective, steps: int) -> Objective:
+        return FakeQuantized(objective, self.granularity)
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
-        """Raise UserError unless the run is one on a task."""
+        """Raise UserError unless the run trains on a task."""
         if not isinstance(objective, TaskObjective):
             raise UserError(
                 f"Expected a run on a task for quantization-aware training, found one of {type(objective).__name__}; "
                 f"name an experiment of a task, or take --method static."
             )
 
-    def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
+    def finish(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
         shared = shared_axes({path: array.shape for path, array in params.items()}, model, self.granularity)
         tree = flax.traverse_util.unflatten_dict(stored_form(params, shared), sep="/")
         return flax.traverse_util.flatten_dict(stored.decode(tree), sep="/"), model
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounded(ObjectiveWrapper):
-    """An objective whose model computes with rounded weights and activations, in training and in evaluations."""
+class FakeQuantized(ObjectiveWrapper):
+    """An objective whose model computes with fake-quantized weights and activations, also in evaluations."""
 
     granularity: str
 
@@ -99,18 +99,18 @@ class Rounded(ObjectiveWrapper):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        return self.inner.sums(module, self._rounded(module, loss_inputs), batch, key, training=training)
+        return self.inner.sums(module, self._quantize(module, loss_inputs), batch, key, training=training)
 
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        return self.inner.evaluation(module, self._rounded(module, loss_inputs), batch, key)
+        return self.inner.evaluation(module, self._quantize(module, loss_inputs), batch, key)
 
-    def _rounded(self, module: nn.Module, loss_inputs: LossInputs) -> LossInputs:
+    def _quantize(self, module: nn.Module, loss_inputs: LossInputs) -> LossInputs:
         inner = self.inner_inputs(loss_inputs)
         flat = flax.traverse_util.flatten_dict(inner.params, sep="/")
         shared = shared_axes({path: array.shape for path, array in flat.items()}, module.config, self.granularity)
         for path, axes in shared.items():
-            scale = scale_of(jnp.max(jnp.abs(flat[path]), axis=axes, keepdims=True))
-            flat[path] = rounded_values(flat[path], scale)
+            scale = quantization_scale(jnp.max(jnp.abs(flat[path]), axis=axes, keepdims=True))
+            flat[path] = fake_quantize(flat[path], scale)
         return inner.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))

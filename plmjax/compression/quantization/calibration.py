@@ -1,4 +1,4 @@
-"""The projections of a model that compute in int8, and the ranges of their activations on the examples of its run."""
+"""Calibration: the ranges of the activations of int8 projections, on the training examples of a run."""
 
 import dataclasses
 import itertools
@@ -23,8 +23,8 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
 
-def calibrated(source: Source, run: Experiment, batches: int) -> Params:
-    """Return path of a range of the model -> the largest magnitude on so many training batches, float32.
+def calibrate(source: Source, run: Experiment, batches: int) -> Params:
+    """Return path of a range of the model -> the largest magnitude on `batches` training batches, float32.
 
     Models compute in float, without dropout. With 0 batches all ranges are 0.
 

@@ -12,11 +12,11 @@ from plmjax.layers.int8 import INPUT, KERNEL_SCALE
 from plmjax.training.checkpoints import stored
 
 
-def with_products(params: Params, ranges: Params, model: ModelConfig, *, static: bool) -> Params:
+def with_int8_parameters(params: Params, ranges: Params, model: ModelConfig, *, static: bool) -> Params:
     """Return parameters in their stored form with the scales of the kernels, and with `static` the ranges.
 
     Args:
-        ranges: path -> float32 range of each projection that computes in int8. Where layers share their parameters, the
+        ranges: path -> float32 range of each projection that computes in int8. If layers share their parameters, the
             largest range of all of them is taken.
     """
     added = {}

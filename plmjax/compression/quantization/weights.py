@@ -1,6 +1,6 @@
 """The weights of a model in int8: kernels and embedding tables, symmetric around 0.
 
-Everything else stays float32: biases, norms, and the head of a task.
+All other parameters stay float32: biases, norms, and the head of a task.
 """
 
 import math
@@ -19,8 +19,8 @@ TABLE = "embedding"
 def shared_axes(shapes: dict[str, tuple[int, ...]], model: ModelConfig, granularity: str) -> dict[str, tuple[int, ...]]:
     """Return path of a weight that is quantized -> the axes along which its values share a scale.
 
-    With `tensor` these are all axes, with `channel` the inputs of an output of a kernel, or the numbers of a row of a
-    table. The layers of a stack never share one.
+    With `tensor` these are all axes. With `channel` they are the input axes of a kernel, or the features of a table:
+    each output or row has a scale. The layers of a stack never share one.
 
     shapes: path -> shape of every parameter.
 
@@ -44,7 +44,7 @@ def shared_axes(shapes: dict[str, tuple[int, ...]], model: ModelConfig, granular
 
 
 def stored_form(params: Params, shared: dict[str, tuple[int, ...]]) -> Params:
-    """Return the parameters by path with those of `shared` in int8, as a checkpoint stores them."""
+    """Return the parameters by path, those of `shared` quantized to int8, as a checkpoint stores them."""
     return {
         name: value
         for path, array in params.items()
@@ -57,7 +57,7 @@ def stored_form(params: Params, shared: dict[str, tuple[int, ...]]) -> Params:
 
 
 def comparison(before: Params, after: Params, shared: dict[str, tuple[int, ...]]) -> str:
-    """Return a line that compares the numbers of bytes, and the share of the parameters in int8."""
+    """Return a line that compares the numbers of bytes, with the fraction of the parameters in int8."""
 
     def size(params: Params) -> int:
         return sum(array.nbytes for array in params.values())

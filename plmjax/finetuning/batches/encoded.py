@@ -14,16 +14,16 @@ from plmjax.data.unknown_tokens import UnknownTokens
 class Encoded:
     """The token sequences of a file, one after the other, with their labels.
 
-    tokens, token_types: int32 [N]; token_types is None where the template has no types. offsets: int64 [S + 1], the
-        first token of each sequence. summaries: int32 [S], the position within a sequence whose hidden state represents
-        it.
-    sequence_fields: field of a batch -> [S ...], the values of each sequence. token_fields: field -> [N ...], the
-        values of each token.
-    decoder: the input of the decoder of an encoder-decoder, one sequence for each of these, or None without a decoder.
-        In a batch, the names of its tokens, segments and positions start with `decoder_`; the names of its token fields
-        do not.
+    tokens, token_types: int32 [N]; token_types is None where the template has no types.
+    offsets: int64 [S + 1], the first token of each sequence.
+    summaries: int32 [S], the position within a sequence whose hidden state represents it.
+    sequence_fields: field of a batch -> [S ...], the values of each sequence.
+    token_fields: field -> [N ...], the values of each token.
+    decoder: the decoder's input for each sequence, or None without a decoder. In a batch, the names of its tokens,
+        segments and positions start with `decoder_`; the names of its token fields do not.
     choices: number of neighbouring sequences that form one example, such as the choices of a question or both orders of
-        a pair. Batches are [R choices T] if it is above 1.
+    a
+        pair. Batches are [R choices T] if it is above 1.
     """
 
     tokens: np.ndarray
@@ -40,7 +40,7 @@ class Encoded:
         return len(self.offsets) - 1
 
     def prompts(self) -> list[list[int]]:
-        """Return the tokens of each sequence up to and including its summary: the prompt of a generated text."""
+        """Return the prompts of generated texts: the tokens of each sequence up to and including its summary."""
         begins = self.offsets[:-1]
         ends = begins + self.summaries + 1
         return [self.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
@@ -52,7 +52,7 @@ class Encoded:
             self.decoder.count(unknown)
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Iterate over all arrays from which its batches are built."""
+        """Iterate over all arrays from which batches are built."""
         yield self.tokens
         yield from () if self.token_types is None else (self.token_types,)
         yield from (self.offsets, *self.sequence_fields.values(), *self.token_fields.values())
@@ -75,7 +75,7 @@ def row_arrays(rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
     }
 
 
-def concatenated(parts: Sequence[Encoded]) -> Encoded:
+def concatenate(parts: Sequence[Encoded]) -> Encoded:
     """Concatenate the sequences of several files with the same fields."""
     ends = np.cumsum([part.offsets[-1] for part in parts])
     offsets = [part.offsets[1:] + end - part.offsets[-1] for part, end in zip(parts, ends, strict=True)]
@@ -87,5 +87,5 @@ def concatenated(parts: Sequence[Encoded]) -> Encoded:
         token_fields={
             name: np.concatenate([part.token_fields[name] for part in parts]) for name in parts[0].token_fields
         },
-        decoder=None if parts[0].decoder is None else concatenated([part.decoder for part in parts]),
+        decoder=None if parts[0].decoder is None else concatenate([part.decoder for part in parts]),
     )

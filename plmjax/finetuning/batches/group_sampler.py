@@ -2,7 +2,7 @@
 
 Each batch samples its group independently, with a probability proportional to the root of the group's size, as
 cross-view training samples a task (Clark et al. 2018; tensorflow/models research/cvt_text training/trainer.py). Small
-tasks are sampled more often than their share of the examples.
+tasks are sampled more often than their fraction of the examples.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """The examples of a mixture of tasks in each epoch (Raffel et al., JMLR 2020, section 3.5.2).
 
 The rates of the tasks are those of plmjax/data/mixing.py, by weights or by numbers of examples. The number of examples
-of an epoch is the sum over m of min(e_m, K) for all rates. The share of a task is taken from an endless order of its
-examples. In this order every example occurs once before any example occurs again. Each epoch continues where the last
-epoch ended.
+of an epoch is the sum over m of min(e_m, K) for all rates. The examples of a task are taken from an endless order of
+its examples. In this order every example occurs once before any example occurs again. Each epoch continues where the
+last epoch ended.
 """
 
 import dataclasses
@@ -41,10 +41,10 @@ class Mixing:
         """Return the number of examples of each task in an epoch before rounding, float64 [tasks]."""
         return self.rates() * np.minimum(tuple(self.sizes.values()), self.limit).sum()
 
-    def drawn(self, epoch: int, key: np.ndarray) -> np.ndarray:
+    def sample_epoch(self, epoch: int, key: np.ndarray) -> np.ndarray:
         """Return the examples of an epoch, int64, task after task.
 
-        The number of examples of each task is rounded over all epochs so far. So no rate drifts.
+        The number of examples of each task is rounded over all epochs so far, so that no rate drifts.
 
         key: key of the orders of all epochs (`plmjax.data.order`).
         """
@@ -57,6 +57,6 @@ class Mixing:
         return np.concatenate(parts)
 
     def portions(self, epochs: float) -> dict[str, Portion]:
-        """Return the portion of each task after a number of epochs of the mixture."""
+        """Return the part of each task that a number of epochs has used."""
         parts = zip(self.sizes.items(), self.rates().tolist(), self.counts().tolist(), strict=True)
         return {name: Portion(rate, epochs * count / size) for (name, size), rate, count in parts}

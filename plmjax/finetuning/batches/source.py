@@ -2,7 +2,7 @@
 
 Short examples share a row, and each example attends only to itself. So there is little padding, and all batches have
 one shape. Every epoch packs the examples in another random order. All epochs have the same number of rows, so the
-position of a step in its epoch is found by division.
+epoch of a step is found by division.
 """
 
 import functools
@@ -28,10 +28,10 @@ Batch = dict[str, np.ndarray]
 class ExampleRows:
     """The examples of one file, packed into rows of `length` tokens.
 
-    Where a decoder has rows of its own, these have `decoder_length` tokens.
+    If a decoder has separate rows, these have `decoder_length` tokens.
 
     mixing: sampling of the examples of an epoch; with None an epoch has every example once.
-    padding: side of a row that padding fills, as in `Template`.
+    padding: side of a row that is padded, as in `Template`.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class ExampleRows:
         # The choices of one example are stored side by side, so the longest of them counts.
         self._example_lengths = _lengths(encoded).reshape(-1, encoded.choices).max(axis=1)
         if encoded.decoder is not None:
-            # Both sides must fit: the larger share of its row counts, rounded up to whole tokens.
-            share = -(-_lengths(encoded.decoder) * length // decoder_length)
-            self._example_lengths = np.maximum(self._example_lengths, share)
+            # Both sides must fit: the larger fraction of its row counts, rounded up to whole tokens.
+            scaled = -(-_lengths(encoded.decoder) * length // decoder_length)
+            self._example_lengths = np.maximum(self._example_lengths, scaled)
         self.in_order = packing.packed(self._example_lengths, length, max_sequences)
         self.mixing = mixing
         self.per_epoch = len(self.in_order)
         if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
-            drawn = self._example_lengths[mixing.drawn(0, order.fold_in(0, 0))]
+            drawn = self._example_lengths[mixing.sample_epoch(0, order.fold_in(0, 0))]
             self.per_epoch = len(packing.packed(drawn, length, max_sequences))
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class ExampleRows:
         """Return the number of examples of the file."""
         return len(self._example_lengths)
 
-    def shuffled(self, epoch: int, key: np.ndarray) -> np.ndarray:
+    def shuffle(self, epoch: int, key: np.ndarray) -> np.ndarray:
         """Return the rows of an epoch, [per_epoch max_sequences].
 
         The examples are shuffled, then packed, then the rows are shuffled. If the samples of an epoch fill more rows
@@ -77,7 +77,7 @@ class ExampleRows:
 
         key: key of the orders of all epochs.
         """
-        examples = np.arange(self.examples) if self.mixing is None else self.mixing.drawn(epoch, key)
+        examples = np.arange(self.examples) if self.mixing is None else self.mixing.sample_epoch(epoch, key)
         key = order.fold_in(key, epoch)
         examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold_in(key, 0))]
         table = packing.packed(self._example_lengths[examples], self._length, self._max_sequences)
@@ -98,9 +98,9 @@ class ExampleRows:
         encoded, choices = self.encoded, self.encoded.choices
         sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
         sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._max_sequences)  # [R C, K]
-        begins, fields = self._of_tokens(encoded, sequences, self._length)
+        begins, fields = self._token_arrays(encoded, sequences, self._length)
         if encoded.decoder is not None:
-            _, theirs = self._of_tokens(encoded.decoder, sequences, self._decoder_length)
+            _, theirs = self._token_arrays(encoded.decoder, sequences, self._decoder_length)
             shared = encoded.decoder.token_fields
             fields |= {name if name in shared else f"decoder_{name}": array for name, array in theirs.items()}
         fields["sequence_starts"] = np.where(sequences >= 0, begins, 0).astype(np.int32)
@@ -114,7 +114,7 @@ class ExampleRows:
             fields = {name: array.reshape(-1, choices, *array.shape[1:]) for name, array in fields.items()}
         return fields | {"row_ids": row_ids.astype(np.int32)}
 
-    def _of_tokens(self, encoded: Encoded, sequences: np.ndarray, length: int) -> tuple[np.ndarray, Batch]:
+    def _token_arrays(self, encoded: Encoded, sequences: np.ndarray, length: int) -> tuple[np.ndarray, Batch]:
         """Return (start of each of `sequences` [B K] in its row, [B K]; token fields, [B length])."""
         lengths = np.where(sequences >= 0, _lengths(encoded)[sequences], 0)
         begins, segment_ids, positions = packing.place(lengths, length, self._padding)
@@ -139,11 +139,11 @@ def _lengths(encoded: Encoded) -> np.ndarray:
 
 
 class TaskSource:
-    """Reads the examples of a task for the training loop (`plmjax.training.feed.BatchSource`).
+    """Batches of a task for the training loop (`plmjax.training.feed.BatchSource`).
 
     Training runs through epochs of the train rows, each in another order that follows from the seed. With several
-    groups, every step takes one group (plmjax/finetuning/batches/group_sampler.py), and each group has epochs of its
-    own. With unlabelled rows, every second step takes unlabelled rows.
+    groups, every step takes one group (plmjax/finetuning/batches/group_sampler.py), and each group has its own epochs.
+    With unlabelled rows, every second step takes unlabelled rows.
     """
 
     unigram_counts = None
@@ -166,7 +166,7 @@ class TaskSource:
         ]
         keys.append(order.fold_in(seed, 4))
         self._epoch = functools.lru_cache(2 * len(self._groups))(
-            lambda group, epoch: self._groups[group].shuffled(epoch, keys[group])
+            lambda group, epoch: self._groups[group].shuffle(epoch, keys[group])
         )
         digest = hashlib.sha256()
         for rows in (*self._groups, validation):
@@ -184,7 +184,7 @@ class TaskSource:
         return self.validation_rows.shapes(phase.batch_size)
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
-        """Return the phase's batches start, start + 1, ..., or only the rows `places` of each."""
+        """Yield the phase's batches start, start + 1, ..., or only the rows `places` of each."""
         places = np.arange(phase.batch_size) if places is None else places
         for step in itertools.count(phase.first_step + start):
             group, number = self._group(step)
@@ -194,9 +194,9 @@ class TaskSource:
             yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
 
     def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:
-        """Return the portion of each task of a mixture after `step` steps; empty without a mixture.
+        """Return the part of each task of a mixture that `step` steps have used; empty without a mixture.
 
-        A step counts as the examples that its part of an epoch has on average.
+        A step counts the mean number of examples of its rows.
         """
         (rows, *others), (phase, *_) = self._groups, phases
         if rows.mixing is None or others:
@@ -211,9 +211,9 @@ class TaskSource:
         return (len(self._train), number) if second else self._labelled_group(number)
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
-        """Return the batches of the validation file in order, or only the rows `places` of each.
+        """Yield the batches of the validation file in order, or only the rows `places` of each.
 
-        The last batch is filled up.
+        The last batch is padded.
         """
         places = np.arange(phase.batch_size) if places is None else places
         table = self.validation_rows.in_order

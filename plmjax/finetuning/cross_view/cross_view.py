@@ -37,22 +37,22 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
-from plmjax.finetuning.batches.encoded import Encoded, concatenated
+from plmjax.finetuning.batches.encoded import Encoded, concatenate
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.tasks.joint import (
     JointExamples,
     JointTask,
     NamedTask,
-    joined_examples,
+    join_examples,
     joint_answer,
+    joint_metric_names,
     options_of,
-    qualified,
-    reported,
+    qualify_names,
 )
 from plmjax.finetuning.tasks.parsing import DependencyParsing, Parsing, TreeColumns
 from plmjax.finetuning.tasks.tagging import TagColumns, Tagging, TokenTagging
 from plmjax.finetuning.tasks.task import Answers, FileTask, Outputs, Record, Task, TaskObjective
-from plmjax.finetuning.tasks.text_generation import Translation, encoded_rows
+from plmjax.finetuning.tasks.text_generation import Translation, encode_rows
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, States, ViewScores
 from plmjax.objectives.objective import Batch, LossInputs, LossSums
@@ -114,7 +114,7 @@ class TasksWithText(JointTask):
     def task_groups(self, train: JointExamples) -> list[JointExamples]:
         """Return the sentences of each task: a batch belongs to one task."""
         pairs = zip(train.tasks, train.parts, strict=True)
-        return [joined_examples(part.path, [part], (task,)) for task, part in pairs]
+        return [join_examples(part.path, [part], (task,)) for task, part in pairs]
 
     def unlabelled_examples(self) -> JointExamples | None:
         """Return the sentences of the file `unlabelled`, as sentences of the first task."""
@@ -125,11 +125,11 @@ class TasksWithText(JointTask):
                 f"Expected a file of sentences without labels in --data.unlabelled, found nothing; name one, or {NONE}."
             )
         path = f"{self.folder.rstrip('/')}/{self.unlabelled}" if self.folder else self.unlabelled
-        first = self.single_task(self.chosen[0])
+        first = self.single_task(self.selected[0])
         rows = list(first.rows(path, labelled=False))
         if not any(words for _, words, *_ in rows):
             raise UserError(f"Expected sentences in {path}, found none; name another file in --data.unlabelled.")
-        return joined_examples(path, [first.to_examples(path, rows)], self.chosen[:1])
+        return join_examples(path, [first.to_examples(path, rows)], self.selected[:1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +164,9 @@ class CrossViewLearning(TaskObjective):
             learned.append(own[task.name].fit_labels(part))
         return dataclasses.replace(self, tasks=tuple(learned))
 
-    def reported(self, task: TasksWithText) -> tuple[str, ...]:
-        chosen = [one.name for one in task.chosen]
-        return reported({one.name: one.metric_names for one in self.tasks if one.name in chosen})
+    def evaluation_metrics(self, task: TasksWithText) -> tuple[str, ...]:
+        chosen = [one.name for one in task.selected]
+        return joint_metric_names({one.name: one.metric_names for one in self.tasks if one.name in chosen})
 
     def module(self, config: CvtConfig, execution: Execution) -> nn.Module:
         heads = [
@@ -175,14 +175,14 @@ class CrossViewLearning(TaskObjective):
         return config.module(Purpose.MULTI_VIEW, execution, tuple(heads))
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText) -> Encoded:
-        """Encode the sentences of one task after the other, in the task's own fields; fields of other tasks are 0."""
+        """Encode the sentences of all tasks, one task after the other. Fields of the other tasks are 0."""
         parts = []
         for one, part in zip(examples.tasks, examples.parts, strict=True):
             with task.named_options(one):
                 made = self._task(one.name).encode(part, tokenizer, model, task.single_task(one))
             fields, decoder = self._fields(one.name, made), self._decoder(one.name, made)
             parts.append(dataclasses.replace(made, token_fields=fields, decoder=decoder))
-        return concatenated(parts)
+        return concatenate(parts)
 
     def _task(self, name: str) -> CrossViewTask:
         return next(task for task in self.tasks if task.name == name)
@@ -191,17 +191,17 @@ class CrossViewLearning(TaskObjective):
         """Return the token fields of one task's sentences."""
         count = len(encoded.tokens)
         fields = {"characters": encoded.token_fields["characters"], "view_weights": np.zeros(count, np.float32)}
-        return fields | self._of_tasks(name, encoded, decodes=False)
+        return fields | self._task_fields(name, encoded, decodes=False)
 
     def _decoder(self, name: str, encoded: Encoded) -> Encoded | None:
-        """Return the decoder's rows of one task's sentences, most of them empty, or None if no task has a decoder."""
+        """Return the decoder's rows for one task's sentences, most of them empty; None if no task has a decoder."""
         if not any(task.decodes for task in self.tasks):
             return None
-        decoder = encoded_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
-        return dataclasses.replace(decoder, token_fields=self._of_tasks(name, decoder, decodes=True))
+        decoder = encode_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
+        return dataclasses.replace(decoder, token_fields=self._task_fields(name, decoder, decodes=True))
 
-    def _of_tasks(self, name: str, encoded: Encoded, decodes: bool) -> dict[str, np.ndarray]:
-        """Return the fields of all tasks with a decoder, or of all without one: 0 except for the task of this name."""
+    def _task_fields(self, name: str, encoded: Encoded, decodes: bool) -> dict[str, np.ndarray]:
+        """Return the fields of all tasks with, or all without, a decoder: 0 except for the named task."""
         return {
             f"{task.name}/{field}": encoded.token_fields[field]
             if task.name == name
@@ -232,16 +232,16 @@ class CrossViewLearning(TaskObjective):
     ) -> LossSums:
         """Return the losses and metrics of a batch; in training compute only the part for the batch's kind."""
         if not training:
-            return self.evaluated(module, loss_inputs, batch, key)[0]
+            return self.evaluate_batch(module, loss_inputs, batch, key)[0]
         modules = functools.partial(self._modules, module, loss_inputs, jax.random.fold_in(key, 2))
         read = functools.partial(module.apply, loss_inputs.variables, **_words(batch), method="read")
         states = read(deterministic=False, rngs={"dropout": key})
 
         def labelled(task: CrossViewTask) -> Callable[[States], LossSums]:
             def sums(states: States) -> LossSums:
-                own = _own(batch, task)
+                own = _task_batch(batch, task)
                 scores = modules(task)(states, own, (PRIMARY,), training=True)[PRIMARY]
-                return self._filled(
+                return self._fill(
                     {task.name: task.label_nats(scores, own, self.label_smoothing)}, _counts(task, scores, own)
                 )
 
@@ -250,66 +250,67 @@ class CrossViewLearning(TaskObjective):
         def unlabelled(states: States) -> LossSums:
             taught = read(deterministic=True)
             losses = {
-                task.name: task.view_nats(modules(task), taught, states, _own(batch, task)) for task in self.tasks
+                task.name: task.view_nats(modules(task), taught, states, _task_batch(batch, task))
+                for task in self.tasks
             }
-            return self._filled(
+            return self._fill(
                 {name: nats for name, (nats, _) in losses.items()},
                 {f"{name}/view_nats": pair for name, pair in losses.items()},
             )
 
-        kinds = [jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks]
+        kinds = [jnp.sum(task.label_weights(_task_batch(batch, task))) for task in self.tasks]
         kind = jnp.argmax(jnp.stack([*kinds, jnp.sum(batch["view_weights"])]))
         return jax.lax.switch(kind, [*map(labelled, self.tasks), unlabelled], states)
 
-    def evaluated(
+    def evaluate_batch(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, jax.Array]:
-        """Return the loss sums, and the inputs of every task's predictions, concatenated.
+        """Return the loss sums, and the outputs for every task's predictions, concatenated.
 
         The sums are the nats of the labels of each task and TASK/METRIC of its primary module.
         """
         states = module.apply(loss_inputs.variables, **_words(batch), deterministic=True, method="read")
         losses, metrics, predicted = {}, {}, []
         for task in self.tasks:
-            own, modules = _own(batch, task), self._modules(module, loss_inputs, key, task)
+            own, modules = _task_batch(batch, task), self._modules(module, loss_inputs, key, task)
             scores = modules(states, own, (PRIMARY,), training=False)[PRIMARY]
             losses[task.name] = task.label_nats(scores, own, 0.0)
             metrics |= _counts(task, scores, own)
-            predicted.append(task.predicted(modules, scores, states, own).astype(jnp.float32))
+            predicted.append(task.predictions(modules, scores, states, own).astype(jnp.float32))
         return LossSums(losses, metrics), jnp.concatenate(predicted, axis=-1)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return a dict from task to the number of its labels and of unlabelled words; never 0."""
         others = jnp.sum(batch["view_weights"])
-        labels = {task.name: jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks}
+        labels = {task.name: jnp.sum(task.label_weights(_task_batch(batch, task))) for task in self.tasks}
         return {name: jnp.maximum(count + others, 1e-9) for name, count in labels.items()}
 
     def signatures(self, task: TasksWithText) -> dict[str, str]:
         """Return the signatures of every task's own objective, as TASK/METRIC_signature."""
-        chosen = [one.name for one in task.chosen]
-        return qualified({one.name: one.signatures(task) for one in self.tasks if one.name in chosen})
+        chosen = [one.name for one in task.selected]
+        return qualify_names({one.name: one.signatures(task) for one in self.tasks if one.name in chosen})
 
-    def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+    def evaluate_outputs(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """Return predictions.TASK.tsv or .conllu of every task, in the format of its own objective."""
         parts = self._parts(examples, encoded, outputs)
-        answers = {task: task.answer(*its) for task, *its in parts}
-        compared = [task.judged(scores) for task, (scores, _) in answers.items()]
+        answers = {task: task.evaluate_outputs(*its) for task, *its in parts}
+        compared = [task.main_metric(scores) for task, (scores, _) in answers.items()]
         return joint_answer({task.name: answer for task, answer in answers.items()}, compared)
 
     def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield the format of the one predicted task: CoNLL-U of a parser, CoNLL of a tagger, lines of text."""
         for record in records:
             kind = DependencyParsing if "heads" in record else TokenTagging if "words" in record else Translation
-            yield from kind().official([record])
+            yield from kind().submission([record])
 
     def head_flops(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Return the mean model FLOPs of a labelled and an unlabelled step; every task has the same number of steps.
 
-        It counts 6 for every multiplication of the modules that learn, and 2 for every multiplication of the encoder
-        and the primary modules that compute their targets.
+        It counts 6 for every multiplication of the trained modules, and 2 for every multiplication of the encoder and
+        the primary modules that compute their targets.
         """
         counts = np.array([task.multiplications(config, batch) for task in self.tasks])
         labelled, without = 6 * counts[:, 0].mean(), 6 * counts[:, 1].sum() + 2 * counts[:, 2].sum()
@@ -321,8 +322,8 @@ class CrossViewLearning(TaskObjective):
     ) -> TaskModules:
         return TaskModules(module, loss_inputs.variables, task.name, key)
 
-    def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> LossSums:
-        """Return the sums of a batch, with 0 for those of other kinds."""
+    def _fill(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> LossSums:
+        """Return the sums of a batch, with 0 for the terms of other kinds of batches."""
         zero = jnp.zeros(())
         names = [f"{task.name}/{one}" for task in self.tasks for one in (*task.counted, "view_nats")]
         return LossSums(
@@ -331,7 +332,7 @@ class CrossViewLearning(TaskObjective):
         )
 
     def _parts(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Iterator[tuple]:
-        """Yield (task, its examples, these in its own fields, inputs of its own predictions) of every task."""
+        """Yield (task, its examples, their encoding, outputs for its predictions) of every task."""
         sizes = np.cumsum([0, *(task.prediction_size for task in self.tasks)]).tolist()
         columns = {task.name: slice(*sizes[place : place + 2]) for place, task in enumerate(self.tasks)}
         first = 0
@@ -344,14 +345,14 @@ class CrossViewLearning(TaskObjective):
             first = end
 
 
-def _own(batch: Batch, task: CrossViewTask) -> Batch:
-    """Return a batch in the fields of one task's own objective."""
+def _task_batch(batch: Batch, task: CrossViewTask) -> Batch:
+    """Return a batch with the fields of one task's own objective."""
     return batch | {field: batch[f"{task.name}/{field}"] for field in task.fields}
 
 
 def _counts(task: CrossViewTask, scores: ViewScores, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Return TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
-    return qualified({task.name: task.counts(scores, own)})
+    """Return TASK/METRIC -> (sum, weight) of a batch with the task's own fields."""
+    return qualify_names({task.name: task.counts(scores, own)})
 
 
 def _words(batch: Batch) -> dict[str, jax.Array]:

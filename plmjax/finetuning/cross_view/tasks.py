@@ -1,7 +1,7 @@
 """The tasks of cross-view training: their modules, losses and predictions (Clark et al., EMNLP 2018, arXiv 1809.08370,
 section 3).
 
-Translation is in plmjax/finetuning/cross_view/translation.py; a step, and several tasks at once, in
+Translation is in plmjax/finetuning/cross_view/translation.py. The train step and the combination of tasks are in
 plmjax/finetuning/cross_view/cross_view.py.
 """
 
@@ -46,9 +46,9 @@ class TaskModules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossViewTask(TaskObjective, abc.ABC):
-    """A task of cross-view training, in addition to its own objective.
+    """A task of cross-view training, beside the ordinary objective of the task.
 
-    Batches have the fields of its own objective here.
+    Batches have the fields of that objective here.
     """
 
     views: ClassVar[tuple[str, ...]]
@@ -64,17 +64,17 @@ class CrossViewTask(TaskObjective, abc.ABC):
     """Name of a task of the data."""
 
     @abc.abstractmethod
-    def judged(self, metrics: dict[str, float]) -> float:
-        """Return the task's part in the mean over all tasks, computed from its metrics, from 0 to 1."""
+    def main_metric(self, metrics: dict[str, float]) -> float:
+        """Return the task's main metric, from 0 to 1, for the mean over tasks."""
 
     @property
     @abc.abstractmethod
     def prediction_size(self) -> int:
-        """Return the size of `predicted` for a word."""
+        """Return the number of values per word in `predictions`."""
 
     @abc.abstractmethod
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """Return its modules."""
+        """Return the Flax module with all modules of the task."""
 
     @abc.abstractmethod
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
@@ -92,7 +92,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """Return (loss of the auxiliary modules on unlabelled sentences, number of words that it is summed over).
+        """Return the loss of the auxiliary modules on unlabelled sentences, and the number of words in the sum.
 
         Args:
             read: states without dropout; the primary module computes the targets of the others from them.
@@ -100,8 +100,8 @@ class CrossViewTask(TaskObjective, abc.ABC):
         """
 
     @abc.abstractmethod
-    def predicted(self, modules: TaskModules, scores: ViewScores, states: States, batch: Batch) -> jax.Array:
-        """Return the outputs from which the task's `records` are made, [R T n]."""
+    def predictions(self, modules: TaskModules, scores: ViewScores, states: States, batch: Batch) -> jax.Array:
+        """Return the outputs for the task's `records`, [R T n]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class CrossViewClasses(CrossViewTask):
         """Return metric -> correctness of each word, bool [R T]."""
 
     def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        """Return a mask of the words that a view predicts, bool [R T]."""
+        """Return bool [R T]: the words that a view predicts."""
         return words
 
     @abc.abstractmethod
@@ -134,9 +134,9 @@ class CrossViewClasses(CrossViewTask):
         return primary, others, primary
 
     def label_nats(self, scores: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
-        nats, share = cross_entropy(scores, self.classes(batch)), smoothing if self.smoothed else 0.0
-        if share:
-            nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(scores), axis=-1)
+        nats, smoothing = cross_entropy(scores, self.classes(batch)), smoothing if self.smoothed else 0.0
+        if smoothing:
+            nats = (1 - smoothing) * nats - smoothing * jnp.mean(jax.nn.log_softmax(scores), axis=-1)
         return jnp.sum(self.label_weights(batch) * nats)
 
     def view_nats(
@@ -169,14 +169,14 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
     smoothed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Reject options that have no meaning here."""
+        """Reject options that have no effect here."""
         if self.mix or self.mix_penalty:
             raise UserError(
                 f"Expected no learned mix of layers in cross-view training, found mix {self.mix} and mix_penalty "
                 f"{self.mix_penalty:g}; leave them out."
             )
 
-    def judged(self, metrics: dict[str, float]) -> float:
+    def main_metric(self, metrics: dict[str, float]) -> float:
         """Return the accuracy, or F1 for entities."""
         return metrics["f1" if self.entities else "accuracy"]
 
@@ -203,7 +203,7 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
     def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         return CrossViewClasses.counts(self, outputs, batch)
 
-    def predicted(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
+    def predictions(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
         return scores
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
     smoothed: ClassVar[bool] = False
     prediction_size: ClassVar[int] = 3
 
-    def judged(self, metrics: dict[str, float]) -> float:
+    def main_metric(self, metrics: dict[str, float]) -> float:
         """Return the labelled attachment score."""
         return metrics["las"]
 
@@ -241,7 +241,7 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
         found, right = jnp.argmax(logits, axis=-1), self.classes(batch)
         return {"las": found == right, "uas": found // len(self.relations) == right // len(self.relations)}
 
-    def predicted(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
+    def predictions(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
         """Return the head's number in the sentence, the relation's number, and the probability of both together."""
         place, relation = jnp.divmod(jnp.argmax(scores, axis=-1), len(self.relations))
         head = jnp.where(place > 0, place - _starts(batch), 0)

@@ -30,10 +30,10 @@ from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.metrics.text_metrics import BleuAndChrf
 from plmjax.finetuning.tasks.tagging import lay_out_words
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task
-from plmjax.finetuning.tasks.text_generation import encoded_rows, fitting, judged, next_tokens
+from plmjax.finetuning.tasks.text_generation import encode_rows, fit_to_length, next_tokens, score_texts
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.loop import written_within
+from plmjax.generation.loop import generate_within
 from plmjax.generation.options import Decoding
 from plmjax.generation.search import Lengths, Strategy
 from plmjax.generation.strategies import strategy_of
@@ -78,7 +78,7 @@ class CrossViewTranslation(CrossViewTask):
         self._decoding().check_rules("objective.tasks.")
         self._search()
 
-    def judged(self, metrics: dict[str, float]) -> float:
+    def main_metric(self, metrics: dict[str, float]) -> float:
         """Return BLEU divided by 100, its largest value."""
         return metrics["bleu"] / 100
 
@@ -87,7 +87,7 @@ class CrossViewTranslation(CrossViewTask):
 
     @property
     def prediction_size(self) -> int:
-        """Return the number of words of a translation: every word of its source holds all of them."""
+        """Return the number of words of a translation, which is repeated at every word of its source."""
         return self.max_new_tokens
 
     @property
@@ -116,14 +116,14 @@ class CrossViewTranslation(CrossViewTask):
             raise UserError("Expected --data.target_length above 0 for a translation, found 0; raise it.")
         room = task.sequence_length - model.template.specials(1)
         sources = [split(source) for source in examples.sources]
-        sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        sources = fit_to_length(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
         targets = [split(target or "") for target in examples.targets]
         longest = min(task.target_length, self.max_new_tokens) - 1
-        targets = fitting(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
+        targets = fit_to_length(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
         numbers = {word: number for number, word in enumerate((*MARKS, *self.target_words))}
         asked = [[*(numbers.get(word, UNKNOWN) for word in target), END] for target in targets]
-        decoder = encoded_rows([[END, *row[:-1]] for row in asked], next_tokens(asked, [0] * len(asked)))
-        return dataclasses.replace(lay_out_words(sources, tokenizer, model, task).encoded(), decoder=decoder)
+        decoder = encode_rows([[END, *row[:-1]] for row in asked], next_tokens(asked, [0] * len(asked)))
+        return dataclasses.replace(lay_out_words(sources, tokenizer, model, task).encode(), decoder=decoder)
 
     def label_weights(self, batch: Batch) -> jax.Array:
         """Return 1 for every word of a target and its end."""
@@ -137,7 +137,7 @@ class CrossViewTranslation(CrossViewTask):
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
         """Return the nats of the primary decoder's translations; `future` does not predict their first words."""
-        texts, counts = self.written(modules, read, batch)
+        texts, counts = self.translate(modules, read, batch)
         rows, limit = len(texts), self.max_new_tokens
         there = (jnp.arange(limit) < counts[..., None]).astype(jnp.float32)
         sentences = jnp.arange(texts.shape[1])[:, None] + 1
@@ -154,16 +154,16 @@ class CrossViewTranslation(CrossViewTask):
             total += scores.weighted_cross_entropy(asked.reshape(rows, -1), weights.reshape(rows, -1))[0]
         return total, jnp.sum(there)
 
-    def written(self, modules: TaskModules, states: States, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Return the primary decoder's translations of the K sentences of every row and their lengths.
+    def translate(self, modules: TaskModules, states: States, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Return the primary decoder's translations of the K sentences of every row, and their lengths.
 
-        The translations are int [R K W]; W is `max_new_tokens`. The words of a translation and its end count. The
-        positions after the end are 0, and so is everything where a row has no such sentence.
+        The translations are int [R K W]; W is `max_new_tokens`. A length counts the words of a translation and its end
+        token. After the end, and where a row has fewer sentences, ids are 0.
         """
         rows, count = batch["example_ids"].shape
         search, limit = self._search(), self.max_new_tokens
         start = jnp.full((rows * count, 1), END, jnp.int32)
-        found = written_within(
+        found = generate_within(
             Translator(modules, count),
             search,
             Constraints(self._target_count, (END,)),
@@ -186,26 +186,26 @@ class CrossViewTranslation(CrossViewTask):
         hits = outputs.cross_entropy(batch["next_ids"])[1]
         return {"accuracy": (jnp.sum(weights * hits), jnp.sum(weights))}
 
-    def predicted(self, modules: TaskModules, scores: TokenScores, states: States, batch: Batch) -> jax.Array:
+    def predictions(self, modules: TaskModules, scores: TokenScores, states: States, batch: Batch) -> jax.Array:
         """Return the translation of each word's sentence, at every word."""
-        texts, _ = self.written(modules, states, batch)
-        of_word = jnp.maximum(batch["segment_ids"] - 1, 0)
-        return jnp.take_along_axis(texts, of_word[..., None], axis=1)
+        texts, _ = self.translate(modules, states, batch)
+        sentence = jnp.maximum(batch["segment_ids"] - 1, 0)
+        return jnp.take_along_axis(texts, sentence[..., None], axis=1)
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         found = []
         for line, output in zip(examples.lines, outputs, strict=True):
             numbers = itertools.takewhile(lambda number: number != END, output[0].astype(np.int64).tolist())
             words = (MARKS[UNKNOWN] if n == UNKNOWN else self.target_words[n - len(MARKS)] for n in numbers)
-            found.append({"line": line, "prediction": joined_words(words)})
+            found.append({"line": line, "prediction": join_words(words)})
         return found
 
-    def answer(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+    def evaluate_outputs(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """Return predictions.jsonl: for every pair its line, its source, its target and its translation."""
-        scores, written = judged(BleuAndChrf(), examples, self.records(examples, encoded, outputs))
+        scores, written = score_texts(BleuAndChrf(), examples, self.records(examples, encoded, outputs))
         return scores, {"predictions.jsonl": written}
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield only the translations, one per line."""
         return (record["prediction"] + "\n" for record in records)
 
@@ -237,12 +237,11 @@ class Translator:
     def prefill(
         self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
     ) -> tuple[jax.Array, Any]:
-        """Read the mark that starts a translation, int [R K, 1]."""
+        """Read the start token of the translations, int [R K, 1]."""
         size = self.modules.module.config.projection_size
         return self.decode_step(variables, prompt[:, 0], (*source, LstmState.zeros(len(prompt), size)))
 
     def decode_step(self, variables: Any, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
-        """Add one word to every translation."""
         states, segment_ids, lstm = state
         words = tokens.reshape(len(segment_ids), -1)
         beams = words.shape[1] // self.sentences
@@ -252,7 +251,7 @@ class Translator:
         return scores.reshape(len(tokens), -1), (states, segment_ids, lstm)
 
     def take_rows(self, state: Any, indices: jax.Array) -> Any:
-        """Return the LSTM's state of other translations of the same sentences, with the same source."""
+        """Return the LSTM states of the rows; the source stays the same."""
         *source, lstm = state
         return *source, jax.tree.map(lambda leaf: leaf[indices], lstm)
 
@@ -264,7 +263,7 @@ def split(text: str) -> list[str]:
     return [word for word, _ in BertPreTokenizer().pre_tokenize_str(text)]
 
 
-def joined_words(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Join words and punctuation marks to a text, like the word tokenizers."""
     from tokenizers.decoders import WordPiece
 

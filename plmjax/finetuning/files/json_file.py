@@ -1,4 +1,4 @@
-"""JSON files of examples that are read as a whole, such as SQuAD's."""
+"""JSON files of examples, such as SQuAD's."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ from plmjax.files import json_text
 from plmjax.finetuning.files.text_files import suffix, whole_text
 
 
-def parsed(path: str) -> tuple[Any, str]:
-    """Return (contents of a .json file, its text, in which lines can be found)."""
+def parse(path: str) -> tuple[Any, str]:
+    """Return the content of a .json file, and its text, which is searched for line numbers."""
     if suffix(path) != ".json":
         raise UserError(f"Expected a .json file of questions as SQuAD's (or one with .gz), found {path}; convert it.")
     text = whole_text(path)

@@ -20,7 +20,7 @@ def rows(
 
     Cells of a .tsv file are read unchanged, those of a .csv file may be quoted.
 
-    columns: names of the columns of a tsv or csv file whose first row is data already.
+    columns: names of the columns of a tsv or csv file without a header.
     skip_bad_rows: skip rows that are too short.
     spare: one of `columns` that the file may lack, such as the label in a file to predict.
 
@@ -48,7 +48,7 @@ def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
 
 
 def text(value: Any, column: str, where: str) -> str:
-    """Return a cell that must hold text, without the space around it."""
+    """Return a cell that must hold text, stripped of white space."""
     if not isinstance(value, str):
         raise UserError(
             f"Expected text in {quoted(column)} in {where}, found {beginning(json.dumps(value))}; fix that line."
@@ -59,7 +59,7 @@ def text(value: Any, column: str, where: str) -> str:
 
 
 def label(value: Any, column: str, where: str) -> str:
-    """Return a cell that holds a label: text, or the number or truth value of a JSON object in JSON's spelling."""
+    """Return a cell that holds a label: text, or a number or boolean of a JSON object, spelled as in JSON."""
     return json.dumps(value) if isinstance(value, bool | int | float) else text(value, column, where)
 
 

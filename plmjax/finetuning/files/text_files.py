@@ -1,4 +1,4 @@
-"""Line-by-line reading of a file of examples, plain or compressed."""
+"""Reading of a file of examples line by line, plain or compressed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ def suffix(path: str) -> str:
 
 
 def lines(path: str) -> Iterator[str]:
-    """Yield the lines of a file, each with "\\n" at its end, while reading; decompress it if it is compressed.
+    """Yield the lines of a file, each with "\\n" at its end; a compressed file is decompressed.
 
     Raises:
         UserError: no such file, a damaged one, or text that is not UTF-8; the message names the line.
@@ -38,5 +38,5 @@ def lines(path: str) -> Iterator[str]:
 
 
 def whole_text(path: str) -> str:
-    """Return the whole text of a file, read like `lines`."""
+    """Return the text of a file, read like `lines`."""
     return "".join(lines(path))

@@ -17,7 +17,7 @@ def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
     """Return (exact match, F1) of a prediction against the best of the answers.
 
     No answers, or "", mean that there is no answer. Words are compared without case, punctuation and articles. Answers
-    that consist of nothing else are left out. F1 is over the words of both.
+    of only these are ignored. F1 is over the words of prediction and answer.
     """
     words = _english_words(prediction)
     best = [0.0, 0.0]

@@ -5,28 +5,28 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from plmjax.errors import check_choice
-from plmjax.finetuning.metrics import written_texts
+from plmjax.finetuning.metrics import generated_texts
 
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """Base class of the judges."""
+    """Base class of the metrics of generated texts."""
 
     names: ClassVar[tuple[str, ...]] = ()
     """Its metrics; the first one represents the task where several tasks are compared."""
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Return metric -> value of the texts of a whole file."""
+        """Return metric -> value for all texts of a file."""
         raise NotImplementedError(f"{type(self).__name__} must define `scores`.")
 
     def signatures(self) -> dict[str, str]:
-        """Return METRIC_signature -> the definition, in words, of a metric that others compute differently."""
+        """Return METRIC_signature -> the definition, in words, of a metric that has several variants."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class BleuAndChrf(Scorer):
-    """BLEU and chrF over the whole file, as sacrebleu computes them."""
+    """BLEU and chrF over all texts, as sacrebleu computes them."""
 
     names: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
 
@@ -34,13 +34,13 @@ class BleuAndChrf(Scorer):
     """Word tokenizer of BLEU: 13a, intl, zh (Chinese characters one by one), char or none."""
 
     def __post_init__(self) -> None:
-        check_choice("tokenizer of BLEU", self.tokenize, written_texts.BLEU_TOKENIZERS)
+        check_choice("tokenizer of BLEU", self.tokenize, generated_texts.BLEU_TOKENIZERS)
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        return written_texts.translation(references, texts, self.tokenize)
+        return generated_texts.translation(references, texts, self.tokenize)
 
     def signatures(self) -> dict[str, str]:
-        return written_texts.translation_signatures(self.tokenize)
+        return generated_texts.translation_signatures(self.tokenize)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Rouge(Scorer):
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """Return rouge1, rouge2, rougeL and rougeLsum."""
-        return written_texts.summarization(references, texts)
+        return generated_texts.summarization(references, texts)
 
     def signatures(self) -> dict[str, str]:
-        return written_texts.summarization_signatures()
+        return generated_texts.summarization_signatures()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,4 +65,4 @@ class ExactMatch(Scorer):
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """Return exact and macro_f1."""
-        return written_texts.labels_in_words(references, texts)
+        return generated_texts.labels_in_words(references, texts)

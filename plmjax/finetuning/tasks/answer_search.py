@@ -33,7 +33,7 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cros
 class AnswerSearch(SpanExtraction):
     """The mean of the nats of the answer's first token, and of its last token given the first.
 
-    Where questions may have no answer, half of the nats of that choice are added.
+    If questions may have no answer, half of the nats of that decision are added.
     """
 
     purpose: ClassVar[Purpose] = Purpose.ANSWER_SEARCH
@@ -74,11 +74,11 @@ class AnswerSearch(SpanExtraction):
         return inputs
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return the mean of the nats of both ends, [R 1], and the nats of having no answer."""
+        """Return the mean of the nats of both ends, [R 1], and the nats of "no answer"."""
         ends = {name: (batch["sequence_starts"] + batch[name])[:, 0] for name in ("starts", "ends")}
-        of_start = cross_entropy(outputs.start_logits, ends["starts"])
-        of_end = cross_entropy(outputs.end_logits, ends["ends"])
-        losses = {"task": ((of_start + of_end) / 2)[:, None]}
+        start_nats = cross_entropy(outputs.start_logits, ends["starts"])
+        end_nats = cross_entropy(outputs.end_logits, ends["ends"])
+        losses = {"task": ((start_nats + end_nats) / 2)[:, None]}
         if self.impossible:
             nowhere = (ends["starts"] == batch["cls_positions"][:, 0]).astype(jnp.float32)
             found = optax.sigmoid_binary_cross_entropy(outputs.impossible_logits, nowhere)
@@ -93,40 +93,42 @@ class AnswerSearch(SpanExtraction):
     def coefficients(self) -> dict[str, float]:
         return {"impossible": 0.5} if self.impossible else {}
 
-    def evaluated(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
+    def evaluate_batch(
+        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
+    ) -> tuple[LossSums, Any]:
         """Return losses given the right starts, and the outputs of the search without them."""
         scored = apply(self, module, given, batch, key, training=False)
         unanswered = {name: field for name, field in batch.items() if name != "starts"}
         found = apply(self, module, given, unanswered, key, training=False)
-        return self.sums_of(scored, batch), self.collected(found, batch)
+        return self.sums_of(scored, batch), self.outputs_for_prediction(found, batch)
 
-    def collected(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return float32 [R 1 5 n]: the four rows of `answers.searched`, and the logit of having no answer."""
+    def outputs_for_prediction(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return float32 [R 1 5 n]: the four rows of `answers.rank_searched`, and the logit of "no answer"."""
         repeats = outputs.ends.shape[1] // outputs.starts.shape[1]
         places = [jnp.tile(outputs.starts, repeats), outputs.ends]
         starts, ends = (place - batch["sequence_starts"] for place in places)
         chances = [jnp.tile(outputs.start_probabilities, repeats), outputs.end_probabilities]
-        of_start, of_end = (jnp.log(jnp.maximum(chance, 1e-30)) for chance in chances)
+        start_scores, end_scores = (jnp.log(jnp.maximum(chance, 1e-30)) for chance in chances)
         null = jnp.broadcast_to(outputs.impossible_logits[:, None], ends.shape)
-        return jnp.stack([of_start, starts, of_end, ends, null], axis=1).astype(jnp.float32)[:, None]
+        return jnp.stack([start_scores, starts, end_scores, ends, null], axis=1).astype(jnp.float32)[:, None]
 
     def candidates(
         self, windows: list[Window], outputs: list[np.ndarray], context: str, spans: np.ndarray
     ) -> tuple[list[Candidate], float]:
-        """Return the best answers of a question, and the smallest logit of having no answer among its windows."""
+        """Return the best answers of a question, and the smallest "no answer" logit among its windows."""
         found = [each[:4] for each in outputs]
         null = min(float(each[4, 0]) for each in outputs)
-        return answers.searched(windows, found, context, spans, self.best, self.answer_length), null
+        return answers.rank_searched(windows, found, context, spans, self.best, self.answer_length), null
 
     def odds(self, best: list[Candidate], null: float) -> float:
         return null
 
-    def ranked(self, best: list[Candidate], null: float) -> list[Candidate]:
-        """Return the answers alone: the logit of having none is no log probability of a span."""
+    def nbest(self, best: list[Candidate], null: float) -> list[Candidate]:
+        """Return the answers alone: the logit of "no answer" is no log probability of a span."""
         return best
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return 6 (T (D^2 + 2 D) + 3 D^2 + D) for each row: starts, ends given one start, and having no answer."""
+        """Return 6 (T (D^2 + 2 D) + 3 D^2 + D) for each row: starts, ends given one start, and "no answer"."""
         rows, length = batch["input_ids"].shape
         size = config.width
         return 6.0 * rows * (length * (size**2 + 2 * size) + 3 * size**2 + size)

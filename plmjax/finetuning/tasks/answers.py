@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Tokens first..first + length - 1 of a question's text, which start at position `begin` of their sequence.
+    """A window of a question's text: tokens first .. first + length - 1, at position `begin` of the sequence.
 
     nowhere: the position of the sequence that means "no answer".
     """
@@ -27,7 +27,7 @@ class Window:
     nowhere: int = 0
 
     def place(self, tokens: tuple[int, int] | None) -> tuple[int, int]:
-        """Return the positions in the sequence of tokens (first, last) of the text; `nowhere` twice if it lacks one."""
+        """Return the positions of text tokens (first, last) in the sequence; `nowhere` twice if one is outside."""
         if tokens is None or tokens[0] < self.first or tokens[1] >= self.first + self.length:
             return self.nowhere, self.nowhere
         return tokens[0] - self.first + self.begin, tokens[1] - self.first + self.begin
@@ -35,23 +35,23 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An answer, exactly as in the text, and the sum of its two scores."""
+    """A possible answer: its text, as in the context, and the sum of its start and end scores."""
 
     text: str
     score: float
 
 
 def window_starts(length: int, room: int, stride: int) -> range:
-    """Return the first tokens of the windows of `room` tokens that cover a text of `length`."""
+    """Return the first tokens of the windows of `room` tokens that cover a text of `length` tokens."""
     return range(0, max(length - room, 0) + stride, stride) if length > room else range(1)
 
 
-def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | None:
-    """Return first and last token of an answer, which is given as (its first character, its text).
+def answer_tokens(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | None:
+    """Return the first and the last token of an answer, or None if the tokenizer drops all of its characters.
 
     Args:
-        spans: int [N 2], characters of each token. The result is None if no token is in the answer, because the
-            tokenizer drops it.
+        answer: (its first character, its text).
+        spans: int [N 2], characters of each token.
     """
     start, text = answer
     inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)) & (spans[:, 1] > spans[:, 0]))
@@ -97,7 +97,7 @@ def _texts(found: list[tuple[float, int, int]], context: str, spans: np.ndarray,
     return [Candidate(text, total) for text, total in chosen.items()]
 
 
-def searched(
+def rank_searched(
     windows: list[Window], found: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
 ) -> list[Candidate]:
     """Return the best answers of a question, best first, from a search over starts and ends (XLNet's run_squad.py).
@@ -123,21 +123,21 @@ def searched(
 
 
 def with_probabilities(found: list[Candidate]) -> list[dict[str, float | str]]:
-    """Return the candidates, best first, with the softmax over their scores."""
+    """Return the candidates, best first, with the softmax of their scores."""
     found = sorted(found, key=lambda candidate: -candidate.score)
     scores = np.array([candidate.score for candidate in found] or [0.0])
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
+    probabilities = np.exp(scores - scores.max())
+    probabilities /= probabilities.sum()
     return [
-        {"text": one.text, "probability": float(share), "score": one.score}
-        for one, share in zip(found, shares, strict=False)
+        {"text": one.text, "probability": float(probability), "score": one.score}
+        for one, probability in zip(found, probabilities, strict=False)
     ]
 
 
 def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> tuple[float, float]:
-    """Return (F1 in percent, threshold) for the threshold of the no-answer odds with the best F1.
+    """Return (F1 in percent, threshold) for the no-answer threshold with the best F1.
 
-    odds [N], F1 [N] where the best answer is given, bool [N], true if the question has no answer.
+    odds: [N], the no-answer odds. f1: [N], F1 of the best answer. impossible: bool [N], true if there is no answer.
 
     Deviation: SQuAD 2.0's script also cuts between questions of equal odds, which no threshold does, and has 0 for the
     threshold at which nothing is answered.
@@ -156,7 +156,7 @@ def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> 
 
 
 def _best_context(windows: list[Window], tokens: int) -> np.ndarray:
-    """Return the window in which each token has most context on its shorter side, int [tokens]; the first of equals."""
+    """Return the window in which each token has most context on its shorter side, int [tokens]; the first of ties."""
     context = np.full((len(windows), tokens), -np.inf)
     for number, window in enumerate(windows):
         before = np.arange(window.length)

@@ -21,7 +21,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import tables
-from plmjax.finetuning.tasks.sentences import shares, softmax, tsv
+from plmjax.finetuning.tasks.sentences import rounded_probabilities, softmax, tsv
 from plmjax.finetuning.tasks.sequences import SequenceObjective
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Outputs, Record, Row, Task, check_length, exists
 from plmjax.objectives.objective import Batch, cross_entropy
@@ -33,8 +33,8 @@ class ChoiceExamples(Examples):
 
     Attributes:
         contexts: the texts.
-        choices: the choices of each question, with the question before each of them.
-        answers: the number of the right choice, or None where it is unknown.
+        choices: the choices of each question, each with the question before it.
+        answers: the index of the right choice, or None if it is unknown.
     """
 
     contexts: list[str]
@@ -63,7 +63,7 @@ class Choices(FileTask):
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Yield line, context, choices, the number of the right one."""
+        """Yield (line, context, choices, index of the right choice)."""
         count, first = 0, ""
         for line, row in tables.rows(path, self.columns, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
@@ -115,7 +115,7 @@ class MultipleChoice(SequenceObjective):
         return config.module(Purpose.MULTIPLE_CHOICE, execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """Encode a sequence for every choice; those of one question are neighbours."""
+        """Encode one sequence per choice; those of a question are adjacent."""
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         count = len(examples.choices[0])
@@ -142,8 +142,8 @@ class MultipleChoice(SequenceObjective):
         right = jnp.argmax(outputs.logits, axis=1) == batch["labels"][:, 0]
         return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
 
-    def answer(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Return predictions.tsv: for every row its line, its right choice, the predicted one and its probability."""
+    def evaluate_outputs(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """Return metrics and predictions.tsv: line, right choice, prediction and its probability."""
         records = self.records(examples, encoded, outputs)
         right = [record["prediction"] == answer for record, answer in zip(records, examples.answers, strict=True)]
         return {"accuracy": float(np.mean(right))}, {"predictions.tsv": tsv(examples.answers, records)}
@@ -151,16 +151,16 @@ class MultipleChoice(SequenceObjective):
     def records(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
         """Return line, prediction, probability and probabilities of every example.
 
-        The prediction is the number of a choice from 0; probabilities has a value for every choice.
+        The prediction is the index of a choice from 0; probabilities has a value for every choice.
         """
         scores = np.stack(outputs).reshape(len(examples), encoded.choices)
-        chosen, probabilities = scores.argmax(axis=1).tolist(), map(shares, softmax(scores))
+        chosen, probabilities = scores.argmax(axis=1).tolist(), map(rounded_probabilities, softmax(scores))
         return [
             {"line": line, "prediction": choice, "probability": found[choice], "probabilities": found}
             for line, choice, found in zip(examples.lines, chosen, probabilities, strict=True)
         ]
 
-    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+    def average_outputs(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         scores = [np.stack(each).reshape(-1, encoded.choices) for each in outputs]
         return [*np.log(np.mean([softmax(each) for each in scores], axis=0)).reshape(len(outputs[0]))]
 

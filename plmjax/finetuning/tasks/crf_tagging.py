@@ -27,10 +27,9 @@ from plmjax.objectives.objective import Batch
 
 @dataclasses.dataclass(frozen=True)
 class CrfTagging(TokenTagging):
-    """-log of the probability of a sentence's right labels among all that the scheme allows, in nats per word.
+    """The nats per word of a sentence's labels: -log of their probability among all sequences that the scheme allows.
 
-    The prediction is the most likely sequence. The probability of a label is its marginal probability, for any other
-    labels.
+    The prediction is the most likely sequence. The probability of a label is its marginal probability.
     """
 
     scheme: str = ""
@@ -72,18 +71,17 @@ class CrfTagging(TokenTagging):
         return crf.nats(outputs.logits, batch["labels"], outputs.transitions, _chain(batch))
 
     def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Return the label numbers of the most likely sequences, int [R T]."""
-        return crf.likeliest(outputs.logits, outputs.transitions, _chain(batch))
+        """Return the label ids of the most likely sequences, int [R T]."""
+        return crf.viterbi(outputs.logits, outputs.transitions, _chain(batch))
 
-    def collected(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Return float32 [R T 2]: the number of the predicted label, and its probability."""
+    def outputs_for_prediction(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
+        """Return float32 [R T 2]: the id of the predicted label, and its probability."""
         labels = self.likeliest(outputs, batch)
-        shares = crf.marginals(outputs.logits, outputs.transitions, _chain(batch))
-        share = jnp.take_along_axis(shares, labels[..., None], axis=-1)
-        return jnp.concatenate([labels[..., None].astype(jnp.float32), share], axis=-1)
+        probabilities = crf.marginals(outputs.logits, outputs.transitions, _chain(batch))
+        probability = jnp.take_along_axis(probabilities, labels[..., None], axis=-1)
+        return jnp.concatenate([labels[..., None].astype(jnp.float32), probability], axis=-1)
 
-    def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predicted labels' numbers [n] and their probabilities [n]."""
+    def decode_labels(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return collected[:, 0].astype(np.int64), collected[:, 1]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

@@ -1,4 +1,4 @@
-"""Several tasks that one model learns together, each with its own name and files."""
+"""Several tasks that one model learns together, each with a name and files."""
 
 import abc
 import contextlib
@@ -45,7 +45,7 @@ class JointExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class JointTask(Task, abc.ABC):
-    """Tasks with files of their own."""
+    """A task that consists of several tasks with separate files."""
 
     prediction_settings: ClassVar[tuple[str, ...]] = ("only",)
 
@@ -55,7 +55,7 @@ class JointTask(Task, abc.ABC):
     """Names of the tasks that are trained on, evaluated or predicted; empty takes all."""
 
     def settings(self, labelled: bool) -> tuple[str, ...]:
-        """Return the names of settings, including those of each task, as tasks.1.source."""
+        """Return the names of settings, with those of each task as tasks.1.source."""
         shared, own = list(super().settings(labelled)), []
         for place, task in enumerate(self.tasks):
             fields = {field.name for field in dataclasses.fields(task)}
@@ -88,16 +88,16 @@ class JointTask(Task, abc.ABC):
 
     @abc.abstractmethod
     def single_task(self, task: NamedTask) -> FileTask:
-        """Return one of the tasks as a single task, with rows as long as here."""
+        """Return one of the tasks as a single task, with rows of the same length."""
 
     @property
-    def chosen(self) -> tuple[NamedTask, ...]:
+    def selected(self) -> tuple[NamedTask, ...]:
         """Return the tasks that `only` names, in their order."""
         return tuple(task for task in self.tasks if not self.only or task.name in self.only)
 
     @contextlib.contextmanager
     def named_options(self, task: NamedTask) -> Iterator[None]:
-        """Replace a task's option names in messages by their names here: --data.tasks.1.train."""
+        """Rename a task's options in error messages to their names here: --data.tasks.1.train."""
         own = "|".join(field.name for field in dataclasses.fields(task))
         try:
             yield
@@ -107,27 +107,27 @@ class JointTask(Task, abc.ABC):
 
     def read(self, split: str) -> JointExamples:
         parts = []
-        for task in self.chosen:
+        for task in self.selected:
             with self.named_options(task):
                 parts.append(self.single_task(task).read(split))
-        path = "tasks" if len(parts) > 1 else f"{self.chosen[0].name}-{Path(parts[0].path).name}"
-        return joined_examples(path, parts, self.chosen)
+        path = "tasks" if len(parts) > 1 else f"{self.selected[0].name}-{Path(parts[0].path).name}"
+        return join_examples(path, parts, self.selected)
 
-    def trained_and_evaluated(self) -> list[str]:
-        """Return the files that are both trained on and evaluated on, of every chosen task."""
-        return [file for task in self.chosen for file in self.single_task(task).trained_and_evaluated()]
+    def files_in_both_splits(self) -> list[str]:
+        """Return the files that are both train and validation file of a selected task."""
+        return [file for task in self.selected for file in self.single_task(task).files_in_both_splits()]
 
     def parts(self, path: str, size: int) -> Iterator[JointExamples]:
         """Yield the examples of a file of the one task that `only` names."""
         task = self._single(f"to predict {path}", "name one in --data.only")
         with self.named_options(task):
             for part in self.single_task(task).parts(path, size):
-                yield joined_examples(path, [part], (task,))
+                yield join_examples(path, [part], (task,))
 
-    def evaluated_on(self, data: str) -> Self:
-        """Return the same tasks with another validation file of one task.
+    def with_validation_file(self, data: str) -> Self:
+        """Return the same tasks with another validation file for one task.
 
-        It is NAME=FILE, or only FILE for a single task.
+        data: NAME=FILE, or only FILE for a single task.
         """
         name, separator, file = data.partition("=")
         if not separator or name not in [task.name for task in self.tasks]:
@@ -140,40 +140,40 @@ class JointTask(Task, abc.ABC):
             yield from self.single_task(task).texts(part)
 
     def _single(self, purpose: str, advice: str) -> NamedTask:
-        if len(self.chosen) > 1:
-            names = listed(task.name for task in self.chosen)
+        if len(self.selected) > 1:
+            names = listed(task.name for task in self.selected)
             raise UserError(f"Expected one task {purpose}, found {names}; {advice}.")
-        return self.chosen[0]
+        return self.selected[0]
 
 
 def options_of(task: NamedTask, joint: JointTask, kind: type[FileTask]) -> dict[str, Any]:
-    """Return the fields of a task of a kind: those of `task`, and all others of `joint`."""
+    """Return the fields of a `kind` of task: from `task`, and all others from `joint`."""
     own = {field.name for field in dataclasses.fields(task)}
     names = [field.name for field in dataclasses.fields(kind)]
     return {name: getattr(task if name in own else joint, name) for name in names}
 
 
-def joined_examples(path: str, parts: list[Examples], tasks: tuple[NamedTask, ...]) -> JointExamples:
+def join_examples(path: str, parts: list[Examples], tasks: tuple[NamedTask, ...]) -> JointExamples:
     """Join the examples of several tasks, one task after the other."""
     return JointExamples(path, list(itertools.chain.from_iterable(part.lines for part in parts)), parts, tasks)
 
 
-def qualified(of_tasks: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+def qualify_names(by_task: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
     """Return TASK/NAME -> value, from a dict of values by name for each task."""
-    return {f"{task}/{name}": value for task, values in of_tasks.items() for name, value in values.items()}
+    return {f"{task}/{name}": value for task, values in by_task.items() for name, value in values.items()}
 
 
-def reported(metrics: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return TASK/METRIC of every task, from the names of its metrics, and mean."""
+def joint_metric_names(metrics: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return TASK/METRIC of every task, and mean."""
     return (*(f"{task}/{metric}" for task, names in metrics.items() for metric in names), MEAN)
 
 
 def joint_answer(answers: Mapping[str, Answers], compared: Sequence[float]) -> Answers:
-    """Return the answer for all tasks: TASK/METRIC, mean, and the files of every task, as predictions.TASK.jsonl.
+    """Return the metrics and files of all tasks: TASK/METRIC, mean, and files such as predictions.TASK.jsonl.
 
-    compared: the number by which each task is compared; mean is the mean of these numbers.
+    compared: the main metric of each task; mean is their mean.
     """
-    metrics = qualified({task: scores for task, (scores, _) in answers.items()})
+    metrics = qualify_names({task: scores for task, (scores, _) in answers.items()})
     files = {
         name.replace(".", f".{task}.", 1): text for task, (_, files) in answers.items() for name, text in files.items()
     }

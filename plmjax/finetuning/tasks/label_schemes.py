@@ -56,7 +56,7 @@ def can_follow(before: str, label: str, scheme: str) -> bool:
 
 
 def in_iobes(label: str) -> str | None:
-    """Return the label of an entity's word with the mark of IOBES, such as E-PER for L-PER; None if it has no mark."""
+    """Return a label with the mark of IOBES, such as E-PER for L-PER; None if it marks no entity."""
     mark, dash, kind = label.partition("-")
     if label == OUTSIDE:
         return label
@@ -64,7 +64,7 @@ def in_iobes(label: str) -> str | None:
 
 
 def check_entities(labels: Sequence[str]) -> None:
-    """Raise UserError for a label that marks no word of an entity; seqeval would read ORG as O, and BUS as B-US."""
+    """Raise UserError for a label without a mark of an entity; seqeval would read ORG as O, and BUS as B-US."""
     for label in labels:
         if in_iobes(label) is None:
             raise UserError(
@@ -75,7 +75,7 @@ def check_entities(labels: Sequence[str]) -> None:
 
 
 def scheme_of(labels: Sequence[str]) -> str | None:
-    """Return the scheme of a model's labels, the empty one if several fit badly; None if they mark no entities."""
+    """Return the scheme of a model's labels: "" if several schemes fit badly, None if the labels mark no entities."""
     if OUTSIDE not in labels or len(labels) < 2 or None in map(in_iobes, labels):
         return None
     marks = {label.partition("-")[0] for label in labels}
@@ -84,7 +84,7 @@ def scheme_of(labels: Sequence[str]) -> str | None:
 
 
 def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path: str) -> None:
-    """Raise UserError for the first label of a sentence that cannot follow the one before it.
+    """Raise UserError for the first label of a sentence that cannot follow the label before it.
 
     lines: line of each label in the file `path`.
     """

@@ -18,7 +18,7 @@ from plmjax.errors import UserError, nearest, quoted
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.files import tables
 from plmjax.finetuning.metrics import classification
-from plmjax.finetuning.tasks.sentences import SentenceExamples, SentenceObjective, Sentences, shares, tsv
+from plmjax.finetuning.tasks.sentences import SentenceExamples, SentenceObjective, Sentences, rounded_probabilities, tsv
 from plmjax.finetuning.tasks.task import Answers, Outputs, Record, Task, exists
 from plmjax.objectives.objective import Batch
 
@@ -37,7 +37,7 @@ class LabelSetExamples(SentenceExamples):
 class LabelSets(Sentences):
     """Files like those of `Sentences`, with any number of labels per cell.
 
-    The labels are a list in a jsonl file, otherwise they are separated by `separator`.
+    The labels are a list in a jsonl file; in other files they are separated by `separator`.
     """
 
     examples: ClassVar[type] = LabelSetExamples
@@ -45,7 +45,7 @@ class LabelSets(Sentences):
     separator: str = ","
     """Text between the labels of a cell; an empty cell has no labels."""
 
-    def labelled(self, cell: Any, where: str) -> tuple[str, ...]:
+    def parse_label(self, cell: Any, where: str) -> tuple[str, ...]:
         if isinstance(cell, str):
             cell = [part for part in cell.split(self.separator or None) if part.strip()]
         named = cell if isinstance(cell, list) else [cell]
@@ -54,7 +54,7 @@ class LabelSets(Sentences):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelClassification(SentenceObjective):
-    """Any number of labels per row: the mean over the labels of the binary cross entropy of each output's sigmoid."""
+    """Any number of labels per row: the mean over labels of the binary cross entropy of sigmoid outputs."""
 
     task_class: ClassVar[type[Task]] = LabelSets
     prediction_settings: ClassVar[tuple[str, ...]] = ("threshold",)
@@ -108,10 +108,10 @@ class MultiLabelClassification(SentenceObjective):
         right = jnp.all((jax.nn.sigmoid(outputs.logits) >= self.threshold) == (batch["labels"] > 0), axis=-1)
         return {"accuracy": (jnp.sum(right * exists(batch)), jnp.sum(exists(batch)))}
 
-    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        share = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
+    def average_outputs(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        probability = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
         with np.errstate(divide="ignore"):  # probabilities of 0 and 1 have infinite logits
-            return [*(np.log(share) - np.log1p(-share))]
+            return [*(np.log(probability) - np.log1p(-probability))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """Return the labels whose probability reaches the threshold, and the probabilities of all."""
@@ -120,7 +120,7 @@ class MultiLabelClassification(SentenceObjective):
                 "prediction": [
                     label for label, present in zip(self.labels, row >= self.threshold, strict=True) if present
                 ],
-                "probabilities": dict(zip(self.labels, shares(row), strict=True)),
+                "probabilities": dict(zip(self.labels, rounded_probabilities(row), strict=True)),
             }
             for row in sigmoid(outputs)
         ]
@@ -129,16 +129,16 @@ class MultiLabelClassification(SentenceObjective):
         """Return micro F1, macro F1 and the fraction of rows with every label right."""
         return classification.label_sets(labels > 0, sigmoid(outputs) >= self.threshold)
 
-    def answer(self, examples: LabelSetExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Return the answer as for single labels, with a JSON list of labels in a cell."""
+    def evaluate_outputs(self, examples: LabelSetExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """Return metrics and predictions as for single labels; a cell is a JSON list of labels."""
         records = self.records(examples, encoded, outputs)
         rows = [record | {"prediction": _cell(record["prediction"])} for record in records]
         predictions = {"predictions.tsv": tsv([_cell(labels) for labels in examples.labels], rows)}
-        return self.judged(encoded, outputs), predictions
+        return self.file_metrics(encoded, outputs), predictions
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines as for single labels, with a JSON list of labels in a cell."""
-        return super().official(record | {"prediction": _cell(record["prediction"])} for record in records)
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield lines as for single labels; a cell is a JSON list of labels."""
+        return super().submission(record | {"prediction": _cell(record["prediction"])} for record in records)
 
 
 def sigmoid(outputs: np.ndarray) -> np.ndarray:

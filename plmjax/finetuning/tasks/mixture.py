@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data import mixing
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
-from plmjax.finetuning.batches.encoded import Encoded, concatenated
+from plmjax.finetuning.batches.encoded import Encoded, concatenate
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, Scorer
 from plmjax.finetuning.tasks.joint import (
@@ -22,12 +22,12 @@ from plmjax.finetuning.tasks.joint import (
     NamedTask,
     check_different,
     joint_answer,
+    joint_metric_names,
     options_of,
-    qualified,
-    reported,
+    qualify_names,
 )
 from plmjax.finetuning.tasks.task import Answers, Outputs, Task
-from plmjax.finetuning.tasks.text_generation import TextGeneration, judged
+from plmjax.finetuning.tasks.text_generation import TextGeneration, score_texts
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
 from plmjax.generation.options import in_words
 
@@ -74,7 +74,7 @@ class Mixture(JointTask):
 
     def _weights(self) -> dict[str, float]:
         """Return the weights of the chosen tasks; empty without weights, or if one task is chosen."""
-        names, chosen = ([task.name for task in tasks] for tasks in (self.tasks, self.chosen))
+        names, chosen = ([task.name for task in tasks] for tasks in (self.tasks, self.selected))
         needed = chosen if self.weights and len(chosen) > 1 else []
         found = mixing.weights("--data.weights", self.weights, names, needed)
         return {name: float(found[name]) for name in needed}
@@ -82,41 +82,41 @@ class Mixture(JointTask):
 
 @dataclasses.dataclass(frozen=True)
 class MixedTextGeneration(TextGeneration):
-    """Texts of several tasks, each evaluated by its own metrics, and the mean over the tasks of their first metrics.
+    """Texts of several tasks, each evaluated by its own metrics. The mean is over the first metric of each task.
 
-    The loss is that of all target tokens together, for all tasks.
+    The loss is the mean over the target tokens of all tasks.
     """
 
     task_class: ClassVar[type[Task]] = Mixture
 
-    def reported(self, task: Mixture) -> tuple[str, ...]:
-        return reported({one.name: one.judge.names for one in task.chosen})
+    def evaluation_metrics(self, task: Mixture) -> tuple[str, ...]:
+        return joint_metric_names({one.name: one.judge.names for one in task.selected})
 
     def signatures(self, task: Mixture) -> dict[str, str]:
-        of_tasks = {one.name: one.judge.signatures() for one in task.chosen}
-        return qualified(of_tasks) | {"decoding": in_words(self.decoding().explicit())}
+        signatures = {one.name: one.judge.signatures() for one in task.selected}
+        return qualify_names(signatures) | {"decoding": in_words(self.decoding().explicit())}
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
         parts = []
-        for one, part in zip(task.chosen, examples.parts, strict=True):
+        for one, part in zip(task.selected, examples.parts, strict=True):
             with task.named_options(one):
                 parts.append(super().encode(part, tokenizer, model, task.single_task(one)))
-        return concatenated(parts)
+        return concatenate(parts)
 
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: Mixture) -> list[list[int]]:
         """Encode sources as in training.
 
-        With several tasks, each source has the prefix of its task already, which identifies the task.
+        With several tasks, each source already has the prefix of its task, which identifies the task.
         """
-        first, *others = task.chosen
+        first, *others = task.selected
         alone = dataclasses.replace(task.single_task(first), **({"prefix": ""} if others else {}))
         return TextGeneration(**self.explicit()).prompts(texts, tokenizer, model, alone)
 
-    def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """Return predictions.TASK.jsonl: for every pair its line, its source, its target and the generated text."""
+    def evaluate_outputs(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+        """Return metrics and predictions.TASK.jsonl: line, source, target and generated text of every pair."""
         answers, compared, records = {}, [], iter(self.records(examples, encoded, outputs))
         for task, part in zip(examples.tasks, examples.parts, strict=True):
-            scores, written = judged(task.judge, part, list(itertools.islice(records, len(part))))
+            scores, written = score_texts(task.judge, part, list(itertools.islice(records, len(part))))
             answers[task.name] = scores, {"predictions.jsonl": written}
             compared.append(scores[task.judge.names[0]])
         return joint_answer(answers, compared)

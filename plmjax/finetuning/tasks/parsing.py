@@ -26,10 +26,10 @@ from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Ro
 
 @dataclasses.dataclass(frozen=True)
 class ParsedExamples(Examples):
-    """Examples of dependency parsing.
+    """Examples of dependency parsing: one list per sentence.
 
-    They are words, their heads (numbers of words from 1, 0 for the root) and relations, one list per sentence, of None
-    where there are none.
+    words: the words. heads: the index of each word's head, from 1, 0 for the root. relations: the relation of each word
+    to its head. Heads and relations are None in files without trees.
     """
 
     words: list[list[str]]
@@ -61,7 +61,7 @@ class Parsing(TreeColumns, FileTask):
     label_settings: ClassVar[tuple[str, ...]] = ("head", "relation")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Yield line, words, heads, relations."""
+        """Yield (line, words, heads, relations)."""
         if not labelled and text_files.suffix(path) == ".txt":
             for number, words in lines_of_words(path):
                 yield number, words, [None] * len(words), [None] * len(words)
@@ -81,7 +81,7 @@ class Parsing(TreeColumns, FileTask):
             yield block[-1][0], words, heads, relations
 
     def _head(self, number: int, words: int, row: dict[str, Any], where: str) -> int:
-        """Return the head of a sentence's word, a number from 0 to that of its last word."""
+        """Return the head of a word, an index from 0 to the number of words."""
         value = tables.cell(row, self.head, "head", where)
         if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) > words:
             raise UserError(
@@ -92,9 +92,9 @@ class Parsing(TreeColumns, FileTask):
 
 
 def check_tree(heads: list[int], places: list[str]) -> None:
-    """Raise UserError for a second root, and for a word that no path of heads connects with the root.
+    """Raise UserError for a second root, and for a word without a path of heads to the root.
 
-    heads: numbers of words from 1, 0 for the root. places: the place of each word, for messages.
+    heads: indices of words from 1, 0 for the root. places: the place of each word in the file, for messages.
     """
     if roots := [place for head, place in zip(heads, places, strict=True) if head == 0][1:]:
         raise UserError(f"Expected one root in a sentence, found a second one in {roots[0]}; fix that sentence.")
@@ -116,9 +116,9 @@ def check_tree(heads: list[int], places: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DependencyParsing(TaskObjective):
-    """Base class that reads, predicts and evaluates; a subclass defines the model and its loss.
+    """Base class for reading, predicting and evaluating; a subclass defines the model and its loss.
 
-    For every word, the model's outputs are its head's number, the relation's number, and their probability.
+    For every word, the model's outputs are the index of its head, the id of its relation, and their probability.
     """
 
     task_class: ClassVar[type[Task]] = Parsing
@@ -149,10 +149,10 @@ class DependencyParsing(TaskObjective):
             heads.append(head)
             relations.append(relation)
             weights.append(weight)
-        return made.encoded(heads=heads, relations=relations, label_weights=weights)
+        return made.encode(heads=heads, relations=relations, label_weights=weights)
 
     def records(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """Return line, words, heads, relations and their probabilities; null for words truncated at a row's end."""
+        """Return line, words, heads, relations and probabilities; null for words truncated at the end of a row."""
         records = []
         for line, words, output in zip(examples.lines, examples.words, outputs, strict=True):
             cut = [None] * (len(words) - len(output))
@@ -162,22 +162,22 @@ class DependencyParsing(TaskObjective):
                     "words": words,
                     "heads": [int(head) for head in output[:, 0]] + cut,
                     "relations": [self.relations[int(number)] for number in output[:, 1]] + cut,
-                    "probabilities": [round(float(share), 6) for share in output[:, 2]] + cut,
+                    "probabilities": [round(float(probability), 6) for probability in output[:, 2]] + cut,
                 }
             )
         return records
 
-    def answer(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Return predictions.conllu, in the format of `official`."""
+    def evaluate_outputs(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """Return predictions.conllu, in the format of `submission`."""
         records = self.records(examples, encoded, outputs)
         scores = attachment_scores(
             zip(examples.heads, examples.relations, strict=True),
             ((record["heads"], record["relations"]) for record in records),
         )
-        return scores, {"predictions.conllu": "".join(self.official(records))}
+        return scores, {"predictions.conllu": "".join(self.submission(records))}
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield CoNLL-U with only words, heads and relations; _ where there is no prediction."""
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield CoNLL-U with only words, heads and relations; _ for words without a prediction."""
         for record in records:
             rows = zip(record["words"], record["heads"], record["relations"], strict=True)
             for number, (word, head, relation) in enumerate(rows, start=1):

@@ -46,9 +46,9 @@ class QuestionExamples(Examples):
 
     Attributes:
         contexts: the texts.
-        context_of: number of each question's text.
-        answers: (first character, text) of every annotator, -1 for an answer that is not in the text; an empty list
-            where the question has no answer.
+        context_of: index of each question's text.
+        answers: (first character, text) of every annotator, with -1 for an answer that is not in the text; an empty
+            list for a question without an answer.
     """
 
     contexts: list[str]
@@ -60,7 +60,7 @@ class QuestionExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Questions(FileTask):
-    """Files of SQuAD's form (.json, plain or with .gz), and the windows of a long text.
+    """Files in SQuAD's format (.json, plain or with .gz), and the windows of a long text.
 
     An answer that is not at its answer_start is taken from the nearest place where the text has it. An answer with an
     answer_start of -1, which CMRC uses for annotators' own words, need not be in the text: it counts in the metrics. A
@@ -79,8 +79,8 @@ class Questions(FileTask):
     """Largest number of tokens of a question that are read."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Yield line, context, id, question, answers."""
-        found, text = json_file.parsed(path)
+        """Yield (line, context, id, question, answers)."""
+        found, text = json_file.parse(path)
         paragraphs = _paragraphs(found, path)
         lines = _lines([entry["id"] for paragraph in paragraphs for entry in paragraph["qas"]], text)
         seen: set[str] = set()
@@ -170,7 +170,7 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
 class EncodedQuestions(Encoded):
     """Encoded questions.
 
-    windows: the part of its text in each sequence. spans: int32 [N 2] of every text, characters of its tokens.
+    windows: the window of the text in each sequence. spans: int32 [N 2] of every text, characters of its tokens.
     """
 
     windows: list[Window] = dataclasses.field(default_factory=list)
@@ -205,7 +205,7 @@ class SpanExtraction(TaskObjective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Return exact and f1; with unanswerable questions also those of either kind and the best threshold."""
+        """Return exact and f1; with unanswerable questions also those of each kind and the best threshold."""
         kinds = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold") if self.impossible else ()
         return ("exact", "f1", *kinds)
 
@@ -220,13 +220,13 @@ class SpanExtraction(TaskObjective):
         """Return true: every window without the answer points at the summary position, in training too."""
         return True
 
-    def predicting(self, settings: Mapping[str, Any]) -> Self:
-        """Return the objective with other settings; with a null_threshold "no answer" may be predicted.
+    def with_prediction_settings(self, settings: Mapping[str, Any]) -> Self:
+        """Return the objective with other settings; a null_threshold allows the prediction "no answer".
 
         Raises:
             UserError: a null_threshold for a model that does not score "no answer".
         """
-        changed = super().predicting(settings)
+        changed = super().with_prediction_settings(settings)
         if "null_threshold" not in settings:
             return changed
         if not self.scores_impossible:
@@ -236,7 +236,7 @@ class SpanExtraction(TaskObjective):
             )
         return dataclasses.replace(changed, impossible=True)
 
-    def judging(self, examples: QuestionExamples) -> Self:
+    def with_answerability(self, examples: QuestionExamples) -> Self:
         """Return the objective for a labelled file: a question may have no answer if the file has such questions."""
         impossible = bool(self.impossible) or (self.scores_impossible and not all(examples.answers))
         return dataclasses.replace(self, impossible=impossible)
@@ -268,7 +268,7 @@ class SpanExtraction(TaskObjective):
             question = question[: task.question_length]
             room = task.sequence_length - len(question) - template.specials(2)
             standing = (answer for answer in examples.answers[number] if answer[0] >= 0)
-            gold = answers.tokens_of(answer, spans) if (answer := next(standing, None)) else None
+            gold = answers.answer_tokens(answer, spans) if (answer := next(standing, None)) else None
             for first in answers.window_starts(len(tokens), room, task.stride):
                 text = tokens[first : first + room].tolist()
                 row, begin = self.lay_out(template, question, text, vocabulary)
@@ -301,16 +301,18 @@ class SpanExtraction(TaskObjective):
         starts, ends = nats(outputs.start_logits, batch["starts"]), nats(outputs.end_logits, batch["ends"])
         return {"task": (starts + ends) / 2}
 
-    def collected(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return float32 [R T 2]."""
+    def outputs_for_prediction(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return the scores of each token as start and end, float32 [R T 2]."""
         return jnp.stack([outputs.start_logits, outputs.end_logits], axis=-1)
 
-    def answer(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> Answers:
-        """Return predictions.json, id -> answer, in the form that the official scripts read.
+    def evaluate_outputs(
+        self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]
+    ) -> Answers:
+        """Return metrics and predictions.json, id -> answer, in the format of the official scripts.
 
-        It comes with nbest_predictions.json and, where questions may have no answer, null_odds.json.
+        Further files are nbest_predictions.json and, if questions may have no answer, null_odds.json.
         """
-        judge, found = self.judging(examples), self._candidates(examples, encoded, outputs)
+        judge, found = self.with_answerability(examples), self._candidates(examples, encoded, outputs)
         records = judge._records(examples, found)
         names = {"predictions.json": "prediction", "nbest_predictions.json": "nbest"}
         if judge.impossible:
@@ -325,13 +327,12 @@ class SpanExtraction(TaskObjective):
     def records(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> list[Record]:
         """Return line, id, prediction (empty for no answer), nbest with scores and probabilities.
 
-        Where questions may have no answer, also return null_odds, the score of "no answer" minus that of the best
-        answer.
+        If questions may have no answer, also return null_odds: score("no answer") - score(best answer).
         """
         writer = dataclasses.replace(self, impossible=self.impossible is not False)
         return writer._records(examples, self._candidates(examples, encoded, outputs))
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield predictions.json of the official scripts: id -> answer."""
         mark = "{\n"
         for record in records:
@@ -364,16 +365,17 @@ class SpanExtraction(TaskObjective):
     ) -> tuple[list[Candidate], float]:
         """Return the best answers of a question, best first, and the score of "no answer".
 
-        outputs: the collected outputs of each window's sequence. context, spans: the text, and its tokens' characters.
+        outputs: `outputs_for_prediction` of each window's sequence. context, spans: the text, and its tokens'
+        characters.
         """
         return answers.candidates(windows, outputs, context, spans, self.best, self.answer_length)
 
     def odds(self, best: list[Candidate], null: float) -> float:
-        """Return the score of "no answer" that is compared with the threshold: minus that of the best answer."""
+        """Return score("no answer") - score(best answer), to compare with the threshold."""
         return null - (best[0].score if best else -1e9)
 
-    def ranked(self, best: list[Candidate], null: float) -> list[Candidate]:
-        """Return the candidates for the list of the best answers, with "no answer" where questions may have none."""
+    def nbest(self, best: list[Candidate], null: float) -> list[Candidate]:
+        """Return the candidates for the n-best list, with "no answer" if questions may have none."""
         return [*best, *([Candidate("", null)] if self.impossible else [])]
 
     def _records(self, examples: QuestionExamples, found: list[tuple[list[Candidate], float]]) -> list[Record]:
@@ -382,7 +384,7 @@ class SpanExtraction(TaskObjective):
             ahead = self.odds(best, null)
             text = "" if not best or (self.impossible and ahead > self.null_threshold) else best[0].text
             record = {"line": line, "id": identifier, "prediction": text}
-            record["nbest"] = answers.with_probabilities(self.ranked(best, null))
+            record["nbest"] = answers.with_probabilities(self.nbest(best, null))
             records.append(record | ({"null_odds": ahead} if self.impossible else {}))
         return records
 

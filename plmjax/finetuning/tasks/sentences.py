@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class SentenceExamples(Examples):
     """Examples with one label or number each.
 
-    texts: (sentence,) or (first, second) of every row. labels: the labels in their spelling; None where there are none.
+    texts: (sentence,) or (first, second) of every row. labels: the labels as written; None in unlabelled files.
     """
 
     texts: list[tuple[str, ...]]
@@ -91,7 +91,7 @@ class Sentences(FileTask):
         return dataclasses.replace(examples, **fields)
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Yield line, texts, label."""
+        """Yield (line, texts, label)."""
         wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
         if not labelled and not self.text_pair and text_files.suffix(path) == ".txt":
             for line, text in enumerate(text_files.lines(path), start=1):
@@ -103,10 +103,10 @@ class Sentences(FileTask):
             for option, column in wanted.items():
                 value = tables.cell(row, column, option, where)
                 texts.append("" if self.skip_bad_rows and value == "" else tables.text(value, column, where))
-            label = self.labelled(tables.cell(row, self.label, "label", where), where) if labelled else None
+            label = self.parse_label(tables.cell(row, self.label, "label", where), where) if labelled else None
             yield line, tuple(texts), label
 
-    def labelled(self, cell: Any, where: str) -> Any:
+    def parse_label(self, cell: Any, where: str) -> Any:
         """Return the label of a cell."""
         return tables.label(cell, self.label, where)
 
@@ -151,34 +151,31 @@ class SentenceObjective(SequenceObjective):
         labels = np.repeat(self.numbers(examples), count, axis=0)
         return Encoded(**row_arrays(rows), sequence_fields={"labels": labels}, choices=count)
 
-    def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Return predictions.tsv: for every row its line, label, prediction and, for labels, the probability."""
+    def evaluate_outputs(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """Return metrics and predictions.tsv: line, label, prediction and, for labels, its probability."""
         records = self.records(examples, encoded, outputs)
         predictions = {"predictions.tsv": tsv(examples.labels, records)}
-        return self.judged(encoded, outputs), predictions
+        return self.file_metrics(encoded, outputs), predictions
 
-    def judged(self, encoded: Encoded, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Return the metrics of a file: both orders of a pair have the same label and outputs, and count once."""
+    def file_metrics(self, encoded: Encoded, outputs: list[np.ndarray]) -> dict[str, float]:
+        """Return the metrics of a file. Both orders of a pair have the same outputs and count once."""
         return self.metrics(
             encoded.sequence_fields["labels"][:: encoded.choices], np.stack(outputs[:: encoded.choices])
         )
 
     def records(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """Return line and prediction; for labels also probability, and probabilities of every label."""
+        """Return line and prediction of every example; for labels also their probabilities."""
         found = self.predictions(np.stack(outputs[:: encoded.choices]))
         return [{"line": line, **record} for line, record in zip(examples.lines, found, strict=True)]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return 6 (D^2 + D outputs) per sequence.
-
-        These are the pooler or dense layer, where the system's head has one, and the labels.
-        """
+        """Return 6 (D^2 + D outputs) per sequence: the pooler or dense layer of the head, and the labels."""
         size = config.width
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
 
 
 def tsv(labels: Sequence[Any], records: Sequence[Record]) -> str:
-    """Return line, label, prediction and, where it exists, its probability as a table with a header."""
+    """Return a table with a header: line, label, prediction and, if there is one, its probability."""
     rows = []
     for label, record in zip(labels, records, strict=True):
         row = {"line": record["line"], "label": label, "prediction": record["prediction"]}
@@ -196,15 +193,15 @@ def softmax(outputs: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def shares(row: np.ndarray) -> list[float]:
-    """Return probabilities in their printed form."""
-    return [round(float(share), 6) for share in row]
+def rounded_probabilities(row: np.ndarray) -> list[float]:
+    """Return probabilities rounded for output."""
+    return [round(float(probability), 6) for probability in row]
 
 
-def numbered(labels: list[str | None], known: tuple[str, ...], where: Any) -> np.ndarray:
-    """Return the number of each label, int32; UserError with `where(i)` for a label not seen in training.
+def label_numbers(labels: list[str | None], known: tuple[str, ...], where: Any) -> np.ndarray:
+    """Return the id of each label, int32; UserError with `where(i)` for a label not seen in training.
 
-    Without a label the number is 0, and no prediction depends on it.
+    Without a label the id is 0, and no prediction depends on it.
     """
     numbers = {None: 0} | {label: number for number, label in enumerate(known)}
     for i, label in enumerate(labels):
@@ -247,7 +244,7 @@ class SequenceClassification(SentenceObjective):
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
         """Return the labels as int32."""
-        return numbered(examples.labels, self.labels, examples.where)
+        return label_numbers(examples.labels, self.labels, examples.where)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         return {"task": cross_entropy(outputs.logits, batch["labels"])}
@@ -256,7 +253,7 @@ class SequenceClassification(SentenceObjective):
         right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
         return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
 
-    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+    def average_outputs(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         return [*np.log(np.mean([softmax(np.stack(each)) for each in outputs], axis=0))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
@@ -266,7 +263,9 @@ class SequenceClassification(SentenceObjective):
                 "probability": probabilities[number],
                 "probabilities": dict(zip(self.labels, probabilities, strict=True)),
             }
-            for number, probabilities in zip(outputs.argmax(axis=-1), map(shares, softmax(outputs)), strict=True)
+            for number, probabilities in zip(
+                outputs.argmax(axis=-1), map(rounded_probabilities, softmax(outputs)), strict=True
+            )
         ]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
@@ -275,7 +274,7 @@ class SequenceClassification(SentenceObjective):
 
 @dataclasses.dataclass(frozen=True)
 class Regression(SentenceObjective):
-    """One number per row: squared error of the head's one output."""
+    """One number per row: the squared error of the single output of the head."""
 
     prediction_settings: ClassVar[tuple[str, ...]] = ("limits",)
     metric_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
@@ -311,19 +310,19 @@ class Regression(SentenceObjective):
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
 
-    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+    def average_outputs(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         return [*np.mean(outputs, axis=0)]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield GLUE's lines, with the nearest number within the limits."""
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield GLUE's lines, with numbers clipped to the limits."""
         least, most = self.limits or (-math.inf, math.inf)
-        return super().official(
+        return super().submission(
             record | {"prediction": min(max(record["prediction"], least), most)} for record in records
         )
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """Return the metrics of STS-B, and the loss."""
+        """Return the metrics of STS-B, and the mean squared error."""
         return classification.regression(labels, outputs[:, 0])

@@ -34,7 +34,7 @@ class SequenceObjective(TaskObjective):
         check_ranges("objective", self, language_model=FROM_0)
 
     def check_model(self, config: Any) -> None:
-        """Raise UserError if the next-token loss is set and the model does not predict the next token."""
+        """Raise UserError if the next-token loss is set but the model does not predict the next token."""
         if self.language_model and "scores" not in config.system.returns:
             raise UserError(
                 f"Expected a model that reads from left to right for --objective.language_model "

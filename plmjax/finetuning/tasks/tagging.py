@@ -22,16 +22,16 @@ from plmjax.errors import FROM_0, UserError, check_ranges, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import tables, text_files, word_columns
 from plmjax.finetuning.tasks import label_schemes
-from plmjax.finetuning.tasks.sentences import numbered, softmax
+from plmjax.finetuning.tasks.sentences import label_numbers, softmax
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.models.families.task_heads import TaggingOutput
 from plmjax.objectives.objective import Batch, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggedExamples(Examples):
-    """Words and their labels, a list per sentence; the labels are None where there are none.
+    """Words and their labels, a list per sentence; the labels are None in unlabelled files.
 
     word_lines: the line of each word. scheme: scheme of the labels, as in `Tagging`.
     """
@@ -44,7 +44,7 @@ class TaggedExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class WordColumns:
-    """The column with the words in a file of sentences."""
+    """The column of words in a file of sentences."""
 
     text: str = "form"
     """Column of the words."""
@@ -58,7 +58,7 @@ class WordColumns:
 
 @dataclasses.dataclass(frozen=True)
 class TagColumns(WordColumns):
-    """The columns with the words and their labels in a file of sentences."""
+    """The columns of words and labels in a file of sentences."""
 
     label: str = "tag"
     """Column of the labels."""
@@ -80,7 +80,7 @@ class Tagging(TagColumns, FileTask):
     label_settings: ClassVar[tuple[str, ...]] = ("label", "scheme")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Yield line, words, labels, the line of every word."""
+        """Yield (line, words, labels, line of every word)."""
         label_schemes.check_scheme(self.scheme)
         if not labelled and text_files.suffix(path) == ".txt":
             for number, words in lines_of_words(path):
@@ -110,11 +110,11 @@ def lines_of_words(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 class _Words:
-    """Sentences for a model that reads the characters of whole words. Each word is one token.
+    """Sentences for a model that reads the characters of complete words. Each word is one token.
 
     Attributes:
         pieces: pieces from `tokenizer.encode_words`. A word that the tokenizer lacks or would split becomes the unknown
-            token with the word's own spelling. A word of the tokenizer has the tokenizer's spelling.
+            token, with its own characters. Any other word has the characters of its token.
     """
 
     def __init__(self, sentences: list[list[str]], tokenizer: Any, length: int) -> None:
@@ -123,7 +123,7 @@ class _Words:
         found = [ids[0] if len(ids) == 1 else unknown for ids in tokenizer.encode_words([words])[0]]
         names = tokenizer.tokens(found)
         written = [word if token == unknown else name for word, token, name in zip(words, found, names, strict=True)]
-        self._table = np.concatenate([sentence_marks(length), spelled(written, length)]).astype(np.uint16)
+        self._table = np.concatenate([sentence_marks(length), spell(written, length)]).astype(np.uint16)
         self._rows = {word: row for row, word in enumerate(words, start=2)}
         self._vocabulary, self._sentences = tokenizer.vocabulary, sentences
         ids = dict(zip(words, found, strict=True))
@@ -149,8 +149,7 @@ class EncodedWords:
 
     Attributes:
         rows: the row of every sentence.
-        firsts: of every sentence, int64, the words that have a first piece in its row, and the positions of these
-            pieces.
+        firsts: for every sentence, int64, the words whose first piece is in the row, and the positions of these pieces.
         characters: uint16 [N C] of all tokens; None for a model that reads no characters.
     """
 
@@ -158,8 +157,8 @@ class EncodedWords:
     firsts: list[tuple[np.ndarray, np.ndarray]]
     characters: np.ndarray | None
 
-    def encoded(self, **fields: list[np.ndarray]) -> Encoded:
-        """Return the encoded rows with values for every token, an array for each sentence."""
+    def encode(self, **fields: list[np.ndarray]) -> Encoded:
+        """Return the rows as `Encoded`, with values for every token, an array for each sentence."""
         token_fields = {name: np.concatenate(arrays) for name, arrays in fields.items()}
         if self.characters is not None:
             token_fields["characters"] = self.characters
@@ -236,12 +235,14 @@ class TokenTagging(TaskObjective):
         labels, weights = [], []
         for sentence, (row, (kept, places)) in enumerate(zip(made.rows, made.firsts, strict=True)):
             lines, gold = examples.word_lines[sentence], examples.labels[sentence]
-            numbers = numbered(gold, self.labels, lambda word, lines=lines: f"line {lines[word]} of {examples.path}")
+            numbers = label_numbers(
+                gold, self.labels, lambda word, lines=lines: f"line {lines[word]} of {examples.path}"
+            )
             label, weight = np.zeros(len(row.tokens), np.int32), np.zeros(len(row.tokens), np.float32)
             label[places], weight[places] = numbers[kept], 1.0
             labels.append(label)
             weights.append(weight)
-        return made.encoded(labels=labels, label_weights=weights)
+        return made.encode(labels=labels, label_weights=weights)
 
     def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
         """Return the cross entropy of the labels, float32 [R T]."""
@@ -278,8 +279,8 @@ class TokenTagging(TaskObjective):
         right = self.likeliest(outputs, batch) == batch["labels"]
         return {"accuracy": (jnp.sum(right * batch["label_weights"]), jnp.sum(batch["label_weights"]))}
 
-    def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Return predictions.tsv: word, label and prediction, with a blank line after each sentence."""
+    def evaluate_outputs(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
+        """Return metrics and predictions.tsv: word, label and prediction, with a blank line after each sentence."""
         records = self.records(examples, encoded, outputs)
         predicted = [record["predictions"] for record in records]
         text, right = ["form\tlabel\tprediction\n"], 0
@@ -295,7 +296,7 @@ class TokenTagging(TaskObjective):
         return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
 
     def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """Return line, words, predictions and their probabilities; null for words truncated at the end of a row.
+        """Return line, words, predictions and probabilities; null for words truncated at the end of a row.
 
         A -DOCSTART- has O, or no label, so that the predictions have the lines of their file.
         """
@@ -305,18 +306,18 @@ class TokenTagging(TaskObjective):
             first, stop = encoded.offsets[sentence : sentence + 2]
             there = encoded.token_fields["label_weights"][first:stop] > 0
             there &= words != [word_columns.DOCUMENT]
-            numbers, shares = self.chosen(outputs[sentence][there])
+            numbers, chances = self.decode_labels(outputs[sentence][there])
             cut = len(words) - len(numbers)  # truncated at the end of the row
             labels = [self.labels[number] for number in numbers] + [missing] * cut
-            probabilities = [round(float(share), 6) for share in shares] + [None] * cut
+            probabilities = [round(float(chance), 6) for chance in chances] + [None] * cut
             records.append({"line": line, "words": words, "predictions": labels, "probabilities": probabilities})
         return records
 
-    def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predicted labels' numbers [n] and their probabilities [n], from `collected` for n words."""
+    def decode_labels(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predicted label ids [n] and their probabilities [n], from `outputs_for_prediction` for n words."""
         return collected.argmax(axis=-1), softmax(collected).max(axis=-1)
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield CoNLL's format: a word and its label per line, a blank line after each sentence; _ for no label."""
         for record in records:
             labels = zip(record["words"], record["predictions"], strict=True)

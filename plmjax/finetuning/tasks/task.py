@@ -88,16 +88,16 @@ class Task:
         """Yield the examples of a file without labels, `size` at a time, while reading."""
         raise NotImplementedError(f"{type(self).__name__} must define `parts`.")
 
-    def evaluated_on(self, data: str) -> Self:
+    def with_validation_file(self, data: str) -> Self:
         """Return the task with another validation file."""
-        raise NotImplementedError(f"{type(self).__name__} must define `evaluated_on`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `with_validation_file`.")
 
-    def trained_and_evaluated(self) -> list[str]:
-        """Return the files that are both trained on and evaluated on."""
+    def files_in_both_splits(self) -> list[str]:
+        """Return the files that are both train and validation file."""
         return []
 
     def unlabelled_examples(self) -> "Examples | None":
-        """Return unlabelled examples, which every second step is trained on, or None without any."""
+        """Return the unlabelled examples that every second step trains on, or None."""
         return None
 
     def task_groups(self, train: "Examples") -> list["Examples"]:
@@ -105,11 +105,11 @@ class Task:
         return [train]
 
     def mixing(self, train: "Examples") -> Mixing | None:
-        """Return the rates at which an epoch samples the train examples; with None an epoch has each example once."""
+        """Return the rates at which an epoch samples the train examples; None for every example once."""
         return None
 
     def texts(self, examples: "Examples") -> Iterator[str]:
-        """Yield the text of examples, to train a tokenizer on."""
+        """Yield the text of the examples, to train a tokenizer on."""
         raise UserError(
             f"Expected a tokenizer for a task of {type(self).__name__}, found none; set tokenizer.path in the "
             f"experiment's file, or name a checkpoint that has one with --like."
@@ -118,7 +118,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class FileTask(Task):
-    """A task with one file of examples to train on and one to evaluate on."""
+    """A task with one train file and one validation file of examples."""
 
     examples: ClassVar[type["Examples"]]
     """The class of its examples."""
@@ -137,8 +137,8 @@ class FileTask(Task):
             raise UserError(f"Expected a file of examples in --data.{split}, found none; name one.")
         return f"{self.folder.rstrip('/')}/{path}" if self.folder else path
 
-    def trained_and_evaluated(self) -> list[str]:
-        """Return the file, if both names are of one file."""
+    def files_in_both_splits(self) -> list[str]:
+        """Return the file, if train and validation name the same one."""
         train, validation = self.path("train"), self.path("validation")
         return [train] if storage.path(train) == storage.path(validation) else []
 
@@ -158,7 +158,7 @@ class FileTask(Task):
         if empty:
             raise UserError(f"Expected examples to predict in {path}, found none; name another file in --input.")
 
-    def evaluated_on(self, data: str) -> Self:
+    def with_validation_file(self, data: str) -> Self:
         """Return the task with the validation file `data`, which may be in any folder."""
         return dataclasses.replace(self, validation=data, folder="")
 
@@ -167,17 +167,17 @@ class FileTask(Task):
         raise NotImplementedError(f"{type(self).__name__} must define `rows`.")
 
     def is_trainable(self, row: Row) -> bool:
-        """Return whether an example of the train file is trained on."""
+        """Return whether an example of the train file is used in training."""
         return True
 
     def to_examples(self, path: str, rows: list[Row]) -> "Examples":
-        """Return rows as the examples of a file: a row has a value for every field of `examples` after the path."""
+        """Return rows as examples. A row has a value for every field of `examples` after the path."""
         return self.examples(path, *map(list, zip(*rows, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """The examples of a file. lines: the line where each example ends, from 1."""
+    """The examples of a file. lines: the last line of each example, from 1."""
 
     path: str
     lines: list[int]
@@ -186,7 +186,7 @@ class Examples:
         return len(self.lines)
 
     def where(self, example: int) -> str:
-        """Return the place of an example, such as `line 7 of dev.tsv`, for messages."""
+        """Return the place of an example for messages, such as `line 7 of dev.tsv`."""
         return f"line {self.lines[example]} of {self.path}"
 
 
@@ -203,28 +203,28 @@ class TaskObjective(Objective):
     packs: ClassVar[bool] = True
     """True if a row may hold several examples (`Task.pack`)."""
     generates: ClassVar[bool] = False
-    """True if predictions are made from text that the model generates (`writing`); false if from its outputs."""
+    """True if predictions are generated text (`generation_settings`); false if they come from the outputs."""
     metric_names: ClassVar[tuple[str, ...]] = ()
     """Metrics of a whole file, the same for every task of the kind."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that only affect the prediction made from the outputs, and can be set when predicting."""
 
-    def reported(self, task: Task) -> tuple[str, ...]:
-        """Return the metrics of an evaluation on a task; checkpoint.best can name one of them."""
+    def evaluation_metrics(self, task: Task) -> tuple[str, ...]:
+        """Return the names of the metrics of an evaluation; checkpoint.best can name one of them."""
         return self.metric_names
 
     def fit_labels(self, train: Examples) -> Self:
-        """Return the objective with the labels and all other values that it takes from the train file."""
+        """Return the objective with the labels and other values that it takes from the train file."""
         return self
 
-    def starting_from(self, generation: Any) -> Self:
-        """Return the objective with the values that it takes from the checkpoint from which a run starts.
+    def with_generation_defaults(self, generation: Any) -> Self:
+        """Return the objective with generation settings of the checkpoint from which a run starts.
 
-        generation: that checkpoint's settings of generation, a plmjax.generation.options.Decoding; or None.
+        generation: that checkpoint's settings, a plmjax.generation.options.Decoding; or None.
         """
         return self
 
-    def predicting(self, settings: Mapping[str, Any]) -> Self:
+    def with_prediction_settings(self, settings: Mapping[str, Any]) -> Self:
         """Return the objective with other values of `prediction_settings`."""
         return dataclasses.replace(self, **settings)
 
@@ -249,8 +249,8 @@ class TaskObjective(Objective):
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return term -> float32 losses, of the shape of the term's `loss_weights`.
 
-        The training loss is the sum of the terms' weighted means, each times its factor in `coefficients`: GPT adds
-        half of a language model's loss to the task's. An evaluation reports the first term as the loss.
+        The training loss is the sum of the terms' weighted means, each times its factor in `coefficients`. For example
+        GPT adds half of a language model's loss to the task's. An evaluation reports the first term as the loss.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `losses`.")
 
@@ -259,19 +259,19 @@ class TaskObjective(Objective):
         return {"task": exists(batch)}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return metric -> (sum, weight) of a batch, logged in training; other metrics come from `answer`."""
+        """Return metric -> (sum, weight) of a batch, logged in training; see `evaluate_outputs` for other metrics."""
         return {}
 
-    def collected(self, outputs: Any, batch: Batch) -> jax.Array:
-        """Return the part of the outputs for the predictions: [R K ...] or, if `per_token`, [R T ...]."""
+    def outputs_for_prediction(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return the outputs that predictions are made from: [R K ...] or, if `per_token`, [R T ...]."""
         return outputs.logits
 
-    def writing(self) -> Settings:
+    def generation_settings(self) -> Settings:
         """Return the settings of the text generated after a prompt (`Encoded.prompts`), if `generates`."""
-        raise NotImplementedError(f"{type(self).__name__} must define `writing`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `generation_settings`.")
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """Return METRIC_signature -> the definition, in words, of a metric that others compute differently."""
+        """Return METRIC_signature -> the definition, in words, of a metric that has several variants."""
         return {}
 
     def records(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[Record]:
@@ -281,11 +281,11 @@ class TaskObjective(Objective):
         """
         raise NotImplementedError(f"{type(self).__name__} must define `records`.")
 
-    def answer(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """Return metrics and predictions of a labelled file; `outputs` as for `records`."""
-        raise NotImplementedError(f"{type(self).__name__} must define `answer`.")
+    def evaluate_outputs(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> Answers:
+        """Return metrics and prediction files for a labelled file; `outputs` as for `records`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `evaluate_outputs`.")
 
-    def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+    def average_outputs(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Return outputs whose prediction is the mean of the predictions of several models.
 
         outputs: the outputs of each model for the same examples.
@@ -298,7 +298,7 @@ class TaskObjective(Objective):
             "--ensemble out."
         )
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield predictions in the format of the task's official scorer, piece by piece; by default GLUE's."""
         yield "index\tprediction\n"
         for index, record in enumerate(records):
@@ -308,10 +308,7 @@ class TaskObjective(Objective):
         return batch
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return tokens, the packed sequence and position of each, and its type where tokens have types.
-
-        For a model that reads characters, these are returned too.
-        """
+        """Return the tokens with their segments and positions, and token types or characters if the model has them."""
         names = ("input_ids", "characters", "segment_ids", "positions", "token_type_ids")
         return {name: batch[name] for name in names if name in batch}
 
@@ -336,23 +333,23 @@ class TaskObjective(Objective):
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, tuple[Any, jax.Array, jax.Array]]:
-        """Return losses and metrics, and (`collected` outputs, numbers of their sequences, starts of these)."""
-        sums, collected = self.evaluated(module, loss_inputs, batch, key)
+        """Return losses and metrics, and (outputs for predictions, example ids, sequence starts)."""
+        sums, collected = self.evaluate_batch(module, loss_inputs, batch, key)
         return sums, (collected, batch["example_ids"], batch["sequence_starts"])
 
-    def evaluated(
+    def evaluate_batch(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
-        """Return losses and metrics of a batch without dropout, and the outputs from which predictions are made."""
+        """Return losses and metrics of a batch without dropout, and the outputs for predictions."""
         outputs = apply(self, module, loss_inputs, batch, key, training=False)
-        return self.sums_of(outputs, batch), () if self.generates else self.collected(outputs, batch)
+        return self.sums_of(outputs, batch), () if self.generates else self.outputs_for_prediction(outputs, batch)
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Return the model FLOPs of the head in one training step."""
         raise NotImplementedError(f"{type(self).__name__} must define `head_flops`.")
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of the encoder and the head; where parameters are frozen, they count too."""
+        """Return the FLOPs of the encoder and the head; frozen parameters count too."""
         *rows, length = batch["input_ids"].shape
         return config.train_flops(int(np.prod(rows)), length, 0) + self.head_flops(config, batch)
 

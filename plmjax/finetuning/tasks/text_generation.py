@@ -65,7 +65,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
 
     It is the base class of the tasks that evaluate texts. Smoothing and z-loss belong to the training loss only
     (`SequenceToSequence`). The fields of `Decoding` are the settings of generation. Unset fields are taken from the
-    checkpoint from which the run starts (`starting_from`), and then from `DEFAULTS`.
+    checkpoint from which the run starts (`with_generation_defaults`), and then from `DEFAULTS`.
     """
 
     task_class: ClassVar[type[Task]] = TextPairs
@@ -83,24 +83,24 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
     def __post_init__(self) -> None:
         self.check_rules("objective.")
         SequenceToSequence(self.label_smoothing, self.z_loss)
-        self.writing()
+        self.generation_settings()
 
-    def starting_from(self, generation: Decoding | None) -> Self:
-        """Return the objective with a checkpoint's settings for unset fields, without lengths that count prompts."""
-        return self.over(generation)
+    def with_generation_defaults(self, generation: Decoding | None) -> Self:
+        """Return the objective with a checkpoint's settings for unset fields, except lengths that count prompts."""
+        return self.with_defaults(generation)
 
-    def predicting(self, settings: Mapping[str, Any]) -> Self:
-        """Return the objective with other settings of generation, which override the present ones (`Decoding.over`)."""
+    def with_prediction_settings(self, settings: Mapping[str, Any]) -> Self:
+        """Return the objective with other settings of generation, which take priority."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         kept = {name: value for name, value in fields.items() if name not in self.prediction_settings}
-        return type(self)(**kept, **Decoding(**settings).over(self).explicit())
+        return type(self)(**kept, **Decoding(**settings).with_defaults(self).explicit())
 
     def decoding(self) -> Decoding:
         """Return the settings with those of `DEFAULTS` for unset fields."""
-        return Decoding(**self.explicit()).over(DEFAULTS)
+        return Decoding(**self.explicit()).with_defaults(DEFAULTS)
 
-    def writing(self) -> Settings:
-        """Return settings for the best text of a beam search, or another method if the options select it."""
+    def generation_settings(self) -> Settings:
+        """Return settings for the best text of a beam search, or of another strategy that the options select."""
         with options_named({f"--{name}": f"--objective.{name}" for name in WRITING}):
             return settings_of(self.decoding(), batch_size=PROMPTS)
 
@@ -110,16 +110,13 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         They may be as long as the model's positions allow, for any length of the training rows.
         """
         room = dataclasses.replace(task, sequence_length=model.longest or LONGEST)
-        return self.encode(task.of_sources(texts), tokenizer, model, room).prompts()
+        return self.encode(task.source_examples(texts), tokenizer, model, room).prompts()
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         return config.module(Purpose.SEQ2SEQ, execution)
 
     def check_model(self, config: ModelConfig) -> None:
-        """Raise UserError for a model that has too few positions for the text.
-
-        It is also raised for options of which one has no effect together with another.
-        """
+        """Raise UserError for a model with too few positions, or for options without effect."""
         decoding = self.decoding()
         if decoding.beams != 1:  # with one beam, settings of the search stay unused
             decoding.check_effects("objective.")
@@ -162,14 +159,14 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         template = model.template
         template.check(vocabulary)
         room = task.sequence_length - template.specials(1)
-        sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        sources = fit_to_length(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
         longest = task.target_length - template.specials(1)
-        targets = fitting(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
+        targets = fit_to_length(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
         asked = [template.lay_out((target,), vocabulary).tokens for target in targets]
         decoder_inputs = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
-        decoder = encoded_rows(decoder_inputs, token_fields=next_tokens(asked, [0] * len(asked)))
+        decoder = encode_rows(decoder_inputs, token_fields=next_tokens(asked, [0] * len(asked)))
         return dataclasses.replace(
-            encoded_rows([template.lay_out((source,), vocabulary).tokens for source in sources]), decoder=decoder
+            encode_rows([template.lay_out((source,), vocabulary).tokens for source in sources]), decoder=decoder
         )
 
     def _one_row(
@@ -193,16 +190,18 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
             )
         new = self.decoding().max_new_tokens
         room = task.sequence_length - 2 - new
-        sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
-        targets = fitting(examples, targets, new - 1, "target", "--objective.max_new_tokens", cut=task.cut_targets)
+        sources = fit_to_length(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        targets = fit_to_length(
+            examples, targets, new - 1, "target", "--objective.max_new_tokens", cut=task.cut_targets
+        )
         rows = [DECODER_ROW.lay_out(texts, vocabulary).tokens for texts in zip(sources, targets, strict=True)]
         prompts = [len(source) + 1 for source in sources]
         fields = next_tokens([row[1:] for row in rows], prompts)
-        encoded = encoded_rows([row[:-1] for row in rows], token_fields=fields)
+        encoded = encode_rows([row[:-1] for row in rows], token_fields=fields)
         return dataclasses.replace(encoded, summaries=np.array(prompts, np.int32))
 
     def template(self, model: ModelConfig) -> Template:
-        """Return the model's template, or `DECODER_ROW` for a decoder, whose target shares the source's row."""
+        """Return the model's template, or `DECODER_ROW` for a decoder, where source and target share a row."""
         return model.template if model.system.kind is Kind.ENCODER_DECODER else DECODER_ROW
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
@@ -236,23 +235,23 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Return the judge's metrics."""
+        """Return the metrics of the scorer."""
         return self.judge.names
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """Return the judge's signatures, and the settings of generation as decoding."""
+        """Return the scorer's signatures, and the settings of generation as decoding."""
         return self.judge.signatures() | {"decoding": in_words(self.decoding().explicit())}
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         return [{"line": line, "prediction": text.strip()} for line, text in zip(examples.lines, outputs, strict=True)]
 
-    def answer(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """Return predictions.jsonl: for every pair its line, its source, its target and the generated text."""
-        found, written = judged(self.judge, examples, self.records(examples, encoded, outputs))
+    def evaluate_outputs(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
+        """Return metrics and predictions.jsonl: line, source, target and generated text of every pair."""
+        found, written = score_texts(self.judge, examples, self.records(examples, encoded, outputs))
         return found, {"predictions.jsonl": written}
 
-    def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield only the texts, one per line, as sacrebleu's command reads them."""
+    def submission(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield the texts alone, one per line, as sacrebleu's command reads them."""
         return (" ".join(record["prediction"].split()) + "\n" for record in records)
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
@@ -274,8 +273,8 @@ class Summarization(TextGeneration):
     judge: Rouge = Rouge()
 
 
-def judged(judge: Scorer, examples: TextPairExamples, records: list[Record]) -> tuple[dict[str, float], str]:
-    """Return (the judge's metrics of the generated texts, a line of JSON for every pair).
+def score_texts(judge: Scorer, examples: TextPairExamples, records: list[Record]) -> tuple[dict[str, float], str]:
+    """Return the metrics of the generated texts, and a line of JSON for every pair.
 
     A line has line, source, reference, prediction.
     """
@@ -287,17 +286,17 @@ def judged(judge: Scorer, examples: TextPairExamples, records: list[Record]) -> 
     return judge.scores(examples.targets, [record["prediction"] for record in records]), written
 
 
-def fitting(
+def fit_to_length(
     examples: TextPairExamples, texts: list[list[int]], longest: int, side: str, option: str, *, cut: bool
 ) -> list[list[int]]:
     """Return texts of at most `longest` tokens; with `cut`, longer texts are truncated at their end.
 
-    side: the side of the pairs that these texts are. option: the command-line option that allows more tokens.
+    side: the side of the pairs, for messages. option: the command-line option that allows more tokens.
 
     Raises:
         UserError: `longest` leaves no token at all; or, without `cut`, a text is longer.
     """
-    examples = examples.of_targets() if side == "target" else examples
+    examples = examples.target_examples() if side == "target" else examples
     if longest < 1:
         raise UserError(f"Expected room for a {side} of at least one token, found {longest}; raise {option}.")
     longer = [number for number, text in enumerate(texts) if len(text) > longest]
@@ -315,8 +314,8 @@ def fitting(
     return [text[:longest] for text in texts]
 
 
-def encoded_rows(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None = None) -> Encoded:
-    """Return rows whose summary position is their last token."""
+def encode_rows(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None = None) -> Encoded:
+    """Return encoded rows whose summary position is the last token."""
     lengths = np.array([len(row) for row in rows])
     return Encoded(
         tokens=np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()),

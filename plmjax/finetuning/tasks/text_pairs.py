@@ -19,21 +19,22 @@ from plmjax.finetuning.tasks.task import Examples, FileTask, Row
 class TextPairExamples(Examples):
     """Examples of text pairs.
 
-    sources: the sources, with the prefix. targets: None where there are none. target_path: their file, if it differs.
+    sources: the sources, with the prefix. targets: None in files without targets. target_path: their file, if it
+    differs.
     """
 
     sources: list[str]
     targets: list[str | None]
     target_path: str = ""
 
-    def of_targets(self) -> "TextPairExamples":
-        """Return the same examples with the file of the targets as their place, for messages."""
+    def target_examples(self) -> "TextPairExamples":
+        """Return the same examples located in the file of the targets, for messages."""
         return dataclasses.replace(self, path=self.target_path or self.path)
 
 
 @dataclasses.dataclass(frozen=True)
 class PairColumns:
-    """The columns of a file with the two texts of a pair, and the reading of them."""
+    """The columns of a file with the two texts of a pair, and how they are read."""
 
     source: str = "source"
     """Column of the source text; for parallel files, the last suffix of its file, such as en."""
@@ -80,18 +81,18 @@ class TextPairs(PairColumns, FileTask):
                 raise UserError(f"Expected LABEL=WORDS in --data.words, found {quoted(pair)}; write it so.")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Yield line, source, target."""
+        """Yield (line, source, target)."""
         for line, source, target in self._texts(path, labelled):
             target = self._in_words(target, f"line {line} of {self._target_path(path)}")
-            yield line, self._prefixed(source, f"line {line} of {path}"), target
+            yield line, self._add_prefix(source, f"line {line} of {path}"), target
 
-    def of_sources(self, sources: Sequence[str]) -> TextPairExamples:
+    def source_examples(self, sources: Sequence[str]) -> TextPairExamples:
         """Return examples of sources that come from no file."""
         lines = list(range(1, len(sources) + 1))
-        prefixed = [self._prefixed(source, f"line {line} of the prompts") for line, source in enumerate(sources, 1)]
+        prefixed = [self._add_prefix(source, f"line {line} of the prompts") for line, source in enumerate(sources, 1)]
         return TextPairExamples("the prompts", lines, prefixed, [None] * len(lines))
 
-    def _prefixed(self, source: str, where: str) -> str:
+    def _add_prefix(self, source: str, where: str) -> str:
         if self.prefix and source.startswith(self.prefix.strip()):
             raise UserError(
                 f"Expected a source without --data.prefix {quoted(self.prefix)}, which is put before it, found "

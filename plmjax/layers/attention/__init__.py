@@ -1,1 +1,1 @@
-"""Attention: its heads, its backends, relative positions, and the keys and values that a decoder keeps."""
+"""Attention: its heads, its backends, relative positions, and the cache of a decoder."""

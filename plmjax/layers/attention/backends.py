@@ -1,10 +1,10 @@
 """Backends of attention, softmax(Q K^T + bias) V: all scores at once, or one block at a time.
 
 The blocks are for rows that are too long for [T S] arrays. A backend takes queries [B T N H], already scaled, keys and
-values [B S N H], the mask_terms, the terms of the scores, the dropout rate and the dropout key (None: no dropout). It
-returns [B T N H]. Backends agree except for rounding; with dropout they draw different bits. The backends in `BACKENDS`
-skip everything outside a window (`plmjax.layers.attention.bands`). None of them returns the weights of the values:
-`weights` computes these alone, for callers who look at them.
+values [B S N H], the mask terms, the bias terms, the dropout rate and the dropout key (None: no dropout). It returns
+[B T N H]. Backends agree except for rounding; with dropout they draw different bits. The backends in `BACKENDS` skip
+everything outside a window (`plmjax.layers.attention.bands`). None of them returns the attention weights: `weights`
+computes these separately, for `output_attentions`.
 """
 
 import functools
@@ -19,7 +19,7 @@ from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.mask_terms import Causal, MaskTerms
 from plmjax.errors import UserError
 from plmjax.layers.attention.bands import within_reach
-from plmjax.layers.dropout import dropped, is_threefry
+from plmjax.layers.dropout import apply_dropout, is_threefry
 from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.product import float32_product
 
@@ -73,13 +73,13 @@ def dense(
 
 
 def weights(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
-    """Return the weights by which every backend sums the values without dropout: float32 [B N T S].
+    """Return the attention weights without dropout: float32 [B N T S].
 
-    query, key, mask_terms, terms: as for a backend. The weight of a hidden key is 0, also for a query that sees none.
+    query, key, mask_terms, terms: as for a backend. The weight of a hidden key is 0, also for a query that sees no key.
     """
     hidden = mask_terms.bias(query.shape[1], key.shape[1])
-    shares = jax.nn.softmax(_scores(query, key, mask_terms, terms), axis=-1)
-    return shares if hidden is None else jnp.where(hidden == 0, shares, 0.0)
+    probabilities = jax.nn.softmax(_scores(query, key, mask_terms, terms), axis=-1)
+    return probabilities if hidden is None else jnp.where(hidden == 0, probabilities, 0.0)
 
 
 class _Groups(NamedTuple):
@@ -87,7 +87,7 @@ class _Groups(NamedTuple):
 
     Attributes:
         count: number of groups.
-        pieces: number of pieces into which devices divide the heads; each piece has a part of every group.
+        pieces: number of shards into which devices divide the heads; each shard has a part of every group.
     """
 
     count: int
@@ -112,7 +112,7 @@ class _Groups(NamedTuple):
         axes: tuple[int | None, ...],
         out_axes: tuple[int | None, ...],
     ) -> tuple[jax.Array, ...]:
-        """Return the results of function(number, inputs of a group ...) of all groups.
+        """Return the results of function(number, inputs of a group ...) for all groups.
 
         axes: axis of the heads in each input; None if all groups share it.
         out_axes: axis of the heads in each result; None if the results of the groups are summed.
@@ -149,16 +149,16 @@ def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
 
 
 def _scores(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
-    """Return the sum of Q K^T, the bias of hidden keys and the terms: float32 [B N T S]."""
+    """Return Q K^T plus the mask bias plus all bias terms: float32 [B N T S]."""
     scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
     hidden = mask_terms.bias(query.shape[1], key.shape[1])
     scores = scores if hidden is None else scores + hidden
     for term in terms:
-        scores = scores + _of_term(term, query, key, mask_terms)
+        scores = scores + _term_scores(term, query, key, mask_terms)
     return scores
 
 
-def _of_term(term: BiasTerm, query: jax.Array, key: jax.Array, mask_terms: MaskTerms) -> jax.Array:
+def _term_scores(term: BiasTerm, query: jax.Array, key: jax.Array, mask_terms: MaskTerms) -> jax.Array:
     positions = mask_terms.query_positions(query.shape[1]), mask_terms.key_positions(key.shape[1])
     return term.scores(query, key, *positions)
 
@@ -187,7 +187,7 @@ def _attend_forward(
         total = jnp.sum(exponentials, axis=-1)
         weights = _dropout(rate, dropout_key, number, terms)(exponentials).astype(value.dtype)
         context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
-        return (context / _of_queries(total)).astype(value.dtype), largest, total
+        return (context / _queries_first(total)).astype(value.dtype), largest, total
 
     inputs, axes = (query, key, value, *arrays), (2, 2, 2, *_head_axes(terms))
     context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
@@ -197,7 +197,7 @@ def _attend_forward(
 
 def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
     query, key, value, mask_terms, terms, dropout_key, context, largest, total = kept
-    cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
+    cotangent = (cotangent / _queries_first(total)).astype(cotangent.dtype)
     # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights. All groups
     # at once: a loop would copy the context for them, and XLA adds this sum to the product that makes the cotangent.
     mean = jnp.sum(cotangent.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)  # [B T N]
@@ -210,32 +210,32 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
         scores = _scores(query, key, mask_terms, jax.tree.unflatten(structure, arrays))
         exponentials = jnp.exp(scores - largest[..., None])
         weights = drop(exponentials).astype(value.dtype)
-        of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
-        of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
-        of_scores = exponentials * (drop(of_weights) - jnp.moveaxis(mean, 2, 1)[..., None])
-        rounded = of_scores.astype(query.dtype)
-        of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
-        of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
+        value_gradient = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
+        weights_gradient = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
+        scores_gradient = exponentials * (drop(weights_gradient) - jnp.moveaxis(mean, 2, 1)[..., None])
+        rounded = scores_gradient.astype(query.dtype)
+        query_gradient = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
+        key_gradient = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
         if not terms:
-            return of_query, of_key, of_value
+            return query_gradient, key_gradient, value_gradient
 
-        def added(query: jax.Array, key: jax.Array, *learned: jax.Array) -> jax.Array:
+        def sum_of_terms(query: jax.Array, key: jax.Array, *learned: jax.Array) -> jax.Array:
             rest = iter(learned)
             own = [next(rest) if learns else array for array, learns in zip(arrays, learn, strict=True)]
-            parts = (_of_term(term, query, key, mask_terms) for term in jax.tree.unflatten(structure, own))
+            parts = (_term_scores(term, query, key, mask_terms) for term in jax.tree.unflatten(structure, own))
             return sum(jnp.broadcast_to(part, scores.shape) for part in parts)
 
-        _, transposed = jax.vjp(added, query, key, *itertools.compress(arrays, learn))
-        of_queries, of_keys, *of_arrays = transposed(of_scores)
-        return of_query + of_queries, of_key + of_keys, of_value, *of_arrays
+        _, transposed = jax.vjp(sum_of_terms, query, key, *itertools.compress(arrays, learn))
+        query_part, key_part, *array_gradients = transposed(scores_gradient)
+        return query_gradient + query_part, key_gradient + key_part, value_gradient, *array_gradients
 
     inputs = (query, key, value, *arrays, largest, mean, cotangent)
     axes = _head_axes(terms)
     learned = itertools.compress(axes, learn)
     results = groups.map(backward, inputs, (2, 2, 2, *axes, 1, 2, 2), (2, 2, 2, *learned))
-    of_arrays = iter(results[3:])
-    of_terms = jax.tree.unflatten(structure, [next(of_arrays) if learns else None for learns in learn])
-    return *results[:3], None, of_terms, None
+    array_gradients = iter(results[3:])
+    terms_gradient = jax.tree.unflatten(structure, [next(array_gradients) if learns else None for learns in learn])
+    return *results[:3], None, terms_gradient, None
 
 
 def _head_axes(terms: tuple[BiasTerm, ...]) -> tuple[int | None, ...]:
@@ -251,13 +251,16 @@ def _head_axes(terms: tuple[BiasTerm, ...]) -> tuple[int | None, ...]:
 def _dropout(
     rate: float, key: jax.Array | None, number: jax.Array | None, terms: tuple[BiasTerm, ...]
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return the dropout of the scores of a group, [B N T S]; its number is None with one group.
+    """Return the dropout function of one group of heads, for scores [B N T S].
 
-    A chip's generator draws a mask as [B N S T], with the queries last. XLA then stores all arrays of scores in this
-    order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
+    number: index of the group; None with one group.
+
+    The hardware generator draws a mask as [B N S T], with the queries last. XLA then stores all arrays of scores in
+    this order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
     register, and the forward pass of attention of 64 rows of 128 tokens would take twice as long.
 
-    There are three exceptions. On a CPU, where threefry draws, a mask in this order costs time. With terms the scores
+    There are three exceptions. On a CPU, where threefry draws, a mask in this order costs time. With bias terms the
+    scores
     keep the keys last: the kernel that makes many of them (`row_rotation`) writes them so, and XLNet's step would take
     a sixth more. With many keys for each query (`MANY_KEYS`) XLA stores the scores so too, and would move the mask.
     """
@@ -266,12 +269,12 @@ def _dropout(
     def drop(scores: jax.Array) -> jax.Array:
         *_, queries, keys = scores.shape
         queries_last = keys < MANY_KEYS * queries and not terms and not _draws_for_all_rows(key)
-        return dropped(scores, rate, own, axes=SCORES, transposed=queries_last)
+        return apply_dropout(scores, rate, own, axes=SCORES, transposed=queries_last)
 
     return drop
 
 
-def _of_queries(x: jax.Array) -> jax.Array:
+def _queries_first(x: jax.Array) -> jax.Array:
     """Transpose [B N T] to [B T N 1]."""
     return jnp.moveaxis(x, 1, 2)[..., None]
 
@@ -296,19 +299,21 @@ def blockwise(
     """
     queries, keys = query.shape[1], key.shape[1]
     size, width = min(block, queries), min(block, keys)
-    whole = 0, queries + -queries % size, 0, keys + -keys % width
-    mask_terms, terms = mask_terms.placed(*whole), tuple(term.placed(*whole) for term in terms)
+    padded = 0, queries + -queries % size, 0, keys + -keys % width
+    mask_terms, terms = mask_terms.slice_padded(*padded), tuple(term.slice_padded(*padded) for term in terms)
     query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
 
-    def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def attend_block(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
         """Return the context of a block of queries, [B size N H].
 
-        The inputs are the number of the block and its queries [B size N H].
+        The inputs are the index of the block and its queries [B size N H].
         """
         row, query = inputs
 
-        def of_keys(state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
-            """Add a block of keys to the state.
+        def add_key_block(
+            state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]
+        ) -> tuple[tuple[jax.Array, ...], None]:
+            """Add a block of keys to the state of the online softmax.
 
             The state is the largest score and the sum of exponentials so far [B N size], and the sum of values so far
             [B N size H].
@@ -324,7 +329,7 @@ def blockwise(
             total = total * fade + jnp.sum(weights, axis=-1)
             if dropout_key is not None:
                 here = jax.random.fold_in(jax.random.fold_in(dropout_key, row), column)
-                weights = dropped(weights, rate, here, axes=SCORES)
+                weights = apply_dropout(weights, rate, here, axes=SCORES)
             product = functools.partial(jnp.einsum, "BNTS,BSNH->BNTH")
             seen = float32_product(product, weights.astype(value.dtype), value)
             return (new, total, context * fade[..., None] + seen), None
@@ -336,12 +341,12 @@ def blockwise(
             jnp.zeros((rows, heads, size, features)),
         )
         columns = jnp.arange(key_blocks.shape[0])
-        step = jax.checkpoint(of_keys, prevent_cse=False)
+        step = jax.checkpoint(add_key_block, prevent_cse=False)
         (_, total, context), _ = jax.lax.scan(step, start, (columns, key_blocks, value_blocks))
         return jnp.einsum("BNTH->BTNH", context / total[..., None]).astype(value.dtype)
 
     rows = jnp.arange(query_blocks.shape[0])
-    contexts = jax.lax.map(jax.checkpoint(of_queries, prevent_cse=False), (rows, query_blocks))
+    contexts = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), (rows, query_blocks))
     return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *query.shape[2:])[:, :queries]
 
 
@@ -362,12 +367,11 @@ def cudnn(
 ) -> jax.Array:
     """Compute attention in cuDNN's fused kernel, on an NVIDIA GPU and in bfloat16 (`jax.nn.dot_product_attention`).
 
-    No scores are stored. Conditions other than `Causal` alone are stored as a mask, [B 1 T S]. The kernel is for rows
-    of an even length that attend to themselves. All others are computed by `dense`: those that attend to a cache, a
-    memory or a source.
+    No scores are stored. Mask terms other than `Causal` alone become a dense mask, [B 1 T S]. The kernel is for rows of
+    an even length that attend to themselves. Rows that attend to a cache, a memory or a source are computed by `dense`.
 
     Raises:
-        UserError: dropout or score terms, which the kernel lacks.
+        UserError: dropout or bias terms, which the kernel lacks.
     """
     if dropout_key is not None:
         raise UserError(
@@ -393,7 +397,9 @@ def cudnn(
 
 
 def _is_causal(mask_terms: MaskTerms) -> bool:
-    """Return whether the conditions are `Causal` alone, without a prefix, for rows that begin at the same position."""
+    """Return whether `Causal`, without a prefix, is the only mask term, and queries and keys begin at the same
+    position.
+    """
     conditions, offsets = mask_terms.conditions, (mask_terms.query_offset, mask_terms.key_offset)
     alone = len(conditions) == 1 and isinstance(conditions[0], Causal) and conditions[0].prefix_lengths is None
     return alone and all(isinstance(offset, int) for offset in offsets) and offsets[0] == offsets[1]

@@ -3,11 +3,11 @@
 Time and memory grow with T x window instead of T x S. The keys of a block of queries are its own block, and the blocks
 before and after it that are within the window:
 
-    queries      [0 1 2 3] [4 5 6 7] [8 9 . .]
+                         queries      [0 1 2 3] [4 5 6 7] [8 9 . .]
     keys of the second block, 3 before:    [0 1 2 3 4 5 6 7]
 
-Bands consist of whole, adjacent blocks, so no single element is looked up (Beltagy et al., arXiv 2004.05150, section
-3.2, cut their "sliding chunks" in the same way).
+Bands consist of full, adjacent blocks, so there is no gather (Beltagy et al., arXiv 2004.05150, section 3.2, cut their
+"sliding chunks" in the same way).
 """
 
 import functools
@@ -19,7 +19,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.attention_arrays import placed
+from plmjax.contracts.attention_arrays import slice_padded
 from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.mask_terms import MaskTerm, MaskTerms
 
@@ -33,7 +33,7 @@ these limits, in steps of `LEAST`.
 
 @flax.struct.dataclass
 class Exists(MaskTerm):
-    """A condition that the key belongs to the row, not to the padding of a band.
+    """The key belongs to the row, not to the padding of a band.
 
     first, end: the first position of the row and the position after its last; int scalars.
     """
@@ -46,7 +46,7 @@ class Exists(MaskTerm):
 
 
 class Bands(NamedTuple):
-    """The sizes of the blocks and bands of rows.
+    """The sizes of blocks and bands.
 
     size: number of queries in a block. blocks: number of blocks of queries. width: number of keys in a band.
     start: index of the first band's first key; below 0 if there is padding before the keys.
@@ -59,10 +59,7 @@ class Bands(NamedTuple):
 
     @classmethod
     def of(cls, mask_terms: MaskTerms, queries: int, keys: int) -> Self | None:
-        """Return the bands of rows whose window is known while the program is traced.
-
-        Return None if bands save no computation.
-        """
+        """Return the bands of rows with a static window, or None if bands save no computation."""
         offsets = mask_terms.query_offset, mask_terms.key_offset
         if None in mask_terms.reach or not all(isinstance(offset, int) for offset in offsets):
             return None
@@ -75,19 +72,19 @@ class Bands(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """Number of keys of all bands; a key that is in several bands counts once."""
+        """Number of keys of all bands; a key in several bands counts once."""
         return self.width + (self.blocks - 1) * self.size
 
     def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]
         """Return the blocks of queries."""
-        return _blocks(placed(x, 1, 0, self.blocks * self.size), self.size)
+        return _blocks(slice_padded(x, 1, 0, self.blocks * self.size), self.size)
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
         """Return the band of each block of queries."""
         # Cut with the heads before the keys, as a TPU multiplies them: it then moves every key once, not once for each
         # of its bands.
         x = jnp.moveaxis(x, 1, -2)  # [B N S H]
-        x = placed(x, x.ndim - 2, self.start, self.keys)
+        x = slice_padded(x, x.ndim - 2, self.start, self.keys)
         parts = []
         for first in range(0, self.width, self.size):
             part = x[..., first : first + self.blocks * self.size, :]
@@ -97,9 +94,9 @@ class Bands(NamedTuple):
 
 
 def within_reach(backend: Backend) -> Backend:
-    """Return `backend` with computation limited to the window of a `MaskTerms`, if its reach is known.
+    """Return `backend` with its computation limited to the window of the mask terms, if the window is static.
 
-    For a query that sees no key, such as padding, the result is a mean of the values of its band, not of its whole row.
+    For a query that sees no key, such as padding, the result is a mean of the values of its band, not of its row.
     """
 
     @functools.wraps(backend)
@@ -117,22 +114,24 @@ def within_reach(backend: Backend) -> Backend:
             return backend(query, key, value, mask_terms, terms, rate, dropout_key)
         first = mask_terms.key_offset
         around = 0, bands.blocks * bands.size, bands.start, bands.keys
-        all_bands = mask_terms.also(Exists(first, first + key.shape[1])).placed(*around)
-        placed_terms = tuple(term.placed(*around) for term in terms)
+        all_bands = mask_terms.also(Exists(first, first + key.shape[1])).slice_padded(*around)
+        padded_terms = tuple(term.slice_padded(*around) for term in terms)
 
-        def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:  # [B size N H], [B width N H] twice -> [B size N H]
+        def attend_block(
+            inputs: tuple[jax.Array, ...],
+        ) -> jax.Array:  # [B size N H], [B width N H] twice -> [B size N H]
             number, query_offset, key_offset, query, key, value = inputs
             cut = number * bands.size, bands.size, number * bands.size, bands.width
-            own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
-            own_terms = tuple(term.block(*cut) for term in placed_terms)
+            block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
+            block_terms = tuple(term.block(*cut) for term in padded_terms)
             seen = all_bands.block(*cut).replace(query_offset=query_offset, key_offset=key_offset)
-            return backend(query, key, value, seen, own_terms, rate, own_key)
+            return backend(query, key, value, seen, block_terms, rate, block_key)
 
         numbers = jnp.arange(bands.blocks)
         # The backward pass reads these inputs again. It would need copies of sums that the loop computes.
         offsets = (offset + numbers * bands.size for offset in (all_bands.query_offset, all_bands.key_offset))
         inputs = (numbers, *offsets, bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
-        contexts = jax.lax.map(of_block, inputs)
+        contexts = jax.lax.map(attend_block, inputs)
         return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *contexts.shape[3:])[:, : query.shape[1]]
 
     return attend

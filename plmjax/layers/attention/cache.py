@@ -62,10 +62,7 @@ class KeyValueCache(Cache):
         return jnp.maximum(before + jnp.cumsum(attention_mask, axis=1) - 1, 0).astype(jnp.int32)
 
     def mask_terms(self, prefix_lengths: jax.Array | None = None) -> MaskTerms:
-        """Return the tokens that new tokens see.
-
-        Each sees the tokens of the cache and the new tokens up to itself.
-        """
+        """Return the mask terms of new tokens: each sees the cache and the new tokens up to itself."""
         return MaskTerms((KeyMask(self.key_mask), Causal(prefix_lengths)), query_offset=self.length)
 
     def update(self, layer: jax.Array, new: KeyValues) -> Self:
@@ -82,11 +79,10 @@ class KeyValueCache(Cache):
         return KeyValues(*(jnp.einsum("BNHS->BSNH", kept[layer]) for kept in (self.keys, self.values)))
 
     def advance(self, tokens: int) -> Self:
-        """Return the cache after every layer has written its keys and values of `tokens` new tokens."""
+        """Return the cache with `tokens` more positions, after every layer has written them."""
         return self.replace(length=self.length + tokens)
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """Return the cache of other rows, int [B']."""
         keys, values = (
             nn.with_logical_constraint(jnp.take(kept, indices, axis=1), AXES) for kept in (self.keys, self.values)
         )
@@ -94,12 +90,12 @@ class KeyValueCache(Cache):
 
 
 def with_past(new: KeyValues, cache: KeyValueCache | None, layer: jax.Array) -> tuple[KeyValues, KeyValueCache | None]:
-    """Return a layer's keys and values of the past and of T new tokens, [B S N H], and the cache with both.
+    """Append the keys and values of T new tokens to the cache of a layer. Return them all, [B S N H], and the cache.
 
     Args:
         new: of the new tokens, [B T N H].
         cache: the past; None: there is no past, and S is T.
-        layer: the number of the layer, int scalar.
+        layer: the index of the layer, int scalar.
     """
     if cache is None:
         return new, None

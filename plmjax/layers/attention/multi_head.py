@@ -1,7 +1,7 @@
 """Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762).
 
-One function serves self-attention, cross-attention, a memory and cached decoding. Queries attend to projected keys and
-values from any source. A `MaskTerms` defines the keys that each query sees. A backend of
+One class serves self-attention, cross-attention, a memory and cached decoding. Queries attend to projected keys and
+values from any source. `MaskTerms` define the keys that each query sees. A backend of
 `plmjax.layers.attention.backends`, chosen by `Execution.attention`, computes the product.
 """
 
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
     def key_values(self, source: jax.Array, value_source: jax.Array | None = None) -> KeyValues:
         """Project [B S ...] to the keys and values of `attend`.
 
-        value_source: the source of the values [B S ...], if it is another one.
+        value_source: the source of the values, [B S ...]; by default that of the keys.
         """
         value_source = source if value_source is None else value_source
         return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(value_source)))
@@ -100,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Attend to keys and values that are projected already. The softmax is in float32.
+        """Attend to projected keys and values. The softmax is in float32.
 
         Args:
             queries: [B T D].
@@ -130,7 +130,7 @@ class MultiHeadAttention(nn.Module):
     ) -> jax.Array:
         """Attend from scaled queries, [B T N H] -> [B T N H].
 
-        name: of the weights where a caller asks for them (`plmjax.layers.attention.recording`); None: not recorded.
+        name: of the weights in `output_attentions` (`plmjax.layers.attention.recording`); None: not recorded.
         """
         keys, values, mask_terms = key_values.keys, key_values.values, mask_terms or MaskTerms()
         if name is not None:

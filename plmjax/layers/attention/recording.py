@@ -1,11 +1,11 @@
-"""The weights of attention, recorded for a model whose caller asks for them (`plmjax.contracts.attentions`).
+"""Recording of attention weights for `output_attentions` (`plmjax.contracts.attentions`).
 
-No backend returns its weights, and no layer passes them on. Instead a model opens `recorded` around its layers, and an
-attention offers its weights to `record`. Outside of `recorded` an offer is not taken: nothing is computed, and the
-program is the same as without it. Between both there may be a loop over layers, whose arrays must leave it as outputs:
+No backend returns its weights, and no layer passes them on. Instead a model opens `collect` around its layers, and an
+attention offers its weights to `record`. Outside of `collect` an offer is ignored: nothing is computed, and the
+program is the same as without it. In a loop over layers the arrays must leave the loop as outputs:
 
-    def body(layer, x):                                      with recorded(True) as found:
-        with recorded(wanted()) as found:                        x, weights = loop(body, x)
+    def body(layer, x):                                      with collect(True) as found:
+        with collect(wanted()) as found:                         x, weights = loop(body, x)
             x = layer(x)                    # record             record_layers(weights)
         return x, found                                      found["attention"]     # [L B N T S]
 
@@ -26,10 +26,10 @@ _parts: contextvars.ContextVar[dict[str, list[jax.Array]] | None] = contextvars.
 
 
 @contextlib.contextmanager
-def recorded(wanted: bool) -> Iterator[dict[str, jax.Array]]:
-    """Record the weights of the block; the dict is name -> float32 [L B N T S] behind it.
+def collect(wanted: bool) -> Iterator[dict[str, jax.Array]]:
+    """Collect the weights that are recorded in the block, in a dict from name to float32 [L B N T S].
 
-    It stays empty if they are not wanted, or if nothing attends. What is recorded here is not recorded outside.
+    The dict stays empty if they are not wanted, or if there is no attention. An outer `collect` does not see them.
     """
     parts: dict[str, list[jax.Array]] = {}
     found: dict[str, jax.Array] = {}
@@ -38,11 +38,11 @@ def recorded(wanted: bool) -> Iterator[dict[str, jax.Array]]:
         yield found
     finally:
         _parts.reset(token)
-    found |= {name: _joined(layers) for name, layers in parts.items()}
+    found |= {name: _concatenate(layers) for name, layers in parts.items()}
 
 
 def wanted() -> bool:
-    """Return whether weights are recorded here."""
+    """Return whether an enclosing `collect` wants weights."""
     return _parts.get() is not None
 
 
@@ -58,8 +58,8 @@ def record_layers(found: Mapping[str, jax.Array]) -> None:
         _parts.get().setdefault(name, []).append(weights.reshape(-1, *weights.shape[-4:]))
 
 
-def _joined(layers: list[jax.Array]) -> jax.Array:
-    """Join [l B n T S] of all layers to [L B N T S]; N is the largest number of heads."""
+def _concatenate(layers: list[jax.Array]) -> jax.Array:
+    """Concatenate [l B n T S] of all layers to [L B N T S]; N is the largest number of heads."""
     heads = max(part.shape[2] for part in layers)
     return jnp.concatenate(
         [jnp.pad(part, [(0, 0), (0, 0), (0, heads - part.shape[2]), (0, 0), (0, 0)]) for part in layers]

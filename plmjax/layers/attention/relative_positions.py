@@ -1,9 +1,9 @@
-"""Relative positions: a number added to each score of attention, for the distance between query and key.
+"""Relative position biases: a number for each distance between query and key, added to the scores of attention.
 
-The source is Raffel et al. 2020, section 2.1. Distances are grouped in buckets, and each head has a number for each
-bucket:
+The source is Raffel et al. 2020, section 2.1. Distances are grouped in buckets, and each head has a learned bias for
+each bucket:
 
-    score(i, j) = q_i . k_j + numbers[bucket(j - i), head]
+    score(i, j) = q_i . k_j + biases[bucket(j - i), head]
 """
 
 import functools
@@ -25,11 +25,11 @@ from plmjax.errors import UserError
 
 
 class RelativePositions(nn.Module):
-    """The numbers, a parameter `embedding`, float32 [buckets N]. Any number of layers may share them.
+    """The biases, a parameter `embedding`, float32 [buckets N]. Any number of layers may share them.
 
     Attributes:
-        both_sides: true if keys after their query have half of the buckets for themselves; otherwise they share the
-            bucket of the query itself.
+        both_sides: true if half of the buckets are for keys after their query; if false, such keys share the bucket of
+            the query itself.
         largest: all distances from this one on are in the last bucket.
     """
 
@@ -42,22 +42,22 @@ class RelativePositions(nn.Module):
 
     @nn.compact
     def __call__(self, mask_terms: MaskTerms, queries: int, keys: int) -> BiasTerm:
-        """Return the term for `queries` queries and `keys` keys.
+        """Return the bias term for `queries` queries and `keys` keys.
 
-        If a layer computes all its scores at once, the term is an array, made once for all layers. Otherwise a backend
-        of attention makes it block by block.
+        If layers compute all scores at once, the term is an array, made once for all layers. Otherwise a backend of
+        attention computes it block by block.
         """
         init = as_bias(self.init, (None, "heads"))
         table = self.param("embedding", init, (self.buckets, self.heads))
         term = DistanceScores(table, self.both_sides, self.largest)
         if not self.execution.at_once or None not in mask_terms.reach:
             return term
-        return ScoreArray(term.of_positions(mask_terms.query_positions(queries), mask_terms.key_positions(keys)))
+        return ScoreArray(term.biases(mask_terms.query_positions(queries), mask_terms.key_positions(keys)))
 
 
 @flax.struct.dataclass
 class DistanceScores(BiasTerm):
-    """The numbers of each head for the distance of a key from its query.
+    """The bias of each head for the distance of a key from its query.
 
     table: float32 [buckets N]. both_sides, largest: as in `RelativePositions`.
     """
@@ -69,11 +69,10 @@ class DistanceScores(BiasTerm):
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """Return the term, which depends only on the positions."""
-        return self.of_positions(query_positions, key_positions)
+        return self.biases(query_positions, key_positions)
 
-    def of_positions(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Return the numbers for queries at int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
+    def biases(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Return the biases for queries at int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
 
         Packed sequences need no special treatment: the distance of two tokens of a sequence is that of their positions
         in the row.
@@ -116,8 +115,8 @@ def distance_buckets(both_sides: bool, buckets: int, largest: int) -> np.ndarray
     distance = np.abs(places) if both_sides else np.maximum(-places, 0)
     exact = side // 2
     # In float32: its rounding decides where a range begins.
-    share = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(
+    fraction = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(
         math.log(largest / exact)
     )
-    far = np.minimum(exact + (share * np.float32(side - exact)).astype(np.int32), side - 1)
+    far = np.minimum(exact + (fraction * np.float32(side - exact)).astype(np.int32), side - 1)
     return (np.where(distance < exact, distance, far) + side * (both_sides & (places > 0))).astype(np.int32)

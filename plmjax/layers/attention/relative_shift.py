@@ -6,15 +6,15 @@ With content k_j, a vector r for each distance, and two learned vectors u and v 
     score(i, j) = (q_i + u) . k_j + (q_i + v) . r[i - j]
 
 `ContentBias` is the term with u, and `PositionalScores` the one with r. One product gives the scores of every query for
-all distances, the farthest first. Then a change of shape moves each row to the left, one place less than the row above
-it, so that every distance is below its key. This takes an additional column, the first. With two queries, a key of a
-memory and the distances 2, 1 and 0:
+all distances, the farthest first. Then a reshape moves each row to the left, one place less than the row above it, so
+that every distance is below its key. This takes one more column, the first. With two queries, a key of a memory and the
+distances 2, 1 and 0:
 
     . a b c          b c .
     . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
-Nothing is looked up, and the product is the only array of its size. The dot is above the diagonal, for a hidden key.
-On a TPU a kernel moves the rows, where it is faster (row_rotation.py).
+There is no gather, and the product is the only array of its size. The dot is above the diagonal, for a hidden key. On a
+TPU a kernel moves the rows, where it is faster (row_rotation.py).
 """
 
 import functools
@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.contracts.attention_arrays import axes, placed
+from plmjax.contracts.attention_arrays import axes, slice_padded
 from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.layers.attention import row_rotation
 from plmjax.layers.partitioning import shard_counts
@@ -40,16 +40,16 @@ def distances(queries: int, keys: int, memory: int, *, later: bool) -> np.ndarra
         queries: T.
         keys: S, the first of which is `memory` positions before the first query.
         memory: number of keys before the first query.
-        later: true if queries see later keys: R is T + S - 1. Otherwise R is S, and every key at most `memory` places
-            after the index of its query; all others must be hidden.
+        later: true if queries see later keys: R is T + S - 1. Otherwise R is S, and keys more than `memory` places
+            after the index of their query must be hidden.
     """
     return memory + queries - 1 - np.arange(queries + keys - 1 if later else keys)
 
 
-def copied(vectors: jax.Array, rows: int) -> jax.Array:
-    """Return the vectors of all distances once for each part of B rows on a mesh, [R D] -> [G R D].
+def copy_per_shard(vectors: jax.Array, rows: int) -> jax.Array:
+    """Copy the vectors of all distances for each shard of B rows on a mesh, [R D] -> [G R D].
 
-    Each part projects its own. Otherwise the devices would add up the gradient of the projected vectors, [R N H], in
+    Each shard projects its copy. Otherwise the devices would add up the gradient of the projected vectors, [R N H], in
     every layer.
     """
     (parts,) = shard_counts((rows,), ("batch",))
@@ -76,14 +76,15 @@ class ContentBias(BiasTerm):
 
 @flax.struct.dataclass
 class PositionalScores(BiasTerm):
-    """(q_i + v) . r[i - j]: by the indices of queries and keys in their rows, not by their positions.
+    """(q_i + v) . r[i - j], by the indices of queries and keys in their rows, not by their positions.
 
     vectors: v, float32 [N H], multiplied by the scale of the queries.
-    table: r, [G R N H], in the dtype of the queries, for G parts of the B rows, the first B / G and so on. Its vectors
-        are those of the keys T - 1 before the index of their query, T - 2 before it, and so on (`distances`). There are
-        at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be hidden.
+    table: r, [G R N H], in the dtype of the queries, for G shards of the B rows: the first B / G rows, and so on. Its
+        vectors are those of the keys T - 1 before the index of their query, T - 2 before it, and so on (`distances`).
+        There are at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be
+        hidden.
     queries: T.
-    kernels: false if the rows are moved without a kernel on a TPU, too.
+    kernels: false if no kernel may move the rows on a TPU.
     """
 
     vectors: jax.Array = axes("heads", None)
@@ -96,22 +97,22 @@ class PositionalScores(BiasTerm):
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
         tall = query.shape[1] >= row_rotation.SUBLANES
-        rotated = self.kernels and tall and row_rotation.pays(self.table.shape[1])
+        rotated = self.kernels and tall and row_rotation.is_faster(self.table.shape[1])
         more = (0, -self.table.shape[1] % row_rotation.LANES) if rotated else (1, 0)
         table = jnp.pad(self.table, [(0, 0), more, (0, 0), (0, 0)])
         parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])
         found = float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), parts, table)
         found = found.reshape(len(query), *found.shape[2:])
-        moved = row_rotation.to_the_left(found) if rotated else _reshaped(found)
+        moved = row_rotation.rotate_rows(found) if rotated else _shift_rows(found)
         return moved[..., : key.shape[1]]
 
-    def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
-        """Return a copy that has a row for every pair; rows that were absent are 0."""
+    def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
+        """Return a copy with a row of scores for every pair; rows that were absent are 0."""
         first = self._first_row(first_query, queries, first_key)
-        return self.replace(table=placed(self.table, 1, first, queries + keys - 1), queries=queries)
+        return self.replace(table=slice_padded(self.table, 1, first, queries + keys - 1), queries=queries)
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
-        """Return a copy for a block; `placed` was called before."""
+        """Return a copy for a block; call `slice_padded` before."""
         first = self._first_row(first_query, queries, first_key)
         rows = jax.lax.dynamic_slice_in_dim(self.table, first, queries + keys - 1, axis=1)
         return self.replace(table=rows, queries=queries)
@@ -121,7 +122,7 @@ class PositionalScores(BiasTerm):
         return first_key - first_query + self.queries - queries
 
 
-def _reshaped(x: jax.Array) -> jax.Array:
-    """Move row i of T rows to the left by T - 1 - i places, without the first column, [B N T R+1] -> [B N T R]."""
+def _shift_rows(x: jax.Array) -> jax.Array:
+    """Move row i of T rows to the left by T - 1 - i places and drop the first column, [B N T R+1] -> [B N T R]."""
     *others, height, width = x.shape
     return x.reshape(*others, height * width)[..., height:].reshape(*others, height, width - 1)

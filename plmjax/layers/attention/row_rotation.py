@@ -1,10 +1,10 @@
-"""A kernel that moves each row of an array by one place more than the row above it, on a TPU.
+"""A TPU kernel that rotates each row of an array by one place more than the row above it.
 
-The scores of distances need this movement (plmjax/layers/attention/relative_shift.py). XLA has only changes of shape
-for it. A TPU keeps columns in groups of 128, so that a change between rows of R and of R - 1 columns copies the array
-several times, by code that grows with the array. The kernel reads and writes the array once. A register has eight rows:
-they are rotated together, and then each by the bits of its number, 1, 2 and 4 places. v2 and v3 rotate registers
-slowly, so that it gains only with many columns there.
+The scores of distances need this shift (plmjax/layers/attention/relative_shift.py). XLA can only reshape. A TPU keeps
+columns in groups of 128, so that a reshape between rows of R and of R - 1 columns copies the array several times, by
+code that grows with the array. The kernel reads and writes the array once. A register has eight rows: they are rotated
+together, and then each by the bits of its index, 1, 2 and 4 places. v2 and v3 rotate registers slowly, so that the
+kernel is faster there only with many columns.
 """
 
 import functools
@@ -25,10 +25,10 @@ BLOCK = 1 << 17
 """Maximum number of elements of a block, if it has more rows than a register: 512 KiB."""
 
 
-def pays(columns: int) -> bool:
-    """Return whether the program that is traced runs on a TPU on which the kernel is faster than changes of shape.
+def is_faster(columns: int) -> bool:
+    """Return whether the traced program runs on a TPU on which the kernel is faster than a reshape.
 
-    The mesh of the program says so (`plmjax.parallel.sharding.scoped`). A program without a mesh has no kernel.
+    The mesh of the program tells the TPU (`plmjax.parallel.sharding.scoped`). A program without a mesh uses no kernel.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     if device is None or not device.device_kind.startswith("TPU"):
@@ -36,18 +36,18 @@ def pays(columns: int) -> bool:
     return columns > WIDE or not device.device_kind.startswith(SLOW)
 
 
-def to_the_left(x: jax.Array, *, interpret: bool = False) -> jax.Array:
+def rotate_rows(x: jax.Array, *, interpret: bool = False) -> jax.Array:
     """Move row i of T rows to the left by T - 1 - i places, float32 [B N T R] -> [B N T R].
 
     Columns that leave a row on the left come back on its right. R is a multiple of `LANES`.
 
     interpret: compute with XLA, on any platform.
     """
-    return _rotated(x, 1, interpret)
+    return _rotate(x, 1, interpret)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _rotated(x: jax.Array, step: int, interpret: bool) -> jax.Array:
+def _rotate(x: jax.Array, step: int, interpret: bool) -> jax.Array:
     """Move row i to the left by T - 1 - i places with `step` 1, and to the right with `step` -1."""
     mesh, kernel = jax.sharding.get_abstract_mesh(), functools.partial(_kernel, step=step, interpret=interpret)
     if mesh.empty or mesh.size == 1:
@@ -57,14 +57,14 @@ def _rotated(x: jax.Array, step: int, interpret: bool) -> jax.Array:
 
 
 def _forward(x: jax.Array, step: int, interpret: bool) -> tuple[jax.Array, tuple[()]]:
-    return _rotated(x, step, interpret), ()
+    return _rotate(x, step, interpret), ()
 
 
 def _backward(step: int, interpret: bool, _: tuple[()], cotangent: jax.Array) -> tuple[jax.Array]:
-    return (_rotated(cotangent, -step, interpret),)  # the rows go back
+    return (_rotate(cotangent, -step, interpret),)  # the rows go back
 
 
-_rotated.defvjp(_forward, _backward)
+_rotate.defvjp(_forward, _backward)
 
 
 def _kernel(x: jax.Array, *, step: int, interpret: bool) -> jax.Array:
@@ -78,14 +78,14 @@ def _kernel(x: jax.Array, *, step: int, interpret: bool) -> jax.Array:
         first = pl.program_id(1) * rows - (height - 1)
         number = jax.lax.broadcasted_iota(jnp.int32, (SUBLANES, width), 0)
 
-        def of_register(register: jax.Array, _: None) -> None:
+        def rotate_register(register: jax.Array, _: None) -> None:
             place = pl.ds(pl.multiple_of(register * SUBLANES, SUBLANES), SUBLANES)
             moved = pltpu.roll(source[0, place], step * (first + register * SUBLANES) % width, 1)
             for bit in (1, 2, 4):
                 moved = jnp.where(number & bit != 0, pltpu.roll(moved, step * bit % width, 1), moved)
             target[0, place] = moved
 
-        jax.lax.fori_loop(0, rows // SUBLANES, of_register, None)
+        jax.lax.fori_loop(0, rows // SUBLANES, rotate_register, None)
 
     block = pl.BlockSpec((1, rows, width), lambda array, part: (array, part, 0))
     arrays = x.reshape(-1, height, width)

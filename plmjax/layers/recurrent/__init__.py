@@ -1,1 +1,1 @@
-"""LSTMs and GRUs: one scan over time."""
+"""LSTMs and GRUs, computed by one scan over time."""

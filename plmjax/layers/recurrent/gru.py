@@ -27,12 +27,12 @@ from plmjax.layers.recurrent.scan_over_time import (
     RecurrentLayer,
     batch_first,
     both_directions,
-    ends,
-    found,
-    rows,
+    replicate,
+    restarts,
+    shard_rows,
+    states_before,
     time_first,
     where,
-    whole,
 )
 
 GATES = 3
@@ -59,8 +59,8 @@ def recurrence(
         recurrent_kernel: U, [H 3 H].
         candidate_bias: c, [H].
         state: h before the first token that is read, [B H].
-        starts: bool [B T], as that of an LSTM (layers/recurrent/lstm.py).
-        visible: bool [B T], likewise.
+        starts: bool [B T], the first tokens of documents, as for an LSTM (layers/recurrent/lstm.py).
+        visible: bool [B T], the padding mask, as for an LSTM.
         reverse: reads from the last token to the first; outputs stay at their tokens.
 
     Returns:
@@ -73,9 +73,9 @@ def recurrence(
     chex.assert_shape(candidate_bias, (hidden,))
     chex.assert_shape(state, (batch, hidden))
     over_time = time_first(gates, starts, visible)
-    kernel, bias = whole(recurrent_kernel).astype(gates.dtype), candidate_bias.astype(jnp.float32)
-    outputs, last = _scan(reverse, *over_time, kernel, bias, rows(state).astype(jnp.float32).T)
-    return batch_first(outputs), rows(last.T.astype(state.dtype))
+    kernel, bias = replicate(recurrent_kernel).astype(gates.dtype), candidate_bias.astype(jnp.float32)
+    outputs, last = _scan(reverse, *over_time, kernel, bias, shard_rows(state).astype(jnp.float32).T)
+    return batch_first(outputs), shard_rows(last.T.astype(state.dtype))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -98,9 +98,9 @@ def _scan_forward(
     def step(before: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
         x, start, shown = inputs
         before, x = where(start, jnp.zeros_like(before), before), x.astype(jnp.float32)
-        of_state = float32_product(TO_GATES, to_gates, before.astype(dtype))
-        reset, update = jax.nn.sigmoid(x[0] + of_state[0]), jax.nn.sigmoid(x[1] + of_state[1])
-        inner = of_state[2] + bias[:, None]
+        state_gradient = float32_product(TO_GATES, to_gates, before.astype(dtype))
+        reset, update = jax.nn.sigmoid(x[0] + state_gradient[0]), jax.nn.sigmoid(x[1] + state_gradient[1])
+        inner = state_gradient[2] + bias[:, None]
         candidate = jnp.tanh(x[2] + reset * inner)
         after = candidate + update * (before - candidate)
         after = after if shown is None else where(shown, after, before)
@@ -113,32 +113,34 @@ def _scan_forward(
 
 def _scan_backward(reverse: bool, kept: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple:
     starts, visible, recurrent, first, states, activations = kept
-    of_outputs, of_last = cotangents
+    outputs_gradient, last_gradient = cotangents
     dtype = activations.dtype
-    before = found(states, first, starts, reverse)
+    before = states_before(states, first, starts, reverse)
 
-    def step(of_after: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
-        of_emitted, state, activated, start, shown = inputs
+    def step(after_gradient: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
+        emitted_gradient, state, activated, start, shown = inputs
         reset, update, candidate, inner = activated.astype(jnp.float32)
-        of_state = of_after + of_emitted.astype(jnp.float32)
+        state_gradient = after_gradient + emitted_gradient.astype(jnp.float32)
         if shown is not None:
-            of_state = where(shown, of_state, jnp.zeros_like(of_state))
-        of_candidate = of_state * (1 - update) * (1 - jnp.square(candidate))
-        of_reset = of_candidate * inner * reset * (1 - reset)
-        of_update = of_state * (state - candidate) * update * (1 - update)
-        of_inner = (of_candidate * reset).astype(dtype)
-        of_gates = jnp.stack([of_reset, of_update, of_candidate]).astype(dtype)
-        of_before = of_state * update + float32_product(BACK_TO_STATE, recurrent, of_gates.at[2].set(of_inner))
+            state_gradient = where(shown, state_gradient, jnp.zeros_like(state_gradient))
+        candidate_gradient = state_gradient * (1 - update) * (1 - jnp.square(candidate))
+        reset_gradient = candidate_gradient * inner * reset * (1 - reset)
+        update_gradient = state_gradient * (state - candidate) * update * (1 - update)
+        inner_gradient = (candidate_gradient * reset).astype(dtype)
+        gates_gradient = jnp.stack([reset_gradient, update_gradient, candidate_gradient]).astype(dtype)
+        before_gradient = state_gradient * update + float32_product(
+            BACK_TO_STATE, recurrent, gates_gradient.at[2].set(inner_gradient)
+        )
         if shown is not None:
-            of_before = where(shown, of_before, of_after)
-        return where(start, jnp.zeros_like(of_before), of_before), (of_gates, of_inner)
+            before_gradient = where(shown, before_gradient, after_gradient)
+        return where(start, jnp.zeros_like(before_gradient), before_gradient), (gates_gradient, inner_gradient)
 
-    inputs = (of_outputs, before, activations, starts, visible)
-    of_first, (of_gates, of_inner) = jax.lax.scan(step, of_last, inputs, reverse=not reverse)
-    of_products = of_gates.at[:, 2].set(of_inner)
-    of_recurrent = jnp.einsum("TPB,TGHB->PGH", before.astype(dtype), of_products)
-    of_bias = jnp.sum(of_inner.astype(jnp.float32), axis=(0, 2))
-    return of_gates, None, None, of_recurrent, of_bias, of_first
+    inputs = (outputs_gradient, before, activations, starts, visible)
+    first_gradient, (gates_gradient, inner_gradient) = jax.lax.scan(step, last_gradient, inputs, reverse=not reverse)
+    products_gradient = gates_gradient.at[:, 2].set(inner_gradient)
+    recurrent_gradient = jnp.einsum("TPB,TGHB->PGH", before.astype(dtype), products_gradient)
+    bias_gradient = jnp.sum(inner_gradient.astype(jnp.float32), axis=(0, 2))
+    return gates_gradient, None, None, recurrent_gradient, bias_gradient, first_gradient
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
@@ -147,7 +149,7 @@ _scan.defvjp(_scan_forward, _scan_backward)
 class Gru(RecurrentLayer):
     """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    The parameters are also `recurrent_kernel` [H 3 H] and `candidate_bias` [H].
+    Further parameters: `recurrent_kernel` [H 3 H] and `candidate_bias` [H].
     """
 
     @nn.compact
@@ -163,8 +165,8 @@ class Gru(RecurrentLayer):
 
         Args:
             state: before the first token that is read; None is zero.
-            starts: bool [B T], as that of an LSTM (layers/recurrent/lstm.py).
-            visible: bool [B T], likewise.
+            starts: bool [B T], the first tokens of documents, as for an LSTM (layers/recurrent/lstm.py).
+            visible: bool [B T], the padding mask, as for an LSTM.
         """
         if state is None:
             state = jnp.zeros((x.shape[0], self.features))
@@ -173,7 +175,7 @@ class Gru(RecurrentLayer):
             self.kernel("recurrent_kernel", OF_GATES, self.features, GATES, self.features),
             self.bias("candidate_bias", ("mlp",), self.features),
             state,
-            starts=ends(starts, self.reverse),
+            starts=restarts(starts, self.reverse),
             visible=visible,
             reverse=self.reverse,
         )
@@ -198,9 +200,7 @@ class BidirectionalGru(nn.Module):
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Map [B T D] to [B T 2 H], forward then backward, and the last state of each direction.
 
-        The last state is the one after the last token that a direction reads.
-
-        starts, visible: as in `Gru`; each direction starts anew at its own end of every document.
+        starts, visible: as in `Gru`. A direction resets its state at the token of a document that it reads first.
         """
         layer = functools.partial(Gru, self.features, self.kernel_init, self.bias_init, dtype=self.dtype)
         return both_directions(layer, x, starts, visible)

@@ -27,12 +27,12 @@ from plmjax.layers.recurrent.scan_over_time import (
     RecurrentLayer,
     batch_first,
     both_directions,
-    ends,
-    found,
-    rows,
+    replicate,
+    restarts,
+    shard_rows,
+    states_before,
     time_first,
     where,
-    whole,
 )
 
 GATES = 4
@@ -43,10 +43,7 @@ FORGET = 1
 
 @flax.struct.dataclass
 class LstmState:
-    """The state between tokens.
-
-    It holds the cell c, float32 [B H], and the output h, [B P] (P is H without projection).
-    """
+    """The state between two tokens: the cell c, float32 [B H], and the output h, [B P] (P is H without projection)."""
 
     cell: jax.Array
     output: jax.Array
@@ -58,7 +55,7 @@ class LstmState:
 
 
 class _Settings(NamedTuple):
-    """The settings that are known when a program is compiled, as in `recurrence`."""
+    """The static arguments of `recurrence`."""
 
     cell_clip: float | None
     projection_clip: float | None
@@ -88,13 +85,13 @@ def recurrence(
         gates: x W + b of all tokens, [B T 4 H], in the dtype of the products.
         recurrent_kernel: U, [P 4 H].
         state: before the first token that is read.
-        starts: bool [B T], true at the first token of a document: the state is zero before the token is read.
-        visible: bool [B T], the padding mask, false at padding: padding leaves the state unchanged whatever the value
-            of `starts`, and its output is 0.
+        starts: bool [B T], true at the first token of a document: the state is reset to zero before the token is read.
+        visible: bool [B T], the padding mask, false at padding. Padding leaves the state unchanged, for any value of
+            `starts`, and its output is 0.
         projection_kernel: [H P]; None: P is H, and outputs are not projected.
         cell_clip: largest absolute value in the cell; None: no limit.
         projection_clip: largest absolute value in the projected output; None: no limit.
-        forget_bias: added to the forget gate; TensorFlow's cells have 1 there, besides the bias.
+        forget_bias: added to the forget gate, besides the bias; 1 in TensorFlow's cells.
         reverse: reads from the last token to the first; outputs stay at their tokens.
 
     Returns:
@@ -106,14 +103,14 @@ def recurrence(
     chex.assert_shape(recurrent_kernel, (None, GATES, hidden))
     chex.assert_shape(state.cell, (batch, hidden))
     chex.assert_shape(state.output, (batch, recurrent_kernel.shape[0]))
-    recurrent_kernel, projection_kernel = jax.tree.map(whole, (recurrent_kernel, projection_kernel))
-    state = jax.tree.map(rows, state)
+    recurrent_kernel, projection_kernel = jax.tree.map(replicate, (recurrent_kernel, projection_kernel))
+    state = jax.tree.map(shard_rows, state)
     dtype = gates.dtype
     kernels = jax.tree.map(lambda kernel: kernel.astype(dtype), (recurrent_kernel, projection_kernel))
     first = LstmState(state.cell.astype(jnp.float32).T, state.output.astype(dtype).T)
     settings = _Settings(cell_clip, projection_clip, forget_bias, reverse)
     outputs, last = _scan(settings, *time_first(gates, starts, visible), kernels, first)
-    return batch_first(outputs), jax.tree.map(lambda new, old: rows(new.T.astype(old.dtype)), last, state)
+    return batch_first(outputs), jax.tree.map(lambda new, old: shard_rows(new.T.astype(old.dtype)), last, state)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -157,52 +154,54 @@ def _scan_forward(
 
 def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array, LstmState]) -> tuple:
     starts, visible, (recurrent, projection), first, states, activations, within = kept
-    of_outputs, of_last = cotangents
+    outputs_gradient, last_gradient = cotangents
     dtype = activations.dtype
-    before = found(states, first, starts, settings.reverse)
+    before = states_before(states, first, starts, settings.reverse)
 
-    def step(of_after: LstmState, inputs: Any) -> tuple[LstmState, Any]:
-        of_emitted, cell_after, cell_before, activated, within, start, shown = inputs
+    def step(after_gradient: LstmState, inputs: Any) -> tuple[LstmState, Any]:
+        emitted_gradient, cell_after, cell_before, activated, within, start, shown = inputs
         admit, forget, candidate, emit = activated.astype(jnp.float32)
-        of_state = LstmState(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
+        state_gradient = LstmState(after_gradient.cell, after_gradient.output + emitted_gradient.astype(jnp.float32))
         if shown is not None:
-            of_state = where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
-        of_projected = of_state.output
+            state_gradient = where(shown, state_gradient, jax.tree.map(jnp.zeros_like, state_gradient))
+        projected_gradient = state_gradient.output
         if within is not None:
-            of_projected = jnp.where(within, of_projected, 0)
-        of_hidden = of_projected
+            projected_gradient = jnp.where(within, projected_gradient, 0)
+        hidden_gradient = projected_gradient
         if projection is not None:
-            of_projected = of_projected.astype(dtype)
-            of_hidden = float32_product(jnp.matmul, projection, of_projected)
+            projected_gradient = projected_gradient.astype(dtype)
+            hidden_gradient = float32_product(jnp.matmul, projection, projected_gradient)
         squashed = jnp.tanh(cell_after)
-        of_cell = of_state.cell + of_hidden * emit * (1 - jnp.square(squashed))
+        cell_gradient = state_gradient.cell + hidden_gradient * emit * (1 - jnp.square(squashed))
         if (limit := settings.cell_clip) is not None:
             # The sum before the clip tells a cell at the limit from one beyond it.
             at_most = _within(forget * cell_before + admit * candidate, limit) | (jnp.abs(cell_after) < limit)
-            of_cell = jnp.where(at_most, of_cell, 0)
-        of_summed = [
-            of_cell * candidate * admit * (1 - admit),
-            of_cell * cell_before * forget * (1 - forget),
-            of_cell * admit * (1 - jnp.square(candidate)),
-            of_hidden * squashed * emit * (1 - emit),
+            cell_gradient = jnp.where(at_most, cell_gradient, 0)
+        summed_gradient = [
+            cell_gradient * candidate * admit * (1 - admit),
+            cell_gradient * cell_before * forget * (1 - forget),
+            cell_gradient * admit * (1 - jnp.square(candidate)),
+            hidden_gradient * squashed * emit * (1 - emit),
         ]
-        of_gates = jnp.stack(of_summed).astype(dtype)
-        of_before = LstmState(of_cell * forget, float32_product(BACK_TO_STATE, recurrent, of_gates))
+        gates_gradient = jnp.stack(summed_gradient).astype(dtype)
+        before_gradient = LstmState(cell_gradient * forget, float32_product(BACK_TO_STATE, recurrent, gates_gradient))
         if shown is not None:
-            of_before = where(shown, of_before, of_after)
-        of_before = where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
-        return of_before, (of_gates, None if projection is None else of_projected)
+            before_gradient = where(shown, before_gradient, after_gradient)
+        before_gradient = where(start, jax.tree.map(jnp.zeros_like, before_gradient), before_gradient)
+        return before_gradient, (gates_gradient, None if projection is None else projected_gradient)
 
-    inputs = (of_outputs, states.cell, before.cell, activations, within, starts, visible)
-    of_last = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), of_last)
-    of_first, (of_gates, of_projected) = jax.lax.scan(step, of_last, inputs, reverse=not settings.reverse)
-    of_recurrent = jnp.einsum("TPB,TGHB->PGH", before.output, of_gates)
-    of_projection = None
+    inputs = (outputs_gradient, states.cell, before.cell, activations, within, starts, visible)
+    last_gradient = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), last_gradient)
+    first_gradient, (gates_gradient, projected_gradient) = jax.lax.scan(
+        step, last_gradient, inputs, reverse=not settings.reverse
+    )
+    recurrent_gradient = jnp.einsum("TPB,TGHB->PGH", before.output, gates_gradient)
+    projection_gradient = None
     if projection is not None:
         hidden = (activations[:, 3].astype(jnp.float32) * jnp.tanh(states.cell)).astype(dtype)
-        of_projection = jnp.einsum("THB,TPB->HP", hidden, of_projected)
-    of_first = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), of_first, first)
-    return of_gates, None, None, (of_recurrent, of_projection), of_first
+        projection_gradient = jnp.einsum("THB,TPB->HP", hidden, projected_gradient)
+    first_gradient = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), first_gradient, first)
+    return gates_gradient, None, None, (recurrent_gradient, projection_gradient), first_gradient
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
@@ -213,17 +212,17 @@ def _clip(x: jax.Array, largest: float | None) -> jax.Array:
 
 
 def _within(x: jax.Array, largest: float | None) -> jax.Array | None:
-    """Return whether the gradient of `_clip` passes into x, at the limits too (tf.clip_by_value, torch.clamp)."""
+    """Return where the gradient of `_clip` passes: within the limits, and at them (tf.clip_by_value, torch.clamp)."""
     return None if largest is None else jnp.abs(x) <= largest
 
 
 class Lstm(RecurrentLayer):
     """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    The parameters are also `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
+    Further parameters: `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
 
     Attributes:
-        recurrent_bias: true for a second bias, besides the recurrent kernel, as in torch; only the sum of both biases
+        recurrent_bias: true for a second bias, added to the recurrent product, as in torch; only the sum of both biases
             matters.
         projected: P, the size of the output; None: the output is not projected.
         cell_clip: as in `recurrence`.
@@ -251,8 +250,8 @@ class Lstm(RecurrentLayer):
         Args:
             state: before the first token that is read; None is zero.
             starts: bool [B T], the first token of every document. No state passes from one document to another: a layer
-                that reads in reverse starts anew at the last token of each.
-            visible: as in `recurrence`; in reverse padding also keeps its position.
+                that reads in reverse resets its state at the last token of each document.
+            visible: as in `recurrence`.
         """
         outputs = self.features if self.projected is None else self.projected
         if state is None:
@@ -268,7 +267,7 @@ class Lstm(RecurrentLayer):
             gates,
             recurrent,
             state,
-            starts=ends(starts, self.reverse),
+            starts=restarts(starts, self.reverse),
             visible=visible,
             projection_kernel=projection,
             cell_clip=self.cell_clip,
@@ -300,9 +299,7 @@ class BidirectionalLstm(nn.Module):
     ) -> tuple[jax.Array, tuple[LstmState, LstmState]]:
         """Map [B T D] to [B T 2 P], forward then backward, and the last state of each direction.
 
-        The last state is the one after the last token that a direction reads.
-
-        starts, visible: as in `Lstm`; each direction starts anew at its own end of every document.
+        starts, visible: as in `Lstm`. A direction resets its state at the token of a document that it reads first.
         """
         layer = functools.partial(
             Lstm,

@@ -42,7 +42,7 @@ class LuongAttention(nn.Module):
     def __call__(
         self, query: jax.Array, source: jax.Array, visible: jax.Array, deterministic: bool = True
     ) -> jax.Array:
-        """Take and return the same as `attend`."""
+        """Attend, with the arguments and the result of `attend`."""
         return self.attend(query, source, visible, deterministic)
 
     def attend(self, query: jax.Array, source: jax.Array, visible: jax.Array, deterministic: bool) -> jax.Array:
@@ -56,13 +56,13 @@ class LuongAttention(nn.Module):
         def project(name: str, features: int, axes: tuple[str, str], x: jax.Array) -> jax.Array:
             return Projection((features,), axes, self.kernel_init, self.dtype, use_bias=False, name=name)(x)
 
-        asked = project("query", source.shape[-1], ("mlp", "embed"), query) if self.projects_query else query
-        scores = jnp.where(visible, float32_product(_SCORES, asked, source), EXCLUDED)
-        shares = jax.nn.softmax(scores, axis=-1)
-        record(CROSS, lambda: jnp.where(visible, shares, 0)[:, None])
-        weights = Dropout(self.attention_dropout)(shares.astype(self.dtype), deterministic)
-        both = jnp.concatenate([jnp.einsum("BKS,BSD->BKD", weights, source), query], axis=-1)
-        # Every device has all features. XLA (of jax 0.10) would divide them across the border of both parts. On a
+        projected = project("query", source.shape[-1], ("mlp", "embed"), query) if self.projects_query else query
+        scores = jnp.where(visible, float32_product(_SCORES, projected, source), EXCLUDED)
+        probabilities = jax.nn.softmax(scores, axis=-1)
+        record(CROSS, lambda: jnp.where(visible, probabilities, 0)[:, None])
+        weights = Dropout(self.attention_dropout)(probabilities.astype(self.dtype), deterministic)
+        joined = jnp.concatenate([jnp.einsum("BKS,BSD->BKD", weights, source), query], axis=-1)
+        # Every device has all features. XLA (of jax 0.10) would divide them across the border of joined parts. On a
         # mesh of three axes the gradients of the source would then be wrong.
-        both = nn.with_logical_constraint(both, ("batch", "length", None))
-        return jnp.tanh(project("output", self.features, self.output_axes, both))
+        joined = nn.with_logical_constraint(joined, ("batch", "length", None))
+        return jnp.tanh(project("output", self.features, self.output_axes, joined))

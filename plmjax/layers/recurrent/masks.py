@@ -1,4 +1,4 @@
-"""Masks of recurrent layers, from a model's token inputs: the tokens that are read, and the first of each text."""
+"""Masks of recurrent layers, from the token inputs of a model: tokens that are read, and first tokens of texts."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ def visible_tokens(attention_mask: jax.Array | None, segment_ids: jax.Array | No
 
 
 def text_starts(*numbers: jax.Array | None) -> jax.Array | None:
-    """Return bool [B T], true at the first token of each text.
+    """Return bool [B T], true at the first token of each text, or None without `numbers`: a row is one text.
 
-    There one of the numbers, int [B T], differs from the previous one. Without numbers return None: a row is one text.
+    A text begins where one of the numbers, int [B T], differs from the previous one.
     """
     given = [number for number in numbers if number is not None]
     if not given:
@@ -29,8 +29,7 @@ def recurrent_masks(
 
     Args:
         attention_mask: [B T], 0 for padding.
-        segment_ids: int [B T], the packed sequence of a token, 0 for padding; each sequence begins with a state of
-            zeros.
+        segment_ids: int [B T], the packed sequence of a token, 0 for padding; each sequence begins with a zero state.
         texts: int [B T], other numbers that differ between texts, such as token types.
     """
     return {

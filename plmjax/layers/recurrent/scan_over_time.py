@@ -60,7 +60,7 @@ def both_directions(
 ) -> tuple[jax.Array, tuple[Any, Any]]:
     """Run the layers `forward` and `backward` over [B T D].
 
-    Return the outputs [B T 2 P] in this order, and the last state of each.
+    Return the outputs [B T 2 P], forward first, and the last state of each direction.
     """
     layers = (layer(reverse=reverse, name=name) for name, reverse in (("forward", False), ("backward", True)))
     outputs, states = zip(*(one(x, starts=starts, visible=visible) for one in layers), strict=True)
@@ -72,8 +72,8 @@ def time_first(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
     """Return the inputs of a scan, rows last: [B T G H] -> [T G H B], and both masks, bool [B T] -> [T B].
 
-    Every device reads its rows with all features. If the features were divided too, each token would cost an exchange.
-    And XLA (of jax 0.10) divides the backward loop wrongly on a mesh of three axes: the gradients would be wrong.
+    Every device reads its rows with all features. If the features were sharded too, each token would cost a transfer.
+    And XLA (of jax 0.10) shards the backward loop wrongly on a mesh of three axes: the gradients would be wrong.
     """
     starts = visible_starts(starts, visible, gates.shape[:2])
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
@@ -85,18 +85,18 @@ def batch_first(outputs: jax.Array) -> jax.Array:
     return nn.with_logical_constraint(jnp.moveaxis(outputs, -1, 0), ("batch", "length", None))
 
 
-def whole(kernel: jax.Array) -> jax.Array:
+def replicate(kernel: jax.Array) -> jax.Array:
     """Replicate a kernel on every device."""
     return nn.with_logical_constraint(kernel, (None,) * kernel.ndim)
 
 
-def rows(x: jax.Array) -> jax.Array:
-    """Place [B H] so that a device has all features of its rows."""
+def shard_rows(x: jax.Array) -> jax.Array:
+    """Shard [B H] by rows, with all features on every device."""
     return nn.with_logical_constraint(x, ("batch", None))
 
 
 def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
-    """Return the tokens at which a layer starts anew, without the tokens that it does not see.
+    """Return the tokens at which a layer resets its state, without the tokens that it does not see.
 
     Both masks are bool [B T]; the shapes are checked.
     """
@@ -107,7 +107,7 @@ def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: t
     return starts if starts is None or visible is None else starts & visible
 
 
-def found(states: Any, first: Any, starts: jax.Array | None, reverse: bool) -> Any:
+def states_before(states: Any, first: Any, starts: jax.Array | None, reverse: bool) -> Any:
     """Return the states before each token, [T ... B], from the states after each token and the first state."""
 
     def shifted(after: jax.Array, first: jax.Array) -> jax.Array:
@@ -126,10 +126,10 @@ def where(condition: jax.Array | None, chosen: Any, other: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, other)
 
 
-def ends(starts: jax.Array | None, reverse: bool) -> jax.Array | None:
-    """Return the tokens at which a layer starts anew, bool [B T].
+def restarts(starts: jax.Array | None, reverse: bool) -> jax.Array | None:
+    """Return the tokens at which a layer resets its state, bool [B T].
 
-    A layer that reads in reverse starts anew at the last token of each document.
+    A layer that reads in reverse resets it at the last token of each document.
     """
     if starts is None or not reverse:
         return starts

@@ -1,1 +1,1 @@
-"""Words and tokens: their tables, their characters, and scores over a vocabulary."""
+"""Words and tokens: embeddings, characters, and scores over a vocabulary."""

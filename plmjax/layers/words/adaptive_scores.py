@@ -1,18 +1,18 @@
 """Scores of the next token by an adaptive softmax (Grave et al., arXiv 1609.04309).
 
 Tokens are numbered by their frequency, the most frequent first, and divided into clusters. The head has the tokens of
-the first cluster and one entry for each other cluster; a token of a tail is chosen in two steps:
+the first cluster and one entry for each other cluster, the tails. A token of a tail is chosen in two steps:
 
     log p(token) = log softmax(head)[token]                                            a token of the first cluster
-    log p(token) = log softmax(head)[entry of cluster i] + log softmax(tail_i)[token]  another one
+    log p(token) = log softmax(head)[entry of cluster i] + log softmax(tail_i)[token]  a token of a tail
 
 A loss needs the scores of a tail only where a token of this tail is the target, which is seldom. Shapes are static, so
-a tail takes a fixed number of positions of each device, its capacity: twice the share of tokens that Zipf's law gives
-it. If a batch has more of them, the tail scores all positions, so that the result is always exact. The entries are in
-the order of their clusters, as in transformers.
+a tail takes a fixed number of positions of each device, its capacity: twice the fraction of tokens that Zipf's law
+predicts. If a batch has more of them, the tail scores all positions, so that the result is always exact. The entries
+are in the order of their clusters, as in transformers.
 
 Deviation: kimiyoung/transformer-xl utils/proj_adaptive_softmax.py reads the entries in the opposite order, so that the
-first tail has the last one. Only the order of parameters differs: turn the rows of such a checkpoint around.
+first tail has the last one. Only the order of parameters differs: reverse the rows of such a checkpoint.
 """
 
 import functools
@@ -30,11 +30,11 @@ from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 MARGIN = 2.0
-"""Capacity of a tail, as a multiple of its share of tokens by Zipf's law."""
+"""Capacity of a tail, as a multiple of its fraction of tokens by Zipf's law."""
 
 
 def tail_capacity(first: int, end: int, vocab_size: int) -> float:
-    """Return the capacity of the tail of the tokens from `first` to below `end`, as a share of the positions."""
+    """Return the capacity of the tail of tokens `first` to `end` - 1, as a fraction of the positions."""
     return min(MARGIN * math.log(end / first) / math.log(vocab_size), 1.0)
 
 
@@ -89,8 +89,8 @@ class AdaptiveScores(TokenScores):
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the cross-entropy and the hits for targets, int [B T], as `TokenScores` does.
 
-        A hit is that of a choice in two steps: no entry of the head scores higher than the target or its cluster, and
-        no token of this cluster scores higher than the target.
+        A hit means: no entry of the head scores higher than the target or its cluster, and no token of this cluster
+        scores higher than the target.
         """
         entries, firsts = self._entries(targets)
         nats, hits = self.head.scores(self.hidden).cross_entropy(entries)
@@ -115,78 +115,78 @@ class AdaptiveScores(TokenScores):
     def _with_tails(
         self, targets: jax.Array, entries: jax.Array, firsts: list[int], nats: jax.Array, hits: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Add the nats of the tails, and drop the hits that they do not share."""
+        """Add the nats of the tails, and clear hits that the tails miss."""
         everything = firsts[-1] + len(self.tails[-1].table)
         for number, (first, tail) in enumerate(zip(firsts, self.tails, strict=True), start=self.frequent):
-            share = tail_capacity(first, first + len(tail.table), everything)
-            asked = entries == number
+            fraction = tail_capacity(first, first + len(tail.table), everything)
+            needed = entries == number
             own = jnp.clip(targets - first, 0, len(tail.table) - 1)
-            of_tail, likeliest = _tail_cross_entropy(share, self.hidden, tail, own, asked)
-            nats, hits = nats + of_tail, hits & (likeliest | ~asked)
+            tail_nats, likeliest = _tail_cross_entropy(fraction, self.hidden, tail, own, needed)
+            nats, hits = nats + tail_nats, hits & (likeliest | ~needed)
         return nats, hits
 
 
 def _tail_cross_entropy(
-    share: float, hidden: jax.Array, tail: Cluster, targets: jax.Array, asked: jax.Array
+    fraction: float, hidden: jax.Array, tail: Cluster, targets: jax.Array, needed: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the cross-entropy within a tail and the hits where `asked`, bool [B T]; 0 and False elsewhere.
+    """Return the cross-entropy within a tail and the hits where `needed`, bool [B T]; 0 and False elsewhere.
 
-    share: the capacity, as a share of the positions of each device.
+    fraction: the capacity, as a fraction of the positions of each device.
     """
     (devices,) = shard_counts((len(hidden),), ("batch",))
-    grouped = (x.reshape(devices, -1, *x.shape[2:]) for x in (hidden, targets, asked))
-    nats, hits = _cross_entropy(share, tail, *grouped)
+    grouped = (x.reshape(devices, -1, *x.shape[2:]) for x in (hidden, targets, needed))
+    nats, hits = _cross_entropy(fraction, tail, *grouped)
     return nats.reshape(targets.shape), hits.reshape(targets.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cross_entropy(
-    share: float, tail: Cluster, hidden: jax.Array, targets: jax.Array, asked: jax.Array
+    fraction: float, tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Compute `_tail_cross_entropy` of [devices B/devices*T ...]."""
-    return _where_needed(share, asked, lambda method: method(tail, hidden, targets, asked))
+    return _where_needed(fraction, needed, lambda method: method(tail, hidden, targets, needed))
 
 
-def _forward(share: float, *inputs: Any) -> tuple[tuple[jax.Array, jax.Array], tuple]:
-    return _cross_entropy(share, *inputs), inputs
+def _forward(fraction: float, *inputs: Any) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+    return _cross_entropy(fraction, *inputs), inputs
 
 
-def _backward(share: float, kept: tuple, cotangents: tuple[jax.Array, Any]) -> tuple:
-    """Compute the scores again. Otherwise the choice would keep what either way of it needs."""
-    tail, hidden, targets, asked = kept
+def _backward(fraction: float, kept: tuple, cotangents: tuple[jax.Array, Any]) -> tuple:
+    """Compute the scores again. Otherwise `cond` would keep the residuals of both branches."""
+    tail, hidden, targets, needed = kept
 
     def transposed(method: Callable) -> tuple[Cluster, jax.Array]:
-        return jax.vjp(lambda *learned: method(*learned, targets, asked)[0], tail, hidden)[1](cotangents[0])
+        return jax.vjp(lambda *learned: method(*learned, targets, needed)[0], tail, hidden)[1](cotangents[0])
 
-    return *_where_needed(share, asked, transposed), None, None
+    return *_where_needed(fraction, needed, transposed), None, None
 
 
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def _where_needed(share: float, asked: jax.Array, compute: Callable[[Callable], Any]) -> Any:
+def _where_needed(fraction: float, needed: jax.Array, compute: Callable[[Callable], Any]) -> Any:
     """Return compute(method) of the positions within the capacity, or of all positions if these are too few."""
-    capacity = math.ceil(share * asked.shape[1])
-    if capacity >= asked.shape[1]:
-        return compute(_of_all)
-    places = jnp.argsort(~asked, axis=1, stable=True)[:, :capacity]
-    fits = jnp.max(jnp.sum(asked, axis=1)) <= capacity
-    return jax.lax.cond(fits, lambda: compute(functools.partial(_of_few, places)), lambda: compute(_of_all))
+    capacity = math.ceil(fraction * needed.shape[1])
+    if capacity >= needed.shape[1]:
+        return compute(_score_all)
+    places = jnp.argsort(~needed, axis=1, stable=True)[:, :capacity]
+    fits = jnp.max(jnp.sum(needed, axis=1)) <= capacity
+    return jax.lax.cond(fits, lambda: compute(functools.partial(_score_few, places)), lambda: compute(_score_all))
 
 
-def _of_all(tail: Cluster, hidden: jax.Array, targets: jax.Array, asked: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _score_all(tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array) -> tuple[jax.Array, jax.Array]:
     nats, hits = tail.scores(hidden).cross_entropy(targets)
-    return jnp.where(asked, nats, 0.0), asked & hits
+    return jnp.where(needed, nats, 0.0), needed & hits
 
 
-def _of_few(
-    places: jax.Array, tail: Cluster, hidden: jax.Array, targets: jax.Array, asked: jax.Array
+def _score_few(
+    places: jax.Array, tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the positions at `places`, int [devices capacity], which include all that are asked."""
+    """Compute the positions at `places`, int [devices capacity], which include all that are needed."""
     chosen = (
         jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1)
-        for x in (hidden, targets, asked)
+        for x in (hidden, targets, needed)
     )
-    found = _of_all(tail, *chosen)
+    found = _score_all(tail, *chosen)
     device = jnp.arange(len(places))[:, None]
-    return tuple(jnp.zeros(asked.shape, x.dtype).at[device, places].set(x, unique_indices=True) for x in found)
+    return tuple(jnp.zeros(needed.shape, x.dtype).at[device, places].set(x, unique_indices=True) for x in found)

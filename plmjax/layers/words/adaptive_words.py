@@ -5,9 +5,9 @@ Tokens are numbered by their frequency, the most frequent first. The cutoffs div
 cluster i have E / div_val^i features, and a projection maps them to the D features of the model:
 
     x = rows_i[token] P_i                       `AdaptiveEmbedding`
-    scores_i = (h Q_i^T) rows_i^T + b_i         `AdaptiveSoftmax`; Q_i may be P_i, its rows those of the embedding
+    scores_i = (h Q_i^T) rows_i^T + b_i         `AdaptiveSoftmax`; Q_i and rows_i may be tied to the embedding
 
-If `div_val` is 1, all embeddings have one size and share one P; there is neither P nor Q if E is D.
+If `div_val` is 1, all embeddings have one size and share one P; if E is also D, there is neither P nor Q.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from plmjax.layers.words.embeddings import check_ids
 class Clusters:
     """The sizes of the clusters of a vocabulary.
 
-    vocab_size: V. cutoffs: the first token of each cluster but the first; without any there is one cluster.
+    vocab_size: V. cutoffs: the first token of each cluster except the first cluster; empty for one cluster.
     features: D. embedding_size: E. div_val: factor by which a cluster has fewer features than the one before it.
 
     Raises:
@@ -60,7 +60,7 @@ class Clusters:
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """The first token of each cluster and the one after its last."""
+        """The first token of each cluster and the token after its last."""
         return tuple(itertools.pairwise((0, *self.cutoffs, self.vocab_size)))
 
     @property
@@ -78,16 +78,18 @@ class Clusters:
         """True if embeddings are projected."""
         return self.div_val > 1 or self.embedding_size != self.features
 
-    def products(self, read: int, scored: int) -> float:
+    def multiplications(self, read: int, scored: int) -> float:
         """Return the multiplications of a forward pass with `read` tokens and scores at `scored` positions.
 
         Tails are scored at their capacity.
         """
         projections = [width * self.features * self.projected for width in self.widths]
         count = read * sum(projections if self.div_val > 1 else projections[:1])
-        shares = [tail_capacity(*bounds, self.vocab_size) for bounds in self.bounds[1:]]
-        for share, size, width, projection in zip((1, *shares), self.sizes, self.widths, projections, strict=True):
-            count += math.ceil(share * scored) * (size * width + projection)
+        fractions = [tail_capacity(*bounds, self.vocab_size) for bounds in self.bounds[1:]]
+        for fraction, size, width, projection in zip(
+            (1, *fractions), self.sizes, self.widths, projections, strict=True
+        ):
+            count += math.ceil(fraction * scored) * (size * width + projection)
         return count + scored * len(self.cutoffs) * self.embedding_size
 
 
@@ -115,7 +117,7 @@ class AdaptiveEmbedding(nn.Module):
     def __call__(self, ids: jax.Array) -> jax.Array:
         """Look up ids, int [B T] -> [B T D], as `Embedding` does.
 
-        Shapes are static, so each cluster is read at every position. Its projection is small beside a layer's.
+        Shapes are static, so each cluster is read at every position. Its projection is cheap compared with a layer.
         """
         check_ids(ids, self.clusters.vocab_size, f"the {self.clusters.vocab_size} rows of {self.name}")
         cluster = sum((ids >= cutoff for cutoff in self.clusters.cutoffs), start=jnp.zeros_like(ids))
@@ -132,9 +134,9 @@ class AdaptiveEmbedding(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """The scores of the next token, with a bias for each token.
 
-    tied_tables: true for the tables of the embedding, False for own `table_i`.
-    tied_projections: true for the projections of the embedding, except for that of the first cluster; False for own
-        `projection_i` of all clusters.
+    tied_tables: true to use the tables of the embedding, false for separate parameters `table_i`.
+    tied_projections: true to use the projections of the embedding for all clusters but the first; false for separate
+        parameters `projection_i` of all clusters.
     """
 
     clusters: Clusters
@@ -145,7 +147,7 @@ class AdaptiveSoftmax(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, words: AdaptiveEmbedding | None = None) -> TokenScores:
-        """Return the scores for [B T D]; `words` is the embedding, if something is tied."""
+        """Return the scores for [B T D]; `words` is the embedding, if parameters are tied."""
         clusters = self.clusters
         table, projection = parameters(self, self.table_init, self.projection_init)
         found = []
@@ -175,8 +177,8 @@ class AdaptiveSoftmax(nn.Module):
 def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Look up [V E] at [B T].
 
-    Every device adds the cotangents of all tokens to the gradient, if these are fewer than the table's rows: so the
-    devices exchange [B T E]. Otherwise they would add up the gradient of the table, as they do for the scores.
+    Every device adds the cotangents of all tokens to the gradient, if there are fewer tokens than rows: then the
+    devices exchange [B T E]. Otherwise they would sum the gradient of the table, as they do for the scores.
     """
     return jnp.take(table, ids, axis=0)
 

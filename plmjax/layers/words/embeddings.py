@@ -48,9 +48,11 @@ class Embedding(nn.Module):
     def __call__(self, ids: jax.Array) -> jax.Array:
         """Look up ids, int [...] -> [... D].
 
-        Raise UserError for an id without a row. While a program is compiled the ids are not known: there an id without
-        a row takes the nearest row, and the code that makes the batches must check the ids. If the collection `ROWS`
-        has an `embedding`, float32 [... D], it is the rows of these ids.
+        If the collection `ROWS` has an `embedding`, float32 [... D], it replaces the lookup. In a compiled program, an
+        id outside the table takes the nearest row; the code that makes the batches must check the ids.
+
+        Raises:
+            UserError: an id outside the table, if the ids are known.
         """
         if self.has_variable(ROWS, "embedding"):
             rows = self.get_variable(ROWS, "embedding")
@@ -58,7 +60,7 @@ class Embedding(nn.Module):
             return rows.astype(self.dtype)
         check_ids(ids, self.rows, f"the {self.rows} rows of {self.name}")
         if self.axis is None and self.rows <= FEW:
-            return _of_few_rows(self.dtype, self.embedding, ids)
+            return _look_up_small(self.dtype, self.embedding, ids)
         return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
@@ -70,31 +72,33 @@ class Embedding(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _of_few_rows(dtype: jnp.dtype, table: jax.Array, ids: jax.Array) -> jax.Array:
+def _look_up_small(dtype: jnp.dtype, table: jax.Array, ids: jax.Array) -> jax.Array:
     return jnp.take(table, ids, axis=0, mode="clip").astype(dtype)
 
 
-def _of_few_rows_forward(dtype: jnp.dtype, table: jax.Array, ids: jax.Array) -> tuple[jax.Array, tuple]:
-    return _of_few_rows(dtype, table, ids), (table, ids)
+def _look_up_small_forward(dtype: jnp.dtype, table: jax.Array, ids: jax.Array) -> tuple[jax.Array, tuple]:
+    return _look_up_small(dtype, table, ids), (table, ids)
 
 
-def _of_few_rows_backward(dtype: jnp.dtype, kept: tuple, cotangent: jax.Array) -> tuple[jax.Array, None]:
+def _look_up_small_backward(dtype: jnp.dtype, kept: tuple, cotangent: jax.Array) -> tuple[jax.Array, None]:
     table, ids = kept
     ids = jnp.clip(ids, 0, len(table) - 1)
-    added = functools.partial(_added, table)
-    return jax.lax.platform_dependent(ids, cotangent, cpu=added, default=functools.partial(_multiplied, table)), None
+    added = functools.partial(_scatter_gradient, table)
+    return jax.lax.platform_dependent(
+        ids, cotangent, cpu=added, default=functools.partial(_one_hot_gradient, table)
+    ), None
 
 
-_of_few_rows.defvjp(_of_few_rows_forward, _of_few_rows_backward)
+_look_up_small.defvjp(_look_up_small_forward, _look_up_small_backward)
 
 
-def _added(table: jax.Array, ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-    """Return the gradient of a table [rows D] from that of the rows at ids, [... D], added row by row."""
+def _scatter_gradient(table: jax.Array, ids: jax.Array, cotangent: jax.Array) -> jax.Array:
+    """Return the gradient of a table [rows D], with the gradients of the rows at ids, [... D], added one by one."""
     return jnp.zeros_like(table).at[ids].add(cotangent.astype(table.dtype))
 
 
-def _multiplied(table: jax.Array, ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-    """Return the gradient of `_added` as a product with one-hot ids; the sums are float32 too.
+def _one_hot_gradient(table: jax.Array, ids: jax.Array, cotangent: jax.Array) -> jax.Array:
+    """Return the gradient of `_scatter_gradient` as a product with one-hot ids; the sums are float32 too.
 
     The devices that share the batch sum their products. Without the constraint the compiler exchanges their tokens.
     """

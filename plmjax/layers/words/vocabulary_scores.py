@@ -1,8 +1,8 @@
 """The scores that a language model gives to every token of its vocabulary, and their cross-entropy.
 
-The scores of 50,257 tokens for one row of 1,024 positions take 196 MiB in float32, and so does the gradient with
-respect to them. So the cross-entropy takes a few positions at a time. Their scores, the softmax and the gradients that
-follow from them are computed and dropped before the next positions. No array has the scores of all positions.
+The scores of 50,257 tokens for one row of 1,024 positions take 196 MiB in float32, and their gradient takes the same.
+So the cross-entropy is computed for a few positions at a time: their scores, the softmax and the gradients are computed
+and dropped before the next positions. No array has the scores of all positions.
 """
 
 import functools
@@ -90,10 +90,10 @@ class VocabularyScores(TokenScores):
     def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return sum(weights x nats), float32 scalar, and the hits; targets and weights are [B T].
 
-        The nats and the hits are the two results of `cross_entropy`. If this is differentiated, the gradients are
+        The nats and the hits are the two results of `cross_entropy`. When this is differentiated, the gradients are
         computed in the forward pass, from the scores that exist there. This takes three matrix products, as with the
-        scores of all positions. The backward pass of `cross_entropy` takes a fourth. The gradient with respect to the
-        table needs the weight of every position beforehand. A factor of the whole sum may be applied afterwards.
+        scores of all positions. The backward pass of `cross_entropy` takes a fourth. The weight of every position must
+        be known in advance, for the gradient of the table. A factor of the sum may be applied afterwards.
         """
         loss, _, correct = self.smoothed_cross_entropy(targets, weights, smoothing=0.0, z_loss=0.0)
         return loss, correct
@@ -118,7 +118,7 @@ class VocabularyScores(TokenScores):
 
 
 def _chunk() -> int:
-    """Return `FAST_CHUNK` or `CHUNK`, by the devices of the program that is traced; `CHUNK` without a mesh."""
+    """Return `FAST_CHUNK` or `CHUNK`, by the devices of the traced program; `CHUNK` without a mesh."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return FAST_CHUNK if device is not None and device.device_kind in FAST else CHUNK
 
@@ -141,10 +141,10 @@ def _in_chunks(
     """
     rows, length, features = scores.hidden.shape
     vocabulary, dtype = len(scores.table), scores.hidden.dtype
-    of_other = smoothing / max(vocabulary - 1, 1)  # a token other than the target
+    other_probability = smoothing / max(vocabulary - 1, 1)  # a token other than the target
     devices, parts = shard_counts((rows, vocabulary), ("batch", "vocab"))
-    of_position = rows // devices * vocabulary // parts
-    chunks = min(length, math.ceil(length * of_position / _chunk()))
+    scores_per_position = rows // devices * vocabulary // parts
+    chunks = min(length, math.ceil(length * scores_per_position / _chunk()))
     table = nn.with_logical_constraint(scores.table.astype(dtype), ("vocab", None))
 
     def split(x: jax.Array) -> jax.Array:  # [B T ...] -> [chunks G B/G T/chunks ...], padded with 0
@@ -168,42 +168,44 @@ def _in_chunks(
         chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         loss = nats = normalizer - chosen
         if smoothing:
-            loss += smoothing * chosen - of_other * (jnp.sum(logits, axis=-1) - chosen)
+            loss += smoothing * chosen - other_probability * (jnp.sum(logits, axis=-1) - chosen)
         if z_loss:
             loss += z_loss * normalizer**2
         found = loss, nats, chosen >= jnp.max(logits, axis=-1)
         if total is None:
             return None, (*found, None)
         is_target = jnp.arange(vocabulary) == targets[..., None]
-        expected = jnp.where(is_target, 1 - smoothing, of_other) if smoothing else is_target
+        expected = jnp.where(is_target, 1 - smoothing, other_probability) if smoothing else is_target
         probability = jnp.exp(logits - normalizer[..., None])
         if z_loss:
             probability *= 1 + 2 * z_loss * normalizer[..., None]
         error = weights[..., None] * (probability - expected)
         rounded = error.astype(dtype)  # as `float32_product` does
-        of_hidden = jnp.einsum("GBTV,VD->GBTD", rounded, table)
-        of_table, of_bias = total
-        of_table += jnp.einsum("GBTV,GBTD->GVD", rounded, hidden, preferred_element_type=jnp.float32)
-        of_bias = None if of_bias is None else of_bias + jnp.sum(error, axis=(1, 2))
-        return (of_table, of_bias), (*found, of_hidden)
+        hidden_gradient = jnp.einsum("GBTV,VD->GBTD", rounded, table)
+        table_gradient, bias_gradient = total
+        table_gradient += jnp.einsum("GBTV,GBTD->GVD", rounded, hidden, preferred_element_type=jnp.float32)
+        bias_gradient = None if bias_gradient is None else bias_gradient + jnp.sum(error, axis=(1, 2))
+        return (table_gradient, bias_gradient), (*found, hidden_gradient)
 
     total = None
     if weights is not None:
-        of_table = nn.with_logical_constraint(jnp.zeros((devices, vocabulary, features)), ("batch", "vocab", None))
-        of_bias = nn.with_logical_constraint(jnp.zeros((devices, vocabulary)), ("batch", "vocab"))
-        total = of_table, None if scores.bias is None else of_bias
+        table_gradient = nn.with_logical_constraint(
+            jnp.zeros((devices, vocabulary, features)), ("batch", "vocab", None)
+        )
+        bias_gradient = nn.with_logical_constraint(jnp.zeros((devices, vocabulary)), ("batch", "vocab"))
+        total = table_gradient, None if scores.bias is None else bias_gradient
     total, found = jax.lax.scan(chunk, total, jax.tree.map(split, (scores.hidden, targets, weights)))
-    *of_positions, of_hidden = jax.tree.map(join, found)
+    *results, hidden_gradient = jax.tree.map(join, found)
     if total is None:
-        return *of_positions, None
-    of_table, of_bias = total
+        return *results, None
+    table_gradient, bias_gradient = total
     # Devices exchange a matrix's gradient in the dtype of the products; `jnp.sum` would convert it to float32 first.
-    of_table = jax.lax.reduce_sum(of_table.astype(dtype), (0,))
-    of_table = nn.with_logical_constraint(of_table, ("vocab", "embed"))
-    of_bias = None if of_bias is None else jnp.sum(of_bias, axis=0)
-    gradient = VocabularyScores(of_hidden, of_table, of_bias)
+    table_gradient = jax.lax.reduce_sum(table_gradient.astype(dtype), (0,))
+    table_gradient = nn.with_logical_constraint(table_gradient, ("vocab", "embed"))
+    bias_gradient = None if bias_gradient is None else jnp.sum(bias_gradient, axis=0)
+    gradient = VocabularyScores(hidden_gradient, table_gradient, bias_gradient)
     # Summed before the layers' backward pass. Otherwise float32 sums [G V D] would stay in memory during that pass.
-    return *of_positions, jax.lax.optimization_barrier(gradient)
+    return *results, jax.lax.optimization_barrier(gradient)
 
 
 @jax.custom_vjp

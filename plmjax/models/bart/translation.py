@@ -34,7 +34,7 @@ from plmjax.layers.rows import EncoderRows
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.bart import bart
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel, bart_parts
-from plmjax.models.transformer import LAYER_NORM_EPSILON, EncoderLayer, encoded
+from plmjax.models.transformer import LAYER_NORM_EPSILON, EncoderLayer, run_encoder
 
 SOURCE_ENCODER = "source_encoder"
 """First name in the paths of the source encoder's parameters; BART's parameters keep their paths."""
@@ -54,7 +54,7 @@ FROZEN_AT_FIRST = (
 
 @dataclasses.dataclass(frozen=True)
 class BartTranslationConfig(BartConfig):
-    """Sizes of a BART and of the encoder before it."""
+    """Sizes of a BART and of the source encoder before it."""
 
     source_layers: int = 6
     """Number of layers of the source encoder, M."""
@@ -95,7 +95,7 @@ class SourceEncoder(nn.Module):
         """Map int [B S] twice to [B S D]."""
         x = self.dropout(self.layer_norm(self.words(input_ids) + self.positions(positions)), deterministic)
         depth = self.config.source_layers
-        last, _ = encoded(self.layers, depth, self.execution, x, mask_terms, deterministic=deterministic)
+        last, _ = run_encoder(self.layers, depth, self.execution, x, mask_terms, deterministic=deterministic)
         return last
 
 
@@ -105,7 +105,7 @@ class BartBehindEncoder(BartModel):
     config: BartTranslationConfig
     source_encoder: nn.Module | None = None
 
-    def _encoded(
+    def _encode(
         self,
         input_ids: jax.Array,
         rows: EncoderRows,
@@ -115,9 +115,9 @@ class BartBehindEncoder(BartModel):
     ) -> tuple[jax.Array, jax.Array | None]:
         words = self.source_encoder(input_ids, rows.positions, rows.mask_terms, deterministic=deterministic)
         x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(rows.positions, self.config.longest)))
-        how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
+        flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         x = self.dropout(x, deterministic)
-        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **how)
+        return run_encoder(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **flags)
 
 
 class BartForTranslation(BartForConditionalGeneration):

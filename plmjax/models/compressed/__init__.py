@@ -1,5 +1,5 @@
-"""Compressed models: systems of their own, with layers of a lower rank or of different sizes.
+"""Compressed models: systems with layers of a lower rank or of different sizes.
 
-`configs.py` declares them. Their modules are those of the system that was compressed, but for the layers:
-`low_rank.py` computes products of two matrices, `pruned_layers.py` layers of different sizes.
+`configs.py` declares them. Their modules are those of the original system except for the layers: `low_rank.py` computes
+products of two matrices, `pruned_layers.py` layers of different sizes.
 """

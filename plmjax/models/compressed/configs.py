@@ -1,7 +1,7 @@
 """The configs and the declarations of compressed models.
 
-A compressed BERT is a `CompressedBertConfig`: a BERT with three settings more, which `plmjax compress` chooses. Whoever
-asks for a BERT gets it. Its parameters have the names of a BERT's, but for layers of different sizes.
+A compressed BERT is a `CompressedBertConfig`: a BERT with three more settings, which `plmjax compress` chooses. It is
+an instance of `BertConfig`. Its parameters have the names of a BERT's, unless its layers differ in size.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class LowRankConfig(ModelConfig):
         raise NotImplementedError
 
     def layers_products(self, keys: int) -> int:
-        """Return the number of products of all layers for one token that sees so many keys."""
+        """Return the multiplications of all layers for one token that sees `keys` keys."""
         size = self.head_size
         return sum(
             low_rank.layer_products(self.ranks, self.width, heads * size, inner) + 2 * keys * heads * size
@@ -138,7 +138,7 @@ class CompressedElectraConfig(LowRankEncoder, electra.ElectraConfig):
 
     @property
     def generator(self) -> electra.ElectraConfig:
-        """The sizes of the generator as those of a network."""
+        """The sizes of the generator, as the config of a network."""
         return with_compression(self, ranks=()).generator
 
 
@@ -170,7 +170,7 @@ def compressed_class(config: ModelConfig) -> type[LowRankConfig] | None:
 
 
 def with_compression(config: ModelConfig, **settings: tuple[int, ...]) -> Any:
-    """Return the config with other ranks or sizes of layers; without any of them, the config of its system.
+    """Return the config with other ranks or sizes of layers; without settings, the config of the original system.
 
     Raises:
         TypeError: the system has no compressed models.
@@ -185,7 +185,7 @@ def with_compression(config: ModelConfig, **settings: tuple[int, ...]) -> Any:
 
 
 def check_prunable(model: ModelConfig) -> None:
-    """Raise UserError for a model whose layers always have one size."""
+    """Raise UserError for a model whose layers must have equal sizes."""
     compressed = compressed_class(model)
     if compressed is None or not issubclass(compressed, PrunedEncoder):
         raise UserError(
@@ -202,7 +202,7 @@ def layer_sizes(model: Any) -> tuple[tuple[int, int], ...]:
 
 
 def divides_heads(model: Any, block: int) -> bool:
-    """Return whether blocks of so many rows and columns divide the attention matrices of a head."""
+    """Return whether blocks of `block` rows and columns divide the attention matrices of a head."""
     return model.head_size % block == 0 and model.width % block == 0
 
 

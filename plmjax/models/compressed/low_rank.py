@@ -1,6 +1,6 @@
-"""Layers whose matrices are products of two of a lower rank: W = A B, with A [in R] and B [R out].
+"""Layers whose matrices are products of two matrices of a lower rank: W = A B, with A [in R] and B [R out].
 
-A model computes (x A) B, which takes R (in + out) products for each token in place of in x out.
+A model computes (x A) B, which takes R (in + out) multiplications for each token in place of in x out.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ class LowRankProjection(Projection):
 
 @dataclasses.dataclass(frozen=True)
 class LowRank:
-    """Makes the projections of layers (`Execution.projection`).
+    """A factory of the projections of layers (`Execution.projection`).
 
-    ranks: rank of each of `KINDS`; 0 for one matrix.
-    make: makes projections of one matrix; None for `Projection`.
+    ranks: rank of each of `KINDS`; 0 for a dense matrix.
+    make: makes projections with a dense matrix; None for `Projection`.
     """
 
     ranks: tuple[int, ...]
@@ -72,7 +72,7 @@ class LowRank:
 
 
 def layer_products(ranks: Sequence[int], width: int, attended: int, inner: int) -> int:
-    """Return the number of products of a layer's matrices for one token: 4 D N H + 2 D F if all have full rank.
+    """Return the multiplications of a layer's matrices for one token: 4 D N H + 2 D F if all have full rank.
 
     ranks: rank of each of `KINDS`, 0 for full rank; empty if all have it. width: D. attended: N H. inner: F.
     """
@@ -80,8 +80,8 @@ def layer_products(ranks: Sequence[int], width: int, attended: int, inner: int) 
     return sum(rank * (a + b) if rank else a * b for (a, b), rank in zip(sizes, ranks or (0,) * 6, strict=True))
 
 
-def multiplied(params: Mapping[str, np.ndarray], groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
-    """Return parameters, path -> array, with each pair of kernels multiplied to one.
+def multiply_pairs(params: Mapping[str, np.ndarray], groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
+    """Return parameters, path -> array, with each pair of kernels multiplied to a dense kernel.
 
     groups: the parameter groups of the model.
     """

@@ -1,7 +1,7 @@
 """The parameters of compressed models: those of single layers, and those of the same model without compression.
 
-Parameters are dicts from path to array. Layers of one size are one stack, `encoder/layers/... [L ...]`; layers of
-different sizes are stacks of one, `encoder/layer_0/... [1 ...]`. Both forms are read through `layers_of`.
+Parameters are dicts from path to array. Layers of equal size are one stack, `encoder/layers/... [L ...]`; layers of
+different sizes are separate, `encoder/layer_0/... [1 ...]`. `layers_of` reads both forms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def layers_of(params: Mapping[str, np.ndarray], config: EncoderConfig) -> tuple[
     """Return (parameters outside of the layers, parameters of each layer by their path within it).
 
     Raises:
-        UserError: a matrix is a product of two, whose parts cannot be removed.
+        UserError: a matrix is a product of two, whose heads or features cannot be removed.
     """
     if getattr(config, "ranks", ()):
         raise UserError(
@@ -55,8 +55,10 @@ def layers_of(params: Mapping[str, np.ndarray], config: EncoderConfig) -> tuple[
     return rest, layers
 
 
-def joined(rest: Mapping[str, np.ndarray], layers: Sequence[Layer], config: EncoderConfig) -> dict[str, np.ndarray]:
-    """Return all parameters of a model, from those of `layers_of`; the config decides if the layers are one stack."""
+def join_layers(
+    rest: Mapping[str, np.ndarray], layers: Sequence[Layer], config: EncoderConfig
+) -> dict[str, np.ndarray]:
+    """Return all parameters of a model, from the results of `layers_of`; the config decides on stacks."""
     prefix = f"{config.system.name}/encoder"
     if not getattr(config, "layer_heads", ()):
         stacks = {inside: np.stack([layer[inside] for layer in layers]) for inside in layers[0]}
@@ -76,7 +78,7 @@ def dense(params: Mapping[str, np.ndarray], config: ModelConfig) -> tuple[dict[s
     """
     if not isinstance(config, LowRankConfig):
         return dict(params), config
-    params, config = low_rank.multiplied(params, config.parameter_groups), with_compression(config, ranks=())
+    params, config = low_rank.multiply_pairs(params, config.parameter_groups), with_compression(config, ranks=())
     if not isinstance(config, PrunedEncoder):
         return params, config
     plain = with_compression(config, layer_heads=(), layer_widths=())
@@ -91,4 +93,4 @@ def dense(params: Mapping[str, np.ndarray], config: ModelConfig) -> tuple[dict[s
         return np.pad(value, missing)
 
     layers = [{inside: fill(inside, value) for inside, value in layer.items()} for layer in layers]
-    return joined(rest, layers, plain), plain
+    return join_layers(rest, layers, plain), plain

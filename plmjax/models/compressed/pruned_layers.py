@@ -17,7 +17,7 @@ from plmjax.models.roberta import RobertaModel
 
 
 class PrunedLayer(BertLayer):
-    """A layer of BERT with the sizes of layer `number`."""
+    """A layer of BERT with the sizes that the config has for layer `number`."""
 
     number: int = 0
 
@@ -31,11 +31,11 @@ class PrunedLayer(BertLayer):
 
 
 class PrunedDistilBertLayer(PrunedLayer, DistilBertLayer):
-    """A layer of DistilBERT with the sizes of layer `number`."""
+    """A layer of DistilBERT with the sizes that the config has for layer `number`."""
 
 
 class PrunedEncoder(BertEncoder):
-    """Layers of different sizes: stacks of one, `layer_0`, `layer_1` and so on."""
+    """Layers of different sizes: `layer_0`, `layer_1` and so on, each a stack of one."""
 
     pruned_layer: ClassVar[Callable[..., nn.Module]] = PrunedLayer
 
@@ -85,9 +85,9 @@ class CompressedDistilBertModel(DistilBertModel):
 
 
 def parts(parts: Callable[[Any], tuple[ParameterGroup, ...]], config: EncoderConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups, with one for each layer of its own size.
+    """Return the parameter groups, with one for each separate layer.
 
-    parts: the function of a system whose layers have one size.
+    parts: the function of a system whose layers have equal sizes.
     """
     if not config.layer_heads:
         return parts(config)

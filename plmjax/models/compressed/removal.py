@@ -1,6 +1,6 @@
-"""Removal of attention heads and of features inside feed-forward networks, so that matrices become smaller.
+"""Removal of attention heads and of inner features of feed-forward networks, so that matrices become smaller.
 
-A removed head or feature may have added a constant, which moves into the bias behind it:
+A removed head or feature may have added a constant, which moves into the bias after it:
 
     a head whose values are 0:    attention adds   b_value W_output
     a feature without inputs:     the feed-forward network adds   activation(b_intermediate) W_output
@@ -12,20 +12,20 @@ import numpy as np
 
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.models.compressed.configs import with_compression
-from plmjax.models.compressed.parameters import HEADS, WIDTH, Layer, joined, layers_of
+from plmjax.models.compressed.parameters import HEADS, WIDTH, Layer, join_layers, layers_of
 from plmjax.models.families.encoder import EncoderConfig
 
 
-def kept(
+def keep(
     params: Mapping[str, np.ndarray],
     config: EncoderConfig,
     heads: Sequence[Sequence[int]],
     features: Sequence[Sequence[int]],
 ) -> tuple[dict[str, np.ndarray], EncoderConfig]:
-    """Return the model with these heads and features of each layer.
+    """Return the model with only these heads and features of each layer.
 
-    heads, features: for each layer the numbers of the heads, and of the features inside the feed-forward network,
-        that are kept; at least one of each.
+    heads, features: for each layer the indices of the heads, and of the features inside the feed-forward network, that
+    are kept; at least one of each.
     """
     rest, layers = layers_of(params, config)
     sizes = {"layer_heads": tuple(map(len, heads)), "layer_widths": tuple(map(len, features))}
@@ -37,13 +37,13 @@ def kept(
         return np.take(value, np.asarray(features[layer]), axis=WIDTH[inside]) if inside in WIDTH else value
 
     cuts = [{inside: cut(inside, value, layer) for inside, value in one.items()} for layer, one in enumerate(layers)]
-    return joined(rest, cuts, smaller), smaller
+    return join_layers(rest, cuts, smaller), smaller
 
 
-def without_zeros(
+def remove_zeros(
     params: Mapping[str, np.ndarray], config: EncoderConfig
 ) -> tuple[dict[str, np.ndarray], EncoderConfig]:
-    """Return the model without the heads and the features that add nothing but a constant; outputs do not change.
+    """Return the model without heads and features that add only a constant; outputs do not change.
 
     At least one head and one feature of each layer stay.
     """
@@ -52,7 +52,7 @@ def without_zeros(
     for layer in layers:
         heads.append(_kept_heads(layer))
         features.append(_kept_features(layer, config.hidden_act))
-    return kept(joined(rest, layers, config), config, heads, features)
+    return keep(join_layers(rest, layers, config), config, heads, features)
 
 
 def _kept_heads(layer: Layer) -> np.ndarray:

@@ -33,7 +33,7 @@ from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_1, SHARE, check_ranges
-from plmjax.layers.attention.recording import OWN, record, recorded
+from plmjax.layers.attention.recording import OWN, collect, record
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
 from plmjax.layers.kinks import largest
@@ -192,9 +192,9 @@ def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     """
     scores = float32_product(functools.partial(jnp.einsum, "BTD,BSD->BTS"), x, x)
     seen = (first[:, :, None] & second[:, None]) | (second[:, :, None] & first[:, None])
-    shares = jax.nn.softmax(jnp.where(seen, scores, EXCLUDED), axis=-1)
-    record(OWN, lambda: jnp.where(seen, shares, 0)[:, None])
-    return jnp.einsum("BTS,BSD->BTD", shares.astype(x.dtype), x)
+    probabilities = jax.nn.softmax(jnp.where(seen, scores, EXCLUDED), axis=-1)
+    record(OWN, lambda: jnp.where(seen, probabilities, 0)[:, None])
+    return jnp.einsum("BTS,BSD->BTD", probabilities.astype(x.dtype), x)
 
 
 class BiattentiveForSequenceClassification(nn.Module):
@@ -243,7 +243,7 @@ class BiattentiveForSequenceClassification(nn.Module):
         first, second = visible & (types == 0), visible & (types == 1)
         second |= first & ~jnp.any(second, axis=1, keepdims=True)
         network = BiattentiveNetwork(self.config, self.execution, self.num_labels, name=HEAD)
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             logits = network(x, first, second, text_starts(types), deterministic=deterministic)
         logits = logits if cls_positions is None else logits[:, None]
         return EncoderOutput(context, logits=logits, attentions=attentions.get(OWN))

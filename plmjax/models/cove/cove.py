@@ -47,7 +47,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
-from plmjax.layers.attention.recording import CROSS, record_layers, recorded, wanted
+from plmjax.layers.attention.recording import CROSS, collect, record_layers, wanted
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
 from plmjax.layers.initializers import uniform
@@ -202,7 +202,7 @@ class MtLstm(nn.Module):
 
 @flax.struct.dataclass
 class EncodedSource:
-    """The encoded source, as the decoder reads it.
+    """The encoded source, the input of the decoder.
 
     encoded: [B S D], the encoder's output.
     attention_mask: bool [B S], true at tokens that are attended to.
@@ -218,7 +218,7 @@ class EncodedSource:
 class DecoderState(Cache):
     """The state of the decoder after a token.
 
-    It has the states of the decoder's cells, and `fed` [B D], the previous attentional state.
+    cells: the states of the decoder's cells. fed: [B D], the attentional state, which the next token reads.
     """
 
     cells: tuple[LstmState, ...]
@@ -308,7 +308,7 @@ class RecurrentDecoder(nn.Module):
     ) -> tuple[jax.Array, DecoderState]:
         """Map int [B T] to s [B T D] and the state after the last token.
 
-        Without a state before the first token it is that of the source.
+        before: the state before the first token; by default that of the source.
         """
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer, dtype)
@@ -318,7 +318,7 @@ class RecurrentDecoder(nn.Module):
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible
 
         def body(step: DecoderStep, state: DecoderState, inputs: tuple) -> tuple[DecoderState, Any]:
-            with recorded(wanted()) as weights:
+            with collect(wanted()) as weights:
                 state, spoken = step(state, *inputs, source, deterministic)
             return state, (spoken, weights)
 
@@ -381,8 +381,8 @@ class CoveForTranslation(nn.Module):
         check_token_inputs(None, "", decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         source = self._read(input_ids, visible_tokens(attention_mask, segment_ids), deterministic)
         visible = visible_tokens(decoder_attention_mask, decoder_segment_ids)
-        with recorded(output_attentions) as attentions:
-            output = self._written(decoder_input_ids, visible, source, None, deterministic)
+        with collect(output_attentions) as attentions:
+            output = self._decode_target(decoder_input_ids, visible, source, None, deterministic)
         return output.replace(encoder_last_hidden_state=source.encoded, cross_attentions=attentions.get(CROSS))
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> EncodedSource:
@@ -396,12 +396,12 @@ class CoveForTranslation(nn.Module):
         decoder_attention_mask: jax.Array | None = None,
         cache: DecoderState | None = None,
     ) -> TranslationOutput:
-        """Decode targets, int [R T], of sources that were encoded before.
+        """Decode targets, int [R T], of encoded sources.
 
-        `cache` is the cache that the call for the previous tokens returned.
+        cache: the cache that the call for the previous tokens returned.
         """
         visible = visible_tokens(decoder_attention_mask, None)
-        return self._written(decoder_input_ids, visible, source, cache, True)
+        return self._decode_target(decoder_input_ids, visible, source, cache, True)
 
     def _read(self, input_ids: jax.Array, visible: jax.Array | None, deterministic: bool) -> EncodedSource:
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible
@@ -412,7 +412,7 @@ class CoveForTranslation(nn.Module):
         )
         return EncodedSource(self.dropout(output.last_hidden_state, deterministic), visible, states)
 
-    def _written(
+    def _decode_target(
         self,
         input_ids: jax.Array,
         visible: jax.Array | None,

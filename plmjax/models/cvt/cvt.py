@@ -148,7 +148,7 @@ class CvtConfig(ModelConfig):
 
 
 class DropoutOfKind(nn.Module):
-    """Dropout with one rate for labelled rows and one for the other rows."""
+    """Dropout with separate rates for labelled and unlabelled rows."""
 
     config: CvtConfig
 
@@ -202,7 +202,7 @@ class Cvt(nn.Module):
         words = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), dtype, name="words")(input_ids)
         scale = self.param("word_scale", as_scale(nn.initializers.ones, ()), ())
         words = DropoutOfKind(config)(words, kind, deterministic) * scale.astype(dtype)
-        x = jnp.concatenate([words, *self._spelled(characters, kind, deterministic)], axis=-1)
+        x = jnp.concatenate([words, *self._character_features(characters, kind, deterministic)], axis=-1)
 
         outputs = []
         for layer, size in enumerate((config.first_size, config.second_size), start=1):
@@ -213,7 +213,7 @@ class Cvt(nn.Module):
             outputs.append(x)
         return *jnp.split(outputs[0], 2, axis=-1), outputs[1]
 
-    def _spelled(self, characters: jax.Array, kind: jax.Array, deterministic: bool) -> list[jax.Array]:
+    def _character_features(self, characters: jax.Array, kind: jax.Array, deterministic: bool) -> list[jax.Array]:
         """Compute c, the filters of each width: [B T F]."""
         config, dtype = self.config, self.execution.dtype
         sizes = (CHARACTERS + 1, config.character_dim, None, self.config.initializer, dtype)
@@ -338,7 +338,7 @@ class CvtForTasks(nn.Module):
     def view_scores(
         self, task: str, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, ViewScores]:
-        """Return a dict from name to scores, for the modules of one task with these names.
+        """Return a dict from name to scores, for the named modules of one task.
 
         tokens: the fields of the rows, named as in `__call__`; a task takes the fields that it needs.
         """

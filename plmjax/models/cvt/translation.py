@@ -9,7 +9,7 @@ An LSTM reads the words y of the translation so far, and bilinear attention read
 
 The auxiliary decoders share the words and the LSTM with the primary decoder. Each has its own W_alpha, W_a, W_s and b:
 
-    attention_dropout    a random share of alpha_t is dropped: it sees a part of the source
+    attention_dropout    a random part of alpha_t is dropped: it sees a part of the source
     future               p(y_t | y_<t-1, source) = softmax(W_s a_{t-1} + b): it does not see the word before
 
 Deviation: the paper does not give the initial state of the LSTM. Here it is zero, so a decoder reads the source only
@@ -40,7 +40,7 @@ TRANSLATION_VIEWS = ("attention_dropout", "future")
 
 
 class TranslationHead(LuongAttention):
-    """The parameters that a decoder does not share: attention, a_t of g_t and the source, and scores of the next word.
+    """The separate parameters of each decoder: attention, a_t of g_t and the source, and scores of the next word.
 
     words: vocabulary size of the target. dropout: dropout rate of a_t. attention_dropout: dropout rate of alpha_t.
     """

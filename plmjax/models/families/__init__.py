@@ -1,1 +1,1 @@
-"""Parts that several systems inherit and that belong to no single system."""
+"""Base classes of several systems."""

@@ -127,7 +127,7 @@ class DecoderConfig(ModelConfig):
         return 6.0 * batch_size * (sequence_length * self.layers_products(keys) + head)
 
     def layers_products(self, keys: int) -> int:
-        """Return the number of products of all layers for one token that sees so many keys."""
+        """Return the multiplications of all layers for one token that sees `keys` keys."""
         size = self.n_embd
         return self.n_layer * (4 * size**2 + 2 * size * self.inner_size + 2 * keys * size)
 
@@ -169,7 +169,10 @@ class DecoderHeadOutput(DecoderOutput):
 
 
 class DecoderForCausalLM(nn.Module):
-    """The decoder, with the name of its system, and the scores of the next token. Its own table is the output layer."""
+    """The decoder, under the name of its system, and the scores of the next token.
+
+    Its word table is the output layer.
+    """
 
     config: DecoderConfig
     execution: Execution = Execution()
@@ -243,7 +246,7 @@ def read_to_the_end(
     output_attentions: bool = False,
     **inputs: jax.Array | None,
 ) -> tuple[DecoderHeadOutput, jax.Array]:
-    """Return the output of a decoder for rows, int [B T], or for C adjacent rows, int [B C T], and their last tokens.
+    """Apply a decoder to rows, int [B T], or to C adjacent rows, int [B C T]. Return its output and the last tokens.
 
     The last tokens are [B D], or [B K D] at `cls_positions`; for adjacent rows [B C D] or [B C K D].
     """

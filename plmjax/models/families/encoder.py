@@ -1,4 +1,4 @@
-"""The encoders: sizes, outputs, groups of parameters and rows of BERT and of the systems like it, and their heads.
+"""The encoders: sizes, outputs, parameter groups and rows of BERT and of similar systems, and their heads.
 
 A head on the pooled first token of a row has one linear layer, as in BERT; a system with another head overrides it.
 """
@@ -146,7 +146,7 @@ class EncoderConfig(ModelConfig):
         return 6.0 * batch_size * sequence_length * self.layers_products(keys)
 
     def layers_products(self, keys: int) -> int:
-        """Return the number of products of all layers for one token that sees so many keys."""
+        """Return the multiplications of all layers for one token that sees `keys` keys."""
         size = self.hidden_size
         return self.num_hidden_layers * (4 * size**2 + 2 * size * self.intermediate_size + 2 * keys * size)
 
@@ -163,7 +163,7 @@ class EncoderConfig(ModelConfig):
     def initializer(self) -> Initializer:
         """Normal distribution, truncated at two standard deviations.
 
-        It is as in TensorFlow, so the standard deviation is 0.88 x the range.
+        As in TensorFlow, the standard deviation of the result is 0.88 x the range.
         """
         return nn.initializers.truncated_normal(self.initializer_range)
 

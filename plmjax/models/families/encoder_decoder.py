@@ -1,7 +1,7 @@
-"""The encoder-decoders: sizes of the Transformer and BART, and what these two and T5 do with both sides of a pair.
+"""The encoder-decoders: sizes of the Transformer and BART, and the base modules of these two and T5.
 
-`EncoderDecoderModel` reads pairs at once, and also a source once and its target token by token. The layers are in the
-model files.
+`EncoderDecoderModel` reads source and target at once, or a source once and then its target token by token. The layers
+are in the model files.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.attention.recording import CROSS, OWN, recorded
+from plmjax.layers.attention.recording import CROSS, OWN, collect
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, check_segments
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.rows import DecoderRows, EncoderRows, read_rows, read_source
@@ -104,7 +104,7 @@ class EncoderDecoderConfig(ModelConfig):
         return self.initializer
 
     @property
-    def joining_initializer(self) -> Initializer:
+    def output_projection_initializer(self) -> Initializer:
         """Initializer of the kernel [N H D] after attention."""
         return self.initializer
 
@@ -166,7 +166,7 @@ def layers_products(encoder: LayerSize, decoder: LayerSize, source: int, target:
 class EncoderDecoderModel(nn.Module):
     """An encoder and a decoder without a head.
 
-    A system defines `_encoded`, `_key_values` and `_decoded`.
+    A system defines `_encode`, `_key_values` and `_decode`.
     """
 
     config: ModelConfig
@@ -186,7 +186,7 @@ class EncoderDecoderModel(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
-        **of_source: Any,
+        **source_inputs: Any,
     ) -> EncoderDecoderOutput:
         """Read sources and targets. A target token sees only the target tokens up to itself.
 
@@ -203,36 +203,36 @@ class EncoderDecoderModel(nn.Module):
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
             output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
-            of_source: further inputs of the source that a system has (`_source`).
+            source_inputs: further inputs of the source that a system has (`_source`).
 
         Raises:
             UserError: a row is longer than the model's positions.
             ValueError: an input's shape does not fit the others', or only one side has segments.
         """
         check_segments(segment_ids, decoder_segment_ids)
-        how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        source = self._source(input_ids, attention_mask, positions, segment_ids, **of_source)
-        with recorded(output_attentions) as of_source:
-            encoded, encoder_states = self._encoded(input_ids, source, **how)
+        flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
+        source = self._source(input_ids, attention_mask, positions, segment_ids, **source_inputs)
+        with collect(output_attentions) as source_attentions:
+            encoded, encoder_states = self._encode(input_ids, source, **flags)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
         seen = MaskTerms.of_rows(attention_mask, segment_ids, decoder_segment_ids)
-        with recorded(output_attentions) as of_target:
-            output = self._decoded(decoder_input_ids, rows, encoded, seen, **how)
+        with collect(output_attentions) as target_attentions:
+            output = self._decode(decoder_input_ids, rows, encoded, seen, **flags)
         return output.replace(
             encoder_last_hidden_state=encoded,
             encoder_hidden_states=encoder_states,
-            encoder_attentions=of_source.get(OWN),
-            decoder_attentions=of_target.get(OWN),
-            cross_attentions=of_target.get(CROSS),
+            encoder_attentions=source_attentions.get(OWN),
+            decoder_attentions=target_attentions.get(OWN),
+            cross_attentions=target_attentions.get(CROSS),
         )
 
     def encode(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **of_source: Any
+        self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **source_inputs: Any
     ) -> SourceKeyValues:
         """Encode sources, as in `__call__`, once for targets that are generated token by token."""
-        source = self._source(input_ids, attention_mask, **of_source)
-        encoded, _ = self._encoded(input_ids, source, deterministic=True, output_hidden_states=False)
+        source = self._source(input_ids, attention_mask, **source_inputs)
+        encoded, _ = self._encode(input_ids, source, deterministic=True, output_hidden_states=False)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
         return SourceKeyValues(self._key_values(encoded), mask.astype(jnp.int32))
 
@@ -255,7 +255,7 @@ class EncoderDecoderModel(nn.Module):
         """
         rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
         seen = source.key_values, source.mask_terms()
-        return self._decoded(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
+        return self._decode(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
 
     def _source(
         self,
@@ -264,10 +264,10 @@ class EncoderDecoderModel(nn.Module):
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
     ) -> EncoderRows:
-        """Return the inputs of the encoder's layers; a system with further inputs has a method of its own."""
+        """Return the inputs of the encoder's layers; a system with further inputs overrides this."""
         return read_source(self.config, input_ids, attention_mask, positions, segment_ids)
 
-    def _encoded(
+    def _encode(
         self,
         input_ids: jax.Array,
         rows: EncoderRows,
@@ -282,26 +282,26 @@ class EncoderDecoderModel(nn.Module):
         """Project the encoder's output [B S D] to the keys and values of every layer, [L B S N H] each."""
         raise NotImplementedError(f"{type(self).__name__} must project the encoder's output.")
 
-    def _decoded(
+    def _decode(
         self,
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: MaskTerms,
+        source_mask: MaskTerms,
         *,
         deterministic: bool,
         output_hidden_states: bool,
     ) -> EncoderDecoderOutput:
         """Decode with a source: the encoder's output [B S D], or every layer's keys and values.
 
-        With the encoder's output each layer computes its own keys and values when it needs them. So they are not kept
-        for the other layers.
+        With the encoder's output, each layer projects its keys and values when it needs them, so that those of one
+        layer exist at a time.
         """
         raise NotImplementedError(f"{type(self).__name__} must decode a target.")
 
 
 class EncoderDecoderForConditionalGeneration(nn.Module):
-    """Encoder and decoder, with the name of their system, and the scores of the next token."""
+    """Encoder and decoder, under the name of their system, and the scores of the next token."""
 
     config: ModelConfig
     execution: Execution = Execution()
@@ -318,13 +318,13 @@ class EncoderDecoderForConditionalGeneration(nn.Module):
         **inputs: Any,
     ) -> EncoderDecoderOutput:
         """Take and return the same as `EncoderDecoderModel`, with `scores`."""
-        return self._scored(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
+        return self._add_scores(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
 
     def encode(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **of_source: Any
+        self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **source_inputs: Any
     ) -> SourceKeyValues:
         """Take and return the same as `EncoderDecoderModel.encode`."""
-        return self.model.encode(input_ids, attention_mask, **of_source)
+        return self.model.encode(input_ids, attention_mask, **source_inputs)
 
     def decode(
         self,
@@ -334,10 +334,10 @@ class EncoderDecoderForConditionalGeneration(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
         """Take and return the same as `EncoderDecoderModel.decode`, with `scores`."""
-        return self._scored(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
+        return self._add_scores(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
 
-    def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
-        """Return the output of the model with scores. By default the model itself has computed them."""
+    def _add_scores(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
+        """Add the scores to the output of the model. By default the model has computed them."""
         return output
 
 

@@ -18,7 +18,7 @@ from plmjax.layers.attention.multi_head import KeyValues
 
 @flax.struct.dataclass
 class Memory(Cache):
-    """The inputs of every layer at the last M tokens, for text without end.
+    """The inputs of every layer at the last M tokens, for a text without end.
 
     hidden: [L B M D]. documents: int32 [B M], the number of each token's document, from 1 on; 0 for an empty place.
     """
@@ -37,13 +37,12 @@ class Memory(Cache):
         return jax.lax.stop_gradient(kept)
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """Return the memory of other rows, int [B']."""
         return Memory(jnp.take(self.hidden, indices, axis=1), jnp.take(self.documents, indices, axis=0))
 
 
 @flax.struct.dataclass
 class KeyValueMemory(Cache):
-    """The keys and values of every layer at the last M tokens, while text is written with the same parameters.
+    """The keys and values of every layer at the last M tokens, for generation with fixed parameters.
 
     key_values: [L B N H M] each, as in `KeyValueCache`, in the dtype of the computation. documents: as in `Memory`.
     """
@@ -57,7 +56,6 @@ class KeyValueMemory(Cache):
         return KeyValueMemory(key_values, documents)
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """Return the memory of other rows, int [B']."""
         key_values = jax.tree.map(lambda x: jnp.take(x, indices, axis=1), self.key_values)
         return KeyValueMemory(key_values, jnp.take(self.documents, indices, axis=0))
 

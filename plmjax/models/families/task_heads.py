@@ -1,7 +1,7 @@
 """Heads that are the same for many systems: labels of tokens, the two ends of a span, labels of texts, choices.
 
-Where a text is not represented by its last token, the module for whole sequences differs from family to family. Each
-head is named `classifier`.
+Heads on a text that is not represented by its last token differ between families of models. Each head is named
+`classifier`.
 """
 
 from collections.abc import Callable
@@ -164,7 +164,7 @@ class LastTokenClassification(nn.Module):
 def score_choices(
     classify: Callable[..., Any], input_ids: jax.Array, **inputs: jax.Array | bool | None
 ) -> tuple[Any, jax.Array]:
-    """Score C adjacent choices of a question, int [B C T], as texts of their own.
+    """Score C adjacent choices of a question, int [B C T], as separate texts.
 
     Args:
         classify: a classifier of texts with one label.
@@ -196,7 +196,7 @@ class QuestionAnswering(nn.Module):
         return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1], **attentions_of(output))
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return the hidden states that the scores read, [B T D]; a system with dropout here overrides this."""
+        """Return the input of the scores, [B T D]; a system with dropout here overrides this."""
         return x
 
 

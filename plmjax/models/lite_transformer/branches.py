@@ -1,4 +1,4 @@
-"""The two branches of a Lite Transformer's layer, and what a decoder's layer keeps of the tokens it has read.
+"""The two branches of a Lite Transformer's layer, and the cache of a decoder's layer.
 
 Half of the features go through attention, which relates distant tokens, the others through a convolution, which relates
 neighbors (Wu et al. 2020, arXiv 2004.11886, section 4; mit-han-lab/lite-transformer fairseq/modules/multibranch.py).
@@ -27,7 +27,7 @@ from plmjax.models.transformer import attention_of
 
 @dataclasses.dataclass(frozen=True)
 class BranchesConfig(ModelConfig):
-    """Settings of the convolutions, and initial values, of every Lite Transformer."""
+    """Settings of the convolutions, and the initializers, of every Lite Transformer."""
 
     convolution: str = "dynamic"
     """Convolution: dynamic (weights from each token, gated inputs) or lightweight (weights are parameters)."""
@@ -85,7 +85,7 @@ class BranchesConfig(ModelConfig):
         return nn.initializers.variance_scaling(0.5, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
 
     @property
-    def joining_initializer(self) -> Initializer:
+    def output_projection_initializer(self) -> Initializer:
         """Initializer of the kernel [N H D] after attention."""
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
 
@@ -101,7 +101,7 @@ class BranchesConfig(ModelConfig):
 
 
 def convolution_of(config: BranchesConfig, kernel_size: int, execution: Execution) -> LightweightConvolution:
-    """Return the convolution of a layer, of half of the features."""
+    """Return the convolution of a layer, for half of the features."""
     sizes = config.width // 2, config.convolution_heads, kernel_size
     return CONVOLUTIONS[config.convolution](*sizes, config.convolution_dropout, config.initializer, execution)
 
@@ -125,7 +125,6 @@ class LongShortCache(KeyValueCache):
     inputs: jax.Array
 
     def take_rows(self, indices: jax.Array) -> "LongShortCache":
-        """Return the cache of other rows, int [B']."""
         return super().take_rows(indices).replace(inputs=jnp.take(self.inputs, indices, axis=1))
 
 
@@ -141,12 +140,12 @@ def long_short_cache(config: Any, batch: int, capacity: int, execution: Executio
 def with_past_inputs(
     new: jax.Array, cache: LongShortCache | None, layer: jax.Array, kernel_size: int
 ) -> tuple[jax.Array, LongShortCache | None]:
-    """Return the inputs of T new tokens with the K - 1 before them, [B K-1+T C], and the cache with the last ones.
+    """Prepend the last K - 1 inputs to those of T new tokens, [B K-1+T C]. Return them, and the updated cache.
 
     Args:
         new: inputs of the new tokens, [B T C].
         cache: the past; None: there is no past, and the inputs before the tokens are 0.
-        layer: the number of the layer, int scalar.
+        layer: the index of the layer, int scalar.
         kernel_size: K.
     """
     if cache is None:
@@ -177,7 +176,7 @@ class CausalBranches(nn.Module):
     def branches(
         self, y: jax.Array, rows: DecoderRows, cache: LongShortCache | None, layer: jax.Array, *, deterministic: bool
     ) -> tuple[jax.Array, LongShortCache | None]:
-        """Map [B T D] to the outputs of both branches, [B T D], and to the cache with what they keep of the tokens."""
+        """Map [B T D] to the outputs of both branches, [B T D], and to the updated cache."""
         attend = functools.partial(self.attention.attend, deterministic=deterministic)
         convolution = functools.partial(self.convolution, deterministic=deterministic)
 

@@ -30,7 +30,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
 from plmjax.errors import FROM_1, SHARE, check_ranges
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm
@@ -153,7 +153,7 @@ class LiteTransformerDecoderLayer(CausalBranches):
     def __call__(
         self, x: jax.Array, rows: DecoderRows, cache: LongShortCache | None, layer: jax.Array, *, deterministic: bool
     ) -> tuple[jax.Array, LongShortCache | None]:
-        """Map [B T D] to [B T D], and to the cache with what the layer keeps of these tokens."""
+        """Map [B T D] to [B T D], and to the updated cache."""
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
@@ -200,7 +200,7 @@ class LiteTransformerDecoderModel(nn.Module):
             carried = layer(carried[0], rows, carried[1], number, deterministic=deterministic)
             return carried, carried[0] if output_hidden_states else None
 
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             for layers, (_, first, count) in zip(self.layers, equal_kernels(config.decoder_kernel_sizes), strict=True):
                 (x, cache), after = stack(body, layers, count, self.execution, (x, cache), first + jnp.arange(count))
                 states.append(after)

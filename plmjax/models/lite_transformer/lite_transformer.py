@@ -36,7 +36,7 @@ from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, group_by_source
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.rows import DecoderRows, EncoderRows
@@ -56,7 +56,7 @@ from plmjax.models.transformer import LAYER_NORM_EPSILON, TransformerModel, atte
 
 
 def flattened(size: int, **fields: Any) -> dict[str, Any]:
-    """Return the fields of a model of `size` features whose feed-forward networks have as many."""
+    """Return the fields of a model of `size` features whose feed-forward networks have equally many."""
     return {"d_model": size, "encoder_ffn_dim": size, "decoder_ffn_dim": size, **fields}
 
 
@@ -206,20 +206,20 @@ class DecoderLayer(CausalBranches):
         y: jax.Array,
         rows: DecoderRows,
         source: KeyValues,
-        of_source: MaskTerms,
+        source_mask: MaskTerms,
         cache: LongShortCache | None,
         layer: jax.Array,
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, LongShortCache | None]:
-        """Map [B T D] to [B T D], and to the cache with what the layer keeps of these tokens."""
+        """Map [B T D] to [B T D], and to the updated cache."""
         attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
         branches, cache = self.branches(y, rows, cache, layer, deterministic=deterministic)
         y = shard_hidden(self.attention_layer_norm(y + dropout(branches)))
-        context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
+        context = attend_to_source(group_by_source(y, source), source, source_mask).reshape(y.shape)
         y = shard_hidden(self.cross_attention_layer_norm(y + dropout(context)))
         return shard_hidden(self.feed_forward_layer_norm(y + dropout(feed_forward(y)))), cache
 
@@ -240,7 +240,7 @@ class LiteTransformerModel(TransformerModel):
         ]
         self.dropout = Dropout(config.dropout)
 
-    def _encoded(
+    def _encode(
         self, input_ids: jax.Array, rows: EncoderRows, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
@@ -266,12 +266,12 @@ class LiteTransformerModel(TransformerModel):
         made = [stack(body, layers, count, self.execution, encoded)[1] for layers, (_, _, count) in runs]
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *made)
 
-    def _decoded(
+    def _decode(
         self,
         input_ids: jax.Array,
         rows: DecoderRows,
         source: jax.Array | KeyValues,
-        of_source: MaskTerms,
+        source_mask: MaskTerms,
         *,
         deterministic: bool,
         output_hidden_states: bool,
@@ -284,7 +284,7 @@ class LiteTransformerModel(TransformerModel):
         def body(layer: DecoderLayer, carried: tuple[jax.Array, Any], lane: tuple) -> tuple[Any, Any]:
             (y, cache), (number, key_values) = carried, lane
             key_values = layer.key_values(source) if key_values is None else key_values
-            carried = layer(y, rows, key_values, of_source, cache, number, deterministic=deterministic)
+            carried = layer(y, rows, key_values, source_mask, cache, number, deterministic=deterministic)
             return carried, carried[0] if output_hidden_states else None
 
         for layers, (_, first, count) in zip(

@@ -32,7 +32,7 @@ from plmjax.layers.attention.bands import Bands
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import record
 from plmjax.layers.projection import Projection
-from plmjax.models.longformer.dilation import EverySoMany, cut, joined
+from plmjax.models.longformer.dilation import EverySoMany, cut, join
 
 
 @flax.struct.dataclass
@@ -53,17 +53,17 @@ class GlobalTokens:
         positions = jnp.sort(jnp.where(mask, jnp.arange(length), length), axis=1)[:, :slots]
         return cls(positions, positions < length)
 
-    def of_rows(self, x: jax.Array) -> jax.Array:
+    def select(self, x: jax.Array) -> jax.Array:
         """Select the tokens of each row: [B T ...] -> [B G ...]. An empty slot repeats the last token."""
         return jax.vmap(lambda row, places: jnp.take(row, places, axis=0, mode="clip"))(x, self.positions)
 
-    def replaced(self, x: jax.Array, new: jax.Array) -> jax.Array:
-        """Return [B T ...] with the values [B G ...] at the tokens."""
+    def scatter(self, x: jax.Array, new: jax.Array) -> jax.Array:
+        """Return [B T ...] with the values `new`, [B G ...], at the tokens."""
         return jax.vmap(lambda row, places, values: row.at[places].set(values, mode="drop"))(x, self.positions, new)
 
 
-class Reading(NamedTuple):
-    """The part of rows that is the same for all layers.
+class Inputs(NamedTuple):
+    """The inputs of attention that are the same for all layers.
 
     real: bool [B T], true for tokens, false for padding.
     local: bool [B T], true for tokens that are not global.
@@ -80,7 +80,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, real: jax.Array, chosen: jax.Array, slots: int, widest: int) -> Self:
-        """Return the reading of rows whose global tokens are the real ones at which `chosen`, bool [B T], is true.
+        """Return the inputs for rows whose global tokens are the real tokens where `chosen`, bool [B T], is true.
 
         Raises:
             UserError: a row of known values has more than `slots` global tokens.
@@ -94,16 +94,16 @@ class Reading(NamedTuple):
             )
         return cls(real, real & ~chosen, GlobalTokens.of(chosen, slots), widest, (count > slots)[:, None, None])
 
-    def refused(self, x: jax.Array) -> jax.Array:
-        """Return [B T D] with NaN in rows that have too many global tokens, which a compiled program cannot refuse."""
+    def poison_overfull(self, x: jax.Array) -> jax.Array:
+        """Set rows of [B T D] with too many global tokens to NaN: a compiled program cannot raise an error."""
         return x if self.overfull is None else jnp.where(self.overfull, jnp.nan, x)
 
 
 @flax.struct.dataclass
 class NearOrGlobal(MaskTerm):
-    """A condition that the key is within the window of the query, or that it is a global token.
+    """The key is within the window of the query, or it is a global token.
 
-    The keys of a block are in columns that are no consecutive positions: first the global tokens, then the band.
+    The columns of a block are not consecutive positions: first the global tokens, then the band.
 
     places: int [S], the position of the key of each column. everywhere: bool [S], true in the columns of global tokens.
     side: half of the window; int or int scalar.
@@ -120,7 +120,7 @@ class NearOrGlobal(MaskTerm):
 
 
 class LongformerAttention(MultiHeadAttention):
-    """Attention of rows to themselves, with three projections more, for the global tokens.
+    """Self-attention with three additional projections, for the global tokens.
 
     Attributes:
         dilation: distance between the adjacent keys of a window: one number for all heads, or one for each head. Above
@@ -136,95 +136,95 @@ class LongformerAttention(MultiHeadAttention):
         self.key_global = Projection(heads, inputs, init, self.execution.dtype)
         self.value_global = Projection(heads, inputs, init, self.execution.dtype)
 
-    def __call__(self, x: jax.Array, reading: Reading, side: int | jax.Array, *, deterministic: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, inputs: Inputs, side: int | jax.Array, *, deterministic: bool) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D].
 
         side: half of this layer's window. Padding attends to nothing: its context is 0, as in the released code.
         """
         dropout_key = self.probability_dropout.key(deterministic)
         query, keys = self.scaled(self.query(x)), self.key_values(x)
-        context = self._dilated(query, keys, reading, side, dropout_key)
-        context = jnp.where(reading.real[..., None, None], context, 0)
+        context = self._attend_dilated(query, keys, inputs, side, dropout_key)
+        context = jnp.where(inputs.real[..., None, None], context, 0)
         if self.is_initializing():  # the parameters exist also where no token is global
-            self._of_global_tokens(x, reading._replace(tokens=GlobalTokens.of(reading.real, 1)), True)
-        if reading.tokens is not None:
-            context = reading.tokens.replaced(context, self._of_global_tokens(x, reading, deterministic))
-        record(self.name, lambda: self._weights(x, query, keys.keys, reading, side))
+            self._attend_from_global(x, inputs._replace(tokens=GlobalTokens.of(inputs.real, 1)), True)
+        if inputs.tokens is not None:
+            context = inputs.tokens.scatter(context, self._attend_from_global(x, inputs, deterministic))
+        record(self.name, lambda: self._weights(x, query, keys.keys, inputs, side))
         return self.output(context)
 
     def _weights(
-        self, x: jax.Array, query: jax.Array, key: jax.Array, reading: Reading, side: int | jax.Array
+        self, x: jax.Array, query: jax.Array, key: jax.Array, inputs: Inputs, side: int | jax.Array
     ) -> jax.Array:
         """Return the weights of all pairs of tokens, float32 [B N T T]; 0 outside the window and for padding."""
-        steps, everywhere = np.broadcast_to(self.dilation, self.num_heads), reading.real & ~reading.local
+        steps, everywhere = np.broadcast_to(self.dilation, self.num_heads), inputs.real & ~inputs.local
         found = jnp.zeros((len(x), self.num_heads, x.shape[1], x.shape[1]))
         for step in np.unique(steps).tolist():
             heads = np.flatnonzero(steps == step)
             near = NearOrGlobal(jnp.arange(x.shape[1]), everywhere[:, None], side * step)
-            mask_terms = MaskTerms((KeyMask(reading.real), near, EverySoMany(step)))
+            mask_terms = MaskTerms((KeyMask(inputs.real), near, EverySoMany(step)))
             found = found.at[:, heads].set(weights(query[:, :, heads], key[:, :, heads], mask_terms, ()))
-        found = jnp.where(reading.real[:, None, :, None], found, 0)
-        if reading.tokens is None:
+        found = jnp.where(inputs.real[:, None, :, None], found, 0)
+        if inputs.tokens is None:
             return found
-        query, keys = self._projected_for_global(x, reading.tokens)
-        own = weights(query, keys.keys, MaskTerms((KeyMask(reading.real),)), ())
-        by_query = reading.tokens.replaced(jnp.moveaxis(found, 2, 1), jnp.moveaxis(own, 2, 1))  # [B T N T]
+        query, keys = self._project_global(x, inputs.tokens)
+        own = weights(query, keys.keys, MaskTerms((KeyMask(inputs.real),)), ())
+        by_query = inputs.tokens.scatter(jnp.moveaxis(found, 2, 1), jnp.moveaxis(own, 2, 1))  # [B T N T]
         return jnp.moveaxis(by_query, 1, 2)
 
-    def _dilated(
-        self, query: jax.Array, keys: KeyValues, reading: Reading, side: int | jax.Array, dropout_key: jax.Array | None
+    def _attend_dilated(
+        self, query: jax.Array, keys: KeyValues, inputs: Inputs, side: int | jax.Array, dropout_key: jax.Array | None
     ) -> jax.Array:
         """Attend with the dilation of each head, [B T N H] -> [B T N H]; heads of one dilation together."""
         steps = np.broadcast_to(self.dilation, self.num_heads)
         if (steps == 1).all():
-            return self._windowed(query, keys, reading, side, dropout_key)
+            return self._attend_windowed(query, keys, inputs, side, dropout_key)
         order, contexts = np.argsort(steps, kind="stable"), []
         for step in np.unique(steps).tolist():
             heads = np.flatnonzero(steps == step)
             own = KeyValues(*(cut(each[:, :, heads], step) for each in (keys.keys, keys.values)))
-            rows = Reading(cut(reading.real, step), cut(reading.local, step), None, reading.widest)
-            own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, step)
-            context = self._windowed(cut(query[:, :, heads], step), own, rows, side, own_key)
-            contexts.append(joined(context, step, query.shape[1]))
+            rows = Inputs(cut(inputs.real, step), cut(inputs.local, step), None, inputs.widest)
+            block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, step)
+            context = self._attend_windowed(cut(query[:, :, heads], step), own, rows, side, block_key)
+            contexts.append(join(context, step, query.shape[1]))
         return jnp.concatenate(contexts, axis=2)[:, :, np.argsort(order)]
 
-    def _windowed(
-        self, query: jax.Array, keys: KeyValues, reading: Reading, side: int | jax.Array, dropout_key: jax.Array | None
+    def _attend_windowed(
+        self, query: jax.Array, keys: KeyValues, inputs: Inputs, side: int | jax.Array, dropout_key: jax.Array | None
     ) -> jax.Array:
         """Attend to the window and the global tokens, [B T N H] -> [B T N H]."""
-        length, tokens, backend = query.shape[1], reading.tokens, BACKENDS[self.execution.attention]
-        window = MaskTerms((Window(reading.widest, reading.widest),))
+        length, tokens, backend = query.shape[1], inputs.tokens, BACKENDS[self.execution.attention]
+        window = MaskTerms((Window(inputs.widest, inputs.widest),))
         bands = Bands.of(window, length, length) or Bands(size=length, blocks=1, width=length, start=0)
         slots = 0 if tokens is None else tokens.positions.shape[1]
         everywhere = jnp.arange(slots + bands.width) < slots
-        shared = None if tokens is None else (*map(tokens.of_rows, (keys.keys, keys.values)), tokens.filled)
+        shared = None if tokens is None else (*map(tokens.select, (keys.keys, keys.values)), tokens.filled)
 
-        def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:
+        def attend_block(block: tuple[jax.Array, ...]) -> jax.Array:
             """Return the context of a block of queries, [B size N H].
 
-            The inputs are its number, its queries [B size N H], the keys and values of its band [B width N H], and
-            which of them are local, bool [B width].
+            A block is its index, its queries [B size N H], the keys and values of its band [B width N H], and which of
+            them are local, bool [B width].
             """
-            number, query, *band = inputs
+            number, query, *band = block
             if shared is not None:
                 band = [jnp.concatenate(both, axis=1) for both in zip(shared, band, strict=True)]
             key, value, exists = band
             places = jnp.arange(-slots, bands.width) + bands.start + number * bands.size
             conditions = KeyMask(exists), NearOrGlobal(places, everywhere, side)
             mask_terms = MaskTerms(conditions, query_offset=number * bands.size)
-            own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
-            return backend(query, key, value, mask_terms, (), self.dropout, own_key)
+            block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
+            return backend(query, key, value, mask_terms, (), self.dropout, block_key)
 
-        parts = bands.cut_queries(query), *map(bands.cut_keys, (keys.keys, keys.values, reading.local))
-        contexts = jax.lax.map(of_block, (jnp.arange(bands.blocks), *parts))
+        parts = bands.cut_queries(query), *map(bands.cut_keys, (keys.keys, keys.values, inputs.local))
+        contexts = jax.lax.map(attend_block, (jnp.arange(bands.blocks), *parts))
         return jnp.moveaxis(contexts, 0, 1).reshape(len(query), -1, *query.shape[2:])[:, :length]
 
-    def _of_global_tokens(self, x: jax.Array, reading: Reading, deterministic: bool) -> jax.Array:
+    def _attend_from_global(self, x: jax.Array, inputs: Inputs, deterministic: bool) -> jax.Array:
         """Attend from the global tokens to all tokens, [B T D] -> [B G N H]."""
-        query, keys = self._projected_for_global(x, reading.tokens)
-        return self.context(query, keys, MaskTerms((KeyMask(reading.real),)), (), deterministic)
+        query, keys = self._project_global(x, inputs.tokens)
+        return self.context(query, keys, MaskTerms((KeyMask(inputs.real),)), (), deterministic)
 
-    def _projected_for_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
-        """Return the scaled queries of the global tokens, [B G N H], and the keys and values that they see."""
-        query = self.scaled(self.query_global(tokens.of_rows(x)))
+    def _project_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
+        """Return the scaled queries of the global tokens, [B G N H], and the keys and values for them."""
+        query = self.scaled(self.query_global(tokens.select(x)))
         return query, KeyValues(self.key_global(x), self.value_global(x))

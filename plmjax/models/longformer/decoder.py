@@ -46,8 +46,8 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.attention.recording import OWN, recorded
-from plmjax.layers.attention.relative_shift import copied
+from plmjax.layers.attention.recording import OWN, collect
+from plmjax.layers.attention.relative_shift import copy_per_shard
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -151,7 +151,7 @@ class LongformerDecoderConfig(ModelConfig):
 
     @property
     def runs(self) -> list[tuple[tuple[int, int], slice]]:
-        """The window, the dilation and the numbers of each run of adjacent layers that are alike."""
+        """The window, the dilation and the slice of each run of adjacent layers that are alike."""
         first, found = 0, []
         for alike, layers in itertools.groupby(self.layers):
             count = len(list(layers))
@@ -173,7 +173,7 @@ class LongformerDecoderConfig(ModelConfig):
         """Normal distribution, not truncated."""
         return nn.initializers.normal(self.init_std)
 
-    def widened(self, factor: int) -> Self:
+    def widen(self, factor: int) -> Self:
         """Return the same sizes with windows `factor` times as wide, for another stage."""
         return dataclasses.replace(self, attention_window=tuple(factor * window for window in self.attention_window))
 
@@ -215,7 +215,7 @@ class LongformerDecoderLayer(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, KeyValues]:
-        """Map [B T D] to [B T D], and return the keys and values that were attended to, [B M+T N H].
+        """Map [B T D] to [B T D], and return the keys and values of past and new tokens, [B M+T N H].
 
         Args:
             table: the sinusoids of all distances that a head can see, the farthest first, [G R D] for G parts of rows.
@@ -286,7 +286,7 @@ class LongformerDecoderModel(nn.Module):
         documents = _documents(input_ids, attention_mask, cache)
         farthest = min(config.reach, documents.keys.shape[1] - 1)
         table = jnp.asarray(sinusoids(np.arange(farthest, -1, -1), config.d_model), self.execution.dtype)
-        table = copied(self.table_dropout(table, deterministic), rows)
+        table = copy_per_shard(self.table_dropout(table, deterministic), rows)
         x = self.dropout(math.sqrt(config.d_model) * self.words(input_ids), deterministic)
         x = shard_hidden(x)
         inputs, kept = [x[None]], []
@@ -298,7 +298,7 @@ class LongformerDecoderModel(nn.Module):
             last = jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., length:], key_values)
             return x, (x if output_hidden_states else None, last)
 
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             for layers, (_, numbers) in zip(self.layers, config.runs, strict=True):
                 past = None if cache is None else jax.tree.map(lambda each, own=numbers: each[own], cache.key_values)
                 x, (states, last) = stack(body, layers, numbers.stop - numbers.start, self.execution, x, past)
@@ -317,7 +317,7 @@ class LongformerDecoderModel(nn.Module):
 
 
 def _documents(input_ids: jax.Array, attention_mask: jax.Array | None, cache: KeyValueMemory | None) -> Documents:
-    """Return the document of each token of a row and of what is before it."""
+    """Return the document of each token of a row and of the cache before it."""
     if cache is None:
         real = jnp.ones_like(input_ids) if attention_mask is None else (attention_mask > 0).astype(jnp.int32)
         return Documents(real, real)

@@ -1,9 +1,8 @@
 """The attention of Longformer's language model: dilated windows of earlier tokens, with scores of distances.
 
-A row that is read as a whole is cut in d rows of every d-th token, and these in bands (plmjax/models/longformer/
-dilation.py, plmjax/layers/attention/bands.py). Time and memory of T tokens grow with T w. Where a memory of M tokens
-comes before the T tokens, all M + T keys are scored and those between the steps of d hidden: a text that is written has
-T = 1.
+A row without a cache is cut in d rows of every d-th token, and these in bands (plmjax/models/longformer/dilation.py,
+plmjax/layers/attention/bands.py). Time and memory of T tokens grow with T w. With a memory of M tokens before the T
+tokens, all M + T keys are scored and those between the steps of d are hidden: in generation T is 1.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import record
 from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores
-from plmjax.models.longformer.dilation import EverySoMany, cut, joined
+from plmjax.models.longformer.dilation import EverySoMany, cut, join
 
 
 class Documents(NamedTuple):
@@ -73,11 +72,11 @@ class LongformerDecoderAttention(MultiHeadAttention):
             if heads.start < heads.stop
         ]
         given = query, seen, documents, table, biases
-        contexts = [self._of_heads(*part, *given) for part in parts]
+        contexts = [self._attend_heads(*part, *given) for part in parts]
         record(self.name, lambda: jnp.concatenate([self._weights(*part, *given) for part in parts], axis=1))
         return self.output(jnp.concatenate(contexts, axis=2)), seen
 
-    def _of_heads(
+    def _attend_heads(
         self,
         heads: slice,
         dilation: int,
@@ -92,7 +91,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         apart = 1 if seen.keys.shape[1] > length else dilation  # where there is a memory, rows stay whole
         query, keys, values, *how = self._cut(heads, dilation, apart, query, seen, documents, table, biases)
         context = BACKENDS[self.execution.attention](query, keys, values, *how, 0.0, None)
-        return joined(context, apart, length)
+        return join(context, apart, length)
 
     def _weights(self, heads: slice, dilation: int, *given: Any) -> jax.Array:
         """Return the weights of heads with one dilation in whole rows, float32 [B n T M+T]."""
@@ -116,8 +115,8 @@ class LongformerDecoderAttention(MultiHeadAttention):
         """
         memory = seen.keys.shape[1] - query.shape[1]
         step = dilation // apart  # the distance of keys in such a row
-        of_heads = (query, seen.keys, seen.values)
-        query, keys, values = (cut(each[:, :, heads], apart) for each in of_heads)
+        projections = (query, seen.keys, seen.values)
+        query, keys, values = (cut(each[:, :, heads], apart) for each in projections)
         places = SameSegment(cut(documents.queries, apart), cut(documents.keys, apart))
         conditions = (places, Causal(), Window(self.window * step, 0), *([EverySoMany(step)] if step > 1 else []))
         u, v = (each[heads] * self.size**-0.5 for each in biases)
@@ -127,15 +126,15 @@ class LongformerDecoderAttention(MultiHeadAttention):
     def _positional(
         self, table: jax.Array, v: jax.Array, heads: slice, apart: int, step: int, queries: int, keys: int
     ) -> PositionalScores:
-        """Return the term of the distances 0, d, ... that are within the window, d = `apart`, and within a row."""
+        """Return the term of the distances 0, d, ... within the window and the row; d = `apart`."""
         reach = min(self.window * step, keys - 1)
         rows = table[:, table.shape[1] - 1 - apart * reach :: apart]
         kernel = self.relative_kernel[:, heads].astype(rows.dtype)
         vectors = jnp.einsum("GRD,DNH->GRNH", rows, kernel)
         term = PositionalScores(v, vectors, reach + 1 - (keys - queries), self.execution.kernels)
-        return term if reach == keys - 1 else term.placed(0, queries, 0, keys)
+        return term if reach == keys - 1 else term.slice_padded(0, queries, 0, keys)
 
 
 def _after(past: jax.Array, new: jax.Array) -> jax.Array:
-    """Join keys or values [B N H M] and [B T N H] to [B M+T N H]."""
+    """Concatenate keys or values [B N H M] and [B T N H] to [B M+T N H]."""
     return jnp.concatenate([jnp.einsum("BNHM->BMNH", past), new], axis=1)

@@ -12,13 +12,13 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.attention_arrays import placed
+from plmjax.contracts.attention_arrays import slice_padded
 from plmjax.contracts.mask_terms import MaskTerm
 
 
 @flax.struct.dataclass
 class EverySoMany(MaskTerm):
-    """A condition that the distance of the key from the query divides by `step`."""
+    """The distance of the key from the query is a multiple of `step`."""
 
     step: int = flax.struct.field(pytree_node=False)
 
@@ -27,16 +27,16 @@ class EverySoMany(MaskTerm):
 
 
 def cut(x: jax.Array, dilation: int) -> jax.Array:
-    """Return every d-th token as a row of its own, padded with 0: [B T ...] -> [B d, T/d ...]."""
+    """Return every d-th token as a separate row, padded with 0: [B T ...] -> [B d, T/d ...]."""
     if dilation == 1:
         return x
     rows, length, *others = x.shape
-    x = placed(x, 1, 0, length + -length % dilation).reshape(rows, -1, dilation, *others)
+    x = slice_padded(x, 1, 0, length + -length % dilation).reshape(rows, -1, dilation, *others)
     return jnp.swapaxes(x, 1, 2).reshape(rows * dilation, -1, *others)
 
 
-def joined(x: jax.Array, dilation: int, length: int) -> jax.Array:
-    """Return the first `length` tokens of rows that `cut` has cut: [B d, T/d ...] -> [B T ...]."""
+def join(x: jax.Array, dilation: int, length: int) -> jax.Array:
+    """Undo `cut`: return the first `length` tokens, [B d, T/d ...] -> [B T ...]."""
     if dilation == 1:
         return x
     x = jnp.swapaxes(x.reshape(-1, dilation, *x.shape[1:]), 1, 2)

@@ -6,8 +6,8 @@ BART, whose encoder has Longformer's attention: each token of a source sees the 
 
     L times:  x = norm(x + longformer_attention(x, w of the layer));  x = norm(x + feed_forward(x))
 
-It is no new start: a BART's layers are taken as they are, and the 1,024 positions of its encoder are repeated sixteen
-times (`plmjax.runs.weight_mappings.longformer`).
+It starts from a BART: the layers are copied, and the 1,024 positions of its encoder are repeated sixteen times
+(`plmjax.runs.weight_mappings.longformer`).
 
 Deviation: the position tables have no rows before the first position, as in the released models in transformers.
 Deviation: the first token is global unless `global_attention_mask` says otherwise. In transformers none is by default.
@@ -35,8 +35,8 @@ from plmjax.models.families.encoder_decoder import (
     both_sides,
     encoder_decoder_cache,
 )
-from plmjax.models.longformer.attention import LongformerAttention, Reading
-from plmjax.models.longformer.longformer import check_share, check_windows, for_layers
+from plmjax.models.longformer.attention import Inputs, LongformerAttention
+from plmjax.models.longformer.longformer import check_global_tokens, check_windows, for_layers
 from plmjax.models.transformer import EncoderLayer
 
 
@@ -68,7 +68,7 @@ class LedConfig(BartConfig):
         super().__post_init__()
         check_ranges("model", self, max_decoder_position_embeddings=FROM_1)
         check_windows(self.attention_window, self.encoder_layers, self.longest)
-        check_share(self.max_global_tokens, self.longest)
+        check_global_tokens(self.max_global_tokens, self.longest)
 
     base = Size("161,844,480 parameters.")
     large = Size("459,801,600 parameters.", d_model=1024, **both_sides(layers=12, heads=16, inner=4096))
@@ -118,9 +118,9 @@ class LedConfig(BartConfig):
 
 @dataclasses.dataclass(frozen=True)
 class LedRows(EncoderRows):
-    """The inputs of the encoder's layers, with what Longformer's attention reads."""
+    """The inputs of the encoder's layers, with those of Longformer's attention."""
 
-    reading: Reading
+    attention_inputs: Inputs
 
 
 class LedEncoderLayer(EncoderLayer):
@@ -133,9 +133,9 @@ class LedEncoderLayer(EncoderLayer):
         sizes = config.d_model, config.encoder_attention_heads, config.attention_dropout, config.initializer
         return LongformerAttention(*sizes, self.execution)
 
-    def attend(self, x: jax.Array, reading: Reading, side: jax.Array, *, deterministic: bool) -> jax.Array:
+    def attend(self, x: jax.Array, inputs: Inputs, side: jax.Array, *, deterministic: bool) -> jax.Array:
         """Attend within rows, [B S D] -> [B S D]; `side` is half of the window."""
-        return self.attention(x, reading, side, deterministic=deterministic)
+        return self.attention(x, inputs, side, deterministic=deterministic)
 
 
 class LedModel(BartModel):
@@ -163,18 +163,18 @@ class LedModel(BartModel):
         chosen, slots = jnp.arange(input_ids.shape[1])[None] == 0, 1
         if global_attention_mask is not None:
             chosen, slots = global_attention_mask > 0, self.config.max_global_tokens
-        reading = Reading.of(real, chosen, slots, self.config.widest_window // 2)
-        return LedRows(rows.positions, rows.mask_terms, rows.mask, rows.segment_ids, reading)
+        inputs = Inputs.of(real, chosen, slots, self.config.widest_window // 2)
+        return LedRows(rows.positions, rows.mask_terms, rows.mask, rows.segment_ids, inputs)
 
-    def _encoded(
+    def _encode(
         self, input_ids: jax.Array, rows: LedRows, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        config, reading = self.config, rows.reading
+        config, inputs = self.config, rows.attention_inputs
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
-        x = shard_hidden(reading.refused(x))
+        x = shard_hidden(inputs.poison_overfull(x))
 
         def apply(layer: LedEncoderLayer, x: jax.Array, side: jax.Array) -> jax.Array:
-            return layer(x, reading, side, deterministic=deterministic)
+            return layer(x, inputs, side, deterministic=deterministic)
 
         depth, sides = config.encoder_layers, jnp.array(config.layer_windows) // 2
         layers, states = self.encoder_layers, {"output_hidden_states": output_hidden_states}

@@ -1,8 +1,8 @@
 """Longformer: RoBERTa for documents of 4,096 tokens (Beltagy et al. 2020, arXiv 2004.05150; allenai/longformer).
 
 RoBERTa's encoder, in which a token sees only the w tokens around it. L layers of windows reach L w tokens. A few tokens
-that the task chooses are global: they see the whole row, and every token sees them. Time and memory of a row grow as
-its length does.
+that the task chooses are global: they see the full row, and every token sees them. Time and memory grow linearly with
+the length of a row.
 
     x = norm(words[input_ids] + positions[p] + types[0]),   p as in RoBERTa
     L times:  x = norm(x + longformer_attention(x, w of the layer));  x = norm(x + feed_forward(x))
@@ -15,8 +15,8 @@ The global tokens of a task (section 3.1, "symmetric" attention):
     the choices of a question the tokens of the question and the choice: all after the two separators
     the masked language model none
 
-It is no new start: the layers of a RoBERTa are taken as they are, its 512 positions are repeated eight times, and its
-masked language model is trained on (section 5; `plmjax.runs.weight_mappings.longformer`).
+It starts from a RoBERTa: the layers are copied, its 512 positions are repeated eight times, and the pretraining of its
+masked language model is continued (section 5; `plmjax.runs.weight_mappings.longformer`).
 
 Deviation: a row has at most `max_global_tokens` global tokens, so that all shapes are known while a program is traced;
 of a longer question the first ones are global. The released code has no such limit.
@@ -38,7 +38,7 @@ from plmjax.contracts.mask_terms import MaskTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.errors import UserError
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack_states
 from plmjax.layers.tokens import check_token_inputs, first_tokens
@@ -50,7 +50,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
 )
 from plmjax.models.families.task_heads import QuestionAnswering, SpanOutput, TokenClassification
-from plmjax.models.longformer.attention import LongformerAttention, Reading
+from plmjax.models.longformer.attention import Inputs, LongformerAttention
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -64,7 +64,7 @@ GLOBAL_SHARE = 4
 
 
 def check_windows(windows: tuple[int, ...], layers: int, longest: int) -> None:
-    """Raise UserError for windows that are odd, longer than the `longest` row, or not those of the layers."""
+    """Raise UserError for windows that are odd, longer than the `longest` row, or not one per layer."""
     found = " ".join(map(str, windows)) or "none"
     if len(windows) not in (1, layers):
         raise UserError(
@@ -84,11 +84,11 @@ def check_windows(windows: tuple[int, ...], layers: int, longest: int) -> None:
 
 
 def for_layers(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
-    """Return a number for each layer, of one for all layers or one for each."""
+    """Return one number for each layer, from one number for all layers or one for each."""
     return numbers * layers if len(numbers) == 1 else numbers
 
 
-def check_share(global_tokens: int, longest: int) -> None:
+def check_global_tokens(global_tokens: int, longest: int) -> None:
     """Raise UserError unless at least one token of the `longest` row may be global, and at most a quarter."""
     if not 1 <= global_tokens * GLOBAL_SHARE <= longest:
         raise UserError(
@@ -131,7 +131,7 @@ class LongformerConfig(RobertaConfig):
                 f"{self.num_attention_heads} heads, found {' '.join(map(str, self.attention_dilation)) or 'none'}; "
                 f"change it."
             )
-        check_share(self.max_global_tokens, self.longest)
+        check_global_tokens(self.max_global_tokens, self.longest)
 
     base = Size(
         "Longformer-Base of 4,096 tokens: 148,711,257 parameters with its masked language model's head.",
@@ -172,7 +172,7 @@ class LongformerConfig(RobertaConfig):
 
     @property
     def windows(self) -> tuple[MaskTerm, ...]:
-        """No condition of all layers: each layer has its window in its own attention."""
+        """No mask term of all layers: each layer applies its window in its attention."""
         return ()
 
     @property
@@ -206,13 +206,13 @@ class LongformerLayer(BertLayer):
 
     config: LongformerConfig
 
-    def attention(self, x: jax.Array, reading: Reading, side: int | jax.Array) -> jax.Array:
+    def attention(self, x: jax.Array, inputs: Inputs, side: int | jax.Array) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D]; `side` is half of the window."""
         config, init = self.config, self.config.initializer
         size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
         dilation = config.attention_dilation
         attention = LongformerAttention(size, heads, rate, init, self.execution, dilation=dilation, name="attention")
-        return attention(x, reading, side, deterministic=self.deterministic)
+        return attention(x, inputs, side, deterministic=self.deterministic)
 
 
 class LongformerEncoder(nn.Module):
@@ -223,12 +223,12 @@ class LongformerEncoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, reading: Reading, *, deterministic: bool, output_hidden_states: bool
+        self, x: jax.Array, inputs: Inputs, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
         def apply(layer: LongformerLayer, x: jax.Array, side: jax.Array) -> jax.Array:
-            return layer(x, reading, side)
+            return layer(x, inputs, side)
 
         layers = LongformerLayer(self.config, self.execution, deterministic, name="layers")
         depth, sides = self.config.num_hidden_layers, jnp.array(self.config.layer_windows) // 2
@@ -288,15 +288,18 @@ class LongformerModel(RobertaModel):
         masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
         real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
         widest = self.config.widest_window // 2
-        reading = Reading(real, real, None, widest)
+        inputs = Inputs(real, real, None, widest)
         if global_attention_mask is not None:
             _check_dilation(self.config)
             slots = self.config.max_global_tokens if global_slots is None else global_slots
-            reading = Reading.of(real, global_attention_mask > 0, slots, widest)
+            inputs = Inputs.of(real, global_attention_mask > 0, slots, widest)
         x = self.embed(input_ids, token_type_ids, self.position_rows(input_ids, positions), deterministic=deterministic)
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             x, hidden_states = self.encoder(
-                reading.refused(x), reading, deterministic=deterministic, output_hidden_states=output_hidden_states
+                inputs.poison_overfull(x),
+                inputs,
+                deterministic=deterministic,
+                output_hidden_states=output_hidden_states,
             )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
         return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
@@ -372,7 +375,7 @@ def _first_separator(input_ids: jax.Array, separator: int) -> tuple[jax.Array, j
 
 
 def _first_of(mask: jax.Array, count: int) -> jax.Array:
-    """Return a mask, bool [... T], of the first `count` tokens of another one."""
+    """Return a mask, bool [... T], of the first `count` tokens of `mask`."""
     return mask & (jnp.cumsum(mask, axis=-1) <= count)
 
 

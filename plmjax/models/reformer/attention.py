@@ -30,7 +30,7 @@ from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
 from plmjax.models.reformer.cache import ReformerCache
 from plmjax.models.reformer.chunked_attention import HIDDEN, Chunks, Context, Tokens, attend, weights
-from plmjax.models.reformer.hashing import hashed, in_order, in_place, order_by_bucket, random_rotations
+from plmjax.models.reformer.hashing import hash_vectors, order_by_bucket, random_rotations, sort_tokens, unsort_tokens
 
 ITSELF = -1e5
 """Score of a token for itself in LSH attention, as in trax: it counts only where the token sees no other."""
@@ -47,9 +47,9 @@ class Vectors(NamedTuple):
 
 
 class ChunkedAttention(nn.Module):
-    """The part that both attentions share: N heads of size H, and the projection of their results to D features.
+    """The base of both attentions: N heads of size H, and the projection of their results to D features.
 
-    chunks: size of a chunk, and its neighbours that are seen.
+    chunks: size of a chunk, and the neighbours that it sees.
     """
 
     features: int
@@ -128,7 +128,7 @@ class LocalAttention(ChunkedAttention):
         cache = cache.write(layer, vectors.key, vectors.value)
         first = (cache.length // self.chunks.size - self.chunks.before) * self.chunks.size
         counts = (jnp.arange(cache.capacity) >= first).astype(jnp.float32)
-        return self.join(_of_one_token(vectors.query, cache, layer, counts, None)), cache
+        return self.join(_attend_one_token(vectors.query, cache, layer, counts, None)), cache
 
 
 class LshAttention(ChunkedAttention):
@@ -136,7 +136,7 @@ class LshAttention(ChunkedAttention):
 
     rounds: number of rounds of hashing, R.
     buckets: factors of the number of buckets.
-    seed: of the rotations where no random collection "sampling" is given.
+    seed: of the rotations, if there is no random collection "sampling".
     """
 
     rounds: int = 1
@@ -163,7 +163,7 @@ class LshAttention(ChunkedAttention):
         sampled = self.has_rng("sampling")
         key = self.make_rng("sampling") if sampled else jax.random.fold_in(jax.random.key(self.seed), layer)
         rotations = random_rotations(key, self.num_heads, self.head_size, self.rounds, self.buckets)
-        return hashed(query, rotations, self.buckets, real)
+        return hash_vectors(query, rotations, self.buckets, real)
 
     def __call__(
         self, x: jax.Array, documents: jax.Array, layer: jax.Array, buckets: jax.Array | None, *, deterministic: bool
@@ -172,7 +172,7 @@ class LshAttention(ChunkedAttention):
 
         Args:
             documents: int [B T], the document of each token; 0 for padding.
-            layer: the number of the layer, int scalar.
+            layer: the index of the layer, int scalar.
             buckets: those of the same vectors in an earlier pass; None hashes the vectors.
         """
         vectors, tokens = self.vectors(x), Tokens.of_rows(documents)
@@ -186,14 +186,14 @@ class LshAttention(ChunkedAttention):
         self.record(vectors.query, vectors.key, documents, ranks, ITSELF)
         # One lookup for several arrays: on a TPU it takes as long for 64 features as for 128.
         both = jnp.concatenate([vectors.query, vectors.value], axis=-1)
-        query, value = jnp.split(_rounds_joined(in_order(both, order, ranks)), 2, axis=-1)
+        query, value = jnp.split(_join_rounds(sort_tokens(both, order, ranks)), 2, axis=-1)
         documents = jnp.take_along_axis(documents[:, None, None], order, axis=-1)
-        tokens = Tokens(_rounds_joined(order), _rounds_joined(documents))
+        tokens = Tokens(_join_rounds(order), _join_rounds(documents))
         context = attend(query, self.keys(query), value, tokens=tokens)
         found = jnp.concatenate([context.values, context.largest[..., None], context.total[..., None]], axis=-1)
-        found = in_place(found.reshape(*order.shape, -1), order, ranks)
+        found = unsort_tokens(found.reshape(*order.shape, -1), order, ranks)
         rounds = Context(found[..., :-2], found[..., -2], found[..., -1])
-        return self.join(rounds.joined()), vectors, buckets
+        return self.join(rounds.join_rounds()), vectors, buckets
 
     def decode_step(
         self, x: jax.Array, cache: ReformerCache, layer: jax.Array, hashing_layer: jax.Array
@@ -211,10 +211,10 @@ class LshAttention(ChunkedAttention):
         cache = cache.write(layer, vectors.key, vectors.value).write_buckets(hashing_layer, new)
         ranks = order_by_bucket(cache.buckets[hashing_layer])[1]
         counts = self._counts(ranks, cache.length, cache.padded_length)
-        return self.join(_of_one_token(vectors.query, cache, layer, counts, ITSELF)), cache
+        return self.join(_attend_one_token(vectors.query, cache, layer, counts, ITSELF)), cache
 
     def _counts(self, ranks: jax.Array, last: jax.Array, length: jax.Array) -> jax.Array:
-        """Return how often the token at `last` sees each token: int [B N R S] -> float32 [B N S].
+        """Return how many times the token at `last` sees each token: int [B N R S] -> float32 [B N S].
 
         ranks: the place of each token in the order of each round.
         length: number of tokens of the row with its padding, int scalar.
@@ -228,17 +228,17 @@ class LshAttention(ChunkedAttention):
         return jnp.where(length <= size, 1.0, jnp.sum(seen, axis=(2, 3), dtype=jnp.float32))
 
 
-def _rounds_joined(x: jax.Array) -> jax.Array:
+def _join_rounds(x: jax.Array) -> jax.Array:
     """Return all rounds as one row: [B N R T ...] -> [B N R*T ...]."""
     return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 
 
-def _of_one_token(
+def _attend_one_token(
     query: jax.Array, cache: ReformerCache, layer: jax.Array, counts: jax.Array, itself: float | None
 ) -> jax.Array:
     """Attend from the last token in a cache: [B N 1 H] -> float32 [B N 1 H].
 
-    counts: how often it sees each token, float32 that broadcasts to [B N S]. itself: its score for itself.
+    counts: how many times it sees each token, float32 that broadcasts to [B N S]. itself: its score for itself.
     """
     kept, places = cache.layer(layer), jnp.arange(cache.capacity)
     scores = float32_product(functools.partial(jnp.einsum, "BNTH,BSNH->BNTS"), query, kept.keys)

@@ -1,7 +1,7 @@
-"""Axial position embeddings (Kitaev et al. 2020, appendix D): a long table as the sum of the axes of a box.
+"""Axial position embeddings (Kitaev et al. 2020, appendix D): a long table, factorized into small tables.
 
-Position p of a box of n1 x n2 positions has the rows p // n2 and p % n2 of two small tables, side by side. 65,536
-positions of 768 features need 128 rows of 256 and 512 rows of 512 features.
+Position p of n1 x n2 positions has the rows p // n2 and p % n2 of two small tables, concatenated. 65,536 positions of
+768 features need 128 rows of 256 and 512 rows of 512 features.
 """
 
 import functools
@@ -32,7 +32,7 @@ class AxialPositions(nn.Module):
     def __call__(self, positions: jax.Array, deterministic: bool) -> jax.Array:
         """Look up positions, int [B T] -> [B T D].
 
-        Dropout drops all positions of a row that have the same place on the last axes, as the released code does.
+        Dropout drops all positions of a row that have the same index on the last axes, as the released code does.
         """
         init = nn.with_logical_partitioning(nn.initializers.normal(self.deviation), (None, "embed"))
         places = jnp.unravel_index(positions, self.shape)

@@ -70,10 +70,9 @@ class ReformerCache(Cache):
         return self.key_values.layer(layer)
 
     def advance(self, tokens: int) -> Self:
-        """Return the cache after every layer has written `tokens` new tokens."""
+        """Return the cache with `tokens` more positions, after every layer has written them."""
         return self.replace(key_values=self.key_values.advance(tokens))
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """Return the cache of other rows, int [B']."""
         buckets = jnp.take(self.buckets, indices, axis=1)
         return self.replace(key_values=self.key_values.take_rows(indices), buckets=buckets)

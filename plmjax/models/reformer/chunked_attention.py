@@ -1,8 +1,8 @@
 """Attention within chunks of a row: each chunk of W consecutive tokens sees itself and a few chunks around it.
 
-Time and memory grow as the row does. Reformer's local layers divide the row as it is, its LSH layers after they have
-sorted the tokens by their hashes; so the position of a token is data. The chunks form a circle, as in the released
-code: the chunk before the first one is the last one.
+Time and memory grow linearly with the row. Reformer's local layers divide the row in its order, its LSH layers after
+they have sorted the tokens by their hashes; so the position of a token is data. The chunks form a circle, as in the
+released code: the chunk before the first one is the last one.
 """
 
 import functools
@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.layers.dropout import dropped
+from plmjax.layers.dropout import apply_dropout
 from plmjax.layers.product import float32_product
 
 HIDDEN = -1e9
@@ -23,7 +23,7 @@ CHUNKS = ("batch", "heads", None, None, None)
 
 
 class Chunks(NamedTuple):
-    """The chunks that each chunk sees: itself, and so many before and after it."""
+    """The chunks that each chunk sees: itself, `before` chunks before it and `after` chunks after it."""
 
     size: int
     before: int
@@ -77,7 +77,7 @@ def weights(
     causal: bool,
     itself: float | None,
 ) -> jax.Array:
-    """Return the weights of all pairs of tokens of a row, float32 [B N T S]; of the others the softmax knows nothing.
+    """Return the weights of all pairs of tokens of a row, float32 [B N T S]; 0 for pairs outside the chunks.
 
     A key that its query sees several times has the sum of its weights. A hidden key has the weight 0.
 
@@ -104,7 +104,7 @@ def weights(
 
 
 class Context(NamedTuple):
-    """The result of attention before the division by the softmax's denominator, so that several can be joined.
+    """The result of attention before the division by the softmax's denominator, so that several can be added.
 
     values: the sum of exp(score - largest) v, float32 [B N S H].
     largest: the largest score of each query, float32 [B N S].
@@ -119,8 +119,8 @@ class Context(NamedTuple):
         """Return the mean of the values, weighted by the softmax: float32 [B N S H]."""
         return self.values / self.total[..., None]
 
-    def joined(self) -> jax.Array:
-        """Return the mean over several rounds of the same queries, of one softmax: [B N R T H] -> [B N T H]."""
+    def join_rounds(self) -> jax.Array:
+        """Return the result of one softmax over several rounds of the same queries: [B N R T H] -> [B N T H]."""
         fade = jnp.exp(self.largest - jnp.max(self.largest, axis=2, keepdims=True))
         total = jnp.sum(fade * self.total, axis=2)
         return jnp.sum(fade[..., None] * self.values, axis=2) / total[..., None]
@@ -157,7 +157,7 @@ def attend(
     keys, values = (chunks.around(nn.with_logical_constraint(split(x), CHUNKS)) for x in (key, value))
     seen = jax.tree.map(chunks.around, own)
 
-    def of_chunk(number: jax.Array | None, parts: tuple) -> Context:
+    def attend_chunk(number: jax.Array | None, parts: tuple) -> Context:
         """Attend from chunks [B N ... W H] to the keys that they see, [B N ... K H]."""
         query, key, value, own, seen = parts
         scores = float32_product(functools.partial(jnp.einsum, "...TH,...SH->...TS"), query, key)
@@ -169,15 +169,15 @@ def attend(
         weights = jnp.exp(scores - largest[..., None])
         total = jnp.sum(weights, axis=-1)
         if dropout_key is not None:
-            own_key = dropout_key if number is None else jax.random.fold_in(dropout_key, number)
-            weights = dropped(weights, rate, own_key, axes=("batch", "heads"))
+            chunk_key = dropout_key if number is None else jax.random.fold_in(dropout_key, number)
+            weights = apply_dropout(weights, rate, chunk_key, axes=("batch", "heads"))
         product = functools.partial(jnp.einsum, "...TS,...SH->...TH")
         return Context(float32_product(product, weights.astype(value.dtype), value), largest, total)
 
     parts = queries, keys, values, own, seen
     if at_once:
-        return Context(*map(chunks.join, of_chunk(None, parts)))
+        return Context(*map(chunks.join, attend_chunk(None, parts)))
     by_chunk = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), parts)
-    step = jax.checkpoint(of_chunk, prevent_cse=False)
+    step = jax.checkpoint(attend_chunk, prevent_cse=False)
     found = jax.lax.map(lambda one: step(*one), (jnp.arange(queries.shape[2]), by_chunk))
     return Context(*(chunks.join(jnp.moveaxis(x, 0, 2)) for x in found))

@@ -17,13 +17,13 @@ def random_rotations(key: jax.Array, heads: int, size: int, rounds: int, factors
     return jax.random.normal(key, (heads, size, rounds, sum(factors) // 2))
 
 
-def hashed(vectors: jax.Array, rotations: jax.Array, factors: tuple[int, ...], real: jax.Array) -> jax.Array:
+def hash_vectors(vectors: jax.Array, rotations: jax.Array, factors: tuple[int, ...], real: jax.Array) -> jax.Array:
     """Return the bucket of each vector in each round, in an unsigned integer type: [B N T H] -> [B N R T].
 
     Args:
         rotations: float32 [N H R K].
         factors: even numbers; their product is the number of buckets.
-        real: bool [B T]; padding has a bucket of its own, behind all others.
+        real: bool [B T]; padding has a separate bucket, after all others.
     """
     rotations = rotations.astype(vectors.dtype)
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -36,7 +36,7 @@ def hashed(vectors: jax.Array, rotations: jax.Array, factors: tuple[int, ...], r
 
 
 def bucket_type(factors: tuple[int, ...]) -> jnp.dtype:
-    """Return the smallest type for the numbers of the buckets and of the bucket of padding."""
+    """Return the smallest dtype for the numbers of the buckets and of the bucket of padding."""
     largest = math.prod(factors)
     return next(one for one in map(jnp.dtype, ("uint8", "uint16", "uint32")) if largest <= jnp.iinfo(one).max)
 
@@ -46,7 +46,7 @@ def _bounds(factors: tuple[int, ...]) -> list[int]:
 
 
 def order_by_bucket(buckets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the positions of the tokens by bucket and position, and the place of each token: int32 [... T] each."""
+    """Sort tokens by bucket and position. Return their positions, and the rank of each token: int32 [... T] each."""
     places = jnp.broadcast_to(jnp.arange(buckets.shape[-1], dtype=jnp.int32), buckets.shape)
     _, order = jax.lax.sort((buckets, places), num_keys=1, is_stable=True)
     _, ranks = jax.lax.sort((order, places), num_keys=1)
@@ -54,30 +54,30 @@ def order_by_bucket(buckets: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.custom_vjp
-def in_order(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
-    """Return the tokens in the order of each round: [B N T H], int [B N R T] twice -> [B N R T H].
+def sort_tokens(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
+    """Sort the tokens of each round: [B N T H], int [B N R T] twice -> [B N R T H].
 
     The gradient is a lookup too, by `ranks`; JAX itself would add it up with a scatter.
     """
-    return _looked_up(x[:, :, None], order)
+    return _gather(x[:, :, None], order)
 
 
 @jax.custom_vjp
-def in_place(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
-    """Undo the order of each round: [B N R T H], int [B N R T] twice -> [B N R T H]."""
-    return _looked_up(x, ranks)
+def unsort_tokens(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
+    """Undo `sort_tokens`: [B N R T H], int [B N R T] twice -> [B N R T H]."""
+    return _gather(x, ranks)
 
 
-def _looked_up(x: jax.Array, places: jax.Array) -> jax.Array:
+def _gather(x: jax.Array, places: jax.Array) -> jax.Array:
     """Return the tokens at places: [B N R T H], int [B N R S] -> [B N R S H]; R of x may be 1."""
     return jnp.take_along_axis(x, places[..., None], axis=3)
 
 
-in_order.defvjp(
-    lambda x, order, ranks: (in_order(x, order, ranks), ranks),
-    lambda ranks, cotangent: (jnp.sum(_looked_up(cotangent, ranks), axis=2), None, None),
+sort_tokens.defvjp(
+    lambda x, order, ranks: (sort_tokens(x, order, ranks), ranks),
+    lambda ranks, cotangent: (jnp.sum(_gather(cotangent, ranks), axis=2), None, None),
 )
-in_place.defvjp(
-    lambda x, order, ranks: (in_place(x, order, ranks), order),
-    lambda order, cotangent: (_looked_up(cotangent, order), None, None),
+unsort_tokens.defvjp(
+    lambda x, order, ranks: (unsort_tokens(x, order, ranks), order),
+    lambda order, cotangent: (_gather(cotangent, order), None, None),
 )

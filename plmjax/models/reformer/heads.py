@@ -42,7 +42,7 @@ class ReformerOutput(Attentions):
 
 
 class ReformerForCausalLM(nn.Module):
-    """A decoder with the scores of the next token; its output layer has a table of its own and a bias."""
+    """A decoder with the scores of the next token; its output layer has a separate table and a bias."""
 
     config: ModelConfig
     execution: Execution = Execution()
@@ -102,7 +102,7 @@ class ReformerForSequenceClassification(nn.Module):
 
 
 class OutputLayer(nn.Module):
-    """The scores of all tokens, W x + b, with a table of its own [V 2D]."""
+    """The scores of all tokens, W x + b, with a separate table [V 2D]."""
 
     config: ModelConfig
 

@@ -100,13 +100,13 @@ class ReformerLayer(nn.Module):
         if not size or size >= length or self.is_initializing():
             return self.feed_forward(self.feed_forward_layer_norm(x), self.deterministic)
 
-        def of_chunk(layer: ReformerLayer, carry: None, x: jax.Array) -> tuple[None, jax.Array]:
+        def feed_chunk(layer: ReformerLayer, carry: None, x: jax.Array) -> tuple[None, jax.Array]:
             return carry, layer.feed_forward(layer.feed_forward_layer_norm(x), layer.deterministic)
 
         padded = jnp.pad(x, ((0, 0), (0, -length % size), (0, 0)))
         chunks = jnp.moveaxis(padded.reshape(rows, -1, size, features), 1, 0)
         each = {"params": False, nn.DenyList("params"): True}
-        step = nn.scan(nn.remat(of_chunk, prevent_cse=False), variable_broadcast="params", split_rngs=each)
+        step = nn.scan(nn.remat(feed_chunk, prevent_cse=False), variable_broadcast="params", split_rngs=each)
         _, found = step(self, None, chunks)
         return jnp.moveaxis(found, 0, 1).reshape(rows, -1, features)[:, :length]
 
@@ -143,9 +143,9 @@ class ReformerBlock(nn.Module):
     def read(
         self, streams: Streams, cache: ReformerCache | None, documents: jax.Array, numbers: jax.Array
     ) -> tuple[tuple[Streams, ReformerCache | None], jax.Array]:
-        """Return the streams and the cache behind the block, and the streams before every layer, [layers B T 2D].
+        """Return the streams and the cache after the block, and the streams before every layer, [layers B T 2D].
 
-        A cache takes the first tokens of each row, or one token more.
+        A cache takes the first tokens of each row, or one more token.
         """
         (x1, x2), kinds, before = streams, self.config.period, []
         for place, layer in enumerate(self.layer):

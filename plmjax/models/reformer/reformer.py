@@ -35,7 +35,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm
@@ -246,7 +246,7 @@ class ReformerConfig(ModelConfig):
 
     @property
     def period(self) -> tuple[str, ...]:
-        """The shortest pattern whose repetition is all layers. Equal layers of all repetitions are one stack."""
+        """The shortest pattern of layers whose repetition gives all layers. Each of its layers is one stack."""
         layers, depth = self.attn_layers, self.depth
         lengths = (length for length in range(1, depth + 1) if depth % length == 0)
         return next(layers[:length] for length in lengths if layers == layers[:length] * (depth // length))
@@ -259,12 +259,12 @@ class ReformerConfig(ModelConfig):
 
     @property
     def smallest_chunk(self) -> int:
-        """Maximum number of tokens in a row that is one chunk for all layers."""
+        """Maximum number of tokens in a row that is a single chunk in all layers."""
         return min(self.chunk_lengths)
 
     @property
     def padding_multiple(self) -> int:
-        """The number of tokens of which longer rows are padded to a multiple."""
+        """Longer rows are padded to a multiple of this number of tokens."""
         return math.lcm(*self.chunk_lengths)
 
     @property
@@ -278,9 +278,9 @@ class ReformerConfig(ModelConfig):
         return nn.initializers.normal(self.initializer_range)
 
     def check_sequence_length(self, length: int) -> None:
-        """Raise UserError for rows of a pretraining that do not have all positions of the axial tables.
+        """Raise UserError for a pretraining whose rows do not have all positions of the axial tables.
 
-        Other positions would keep their initial values.
+        The missing positions would keep their initial values.
         """
         if length != self.longest:
             raise UserError(
@@ -413,7 +413,7 @@ class ReformerModel(nn.Module):
             carried, states = block.read(*carried, documents, numbers)
             return carried, states if output_hidden_states else None
 
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             if cache is None and not output_hidden_states and not output_attentions:
                 streams = reversible_stack(block, repetitions, self.execution, streams, documents, numbers)
             else:

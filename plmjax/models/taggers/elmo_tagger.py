@@ -28,7 +28,7 @@ from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerModule
 
 @dataclasses.dataclass(frozen=True)
 class ElmoTaggerConfig(LanguageModelTaggerConfig):
-    """Sizes; as `TaggerConfig`, with those of the language models."""
+    """Sizes: those of `TaggerConfig` and of the language models."""
 
     elmo_dropout: float = 0.5
     """Dropout rate of both mixes."""

@@ -227,7 +227,7 @@ class Words(nn.Module):
 
 
 class TaggerModule(nn.Module):
-    """Base of the taggers: the parts that all of them have."""
+    """Base of the taggers: their common layers."""
 
     config: Any
     execution: Execution = Execution()
@@ -247,7 +247,7 @@ class TaggerModule(nn.Module):
         positions: jax.Array | None,
         segment_ids: jax.Array | None,
     ) -> dict[str, jax.Array | None]:
-        """Return the `visible` and `starts` of the layers.
+        """Return the masks `visible` and `starts` of the layers.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -298,8 +298,8 @@ def tagger_parts(config: TaggerConfig) -> tuple[ParameterGroup, ...]:
 def upon_language_models(config: type, name: str, encoder: type[TaggerModule]) -> System:
     """Return the system of a tagger that reads the states of a language model for each direction.
 
-    Its parts are the language models, then the tagger. The mixes belong to the task, as the head does. Sentences have
-    marks at both ends, as in the language models.
+    Its parameter groups are the language models, then the tagger. The mixes belong to the task, as the head does.
+    Sentences have marks at both ends, as in the language models.
     """
     return System(
         config,

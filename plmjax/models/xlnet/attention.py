@@ -1,4 +1,4 @@
-"""XLNet's attention: the conditions of its order, the term of its segments, and the attention of both streams (Yang et
+"""XLNet's attention: the mask terms of its order, the bias of its segments, and the attention of both streams (Yang et
 al., arXiv 1906.08237, sections 2.3 to 2.5).
 """
 
@@ -28,7 +28,7 @@ QUERY_STREAM = "query_stream"
 
 @flax.struct.dataclass
 class Precedes(MaskTerm):
-    """A condition that the key precedes the query in the order of the prediction.
+    """The key precedes the query in the order of the prediction.
 
     ranks: int [B S], the place of each key in the order; several keys may have the same.
     limits: int [B T], above the ranks that each query sees.
@@ -43,7 +43,7 @@ class Precedes(MaskTerm):
 
 @flax.struct.dataclass
 class OrItself(MaskTerm):
-    """A condition that another one holds, or that the key is the query itself: so every query sees a key."""
+    """The other condition holds, or the key is the query itself: so every query sees a key."""
 
     condition: MaskTerm
 
@@ -80,12 +80,13 @@ class SegmentScores(BiasTerm):
         return jnp.where(same, found[..., :1], found[..., 1:])
 
 
-class Reading(NamedTuple):
-    """The part of a row that is the same for all layers.
+class Inputs(NamedTuple):
+    """The inputs of attention that are the same for all layers.
 
-    distances: sinusoids, [B R D], or [1 R D] for all rows. types: the segments of the queries and of the keys, int
-    [B T] and [B S], or None. content, query: the keys that each stream sees. targets: one-hot [B P T], the position of
-    each prediction, or None.
+    distances: sinusoids, [B R D], or [1 R D] for all rows.
+    types: the segments of the queries and of the keys, int [B T] and [B S], or None.
+    content, query: the keys that each stream sees.
+    targets: one-hot [B P T], the position of each prediction, or None.
     """
 
     distances: jax.Array
@@ -101,23 +102,23 @@ class TwoStreamAttention(MultiHeadAttention):
     def setup(self) -> None:
         super().setup()
         heads, init = (self.num_heads, self.size), self.kernel_init
-        of_heads = as_bias(init, ("heads", "head"))
+        bias_init = as_bias(init, ("heads", "head"))
         self.distance = Projection(heads, ("embed", "heads", "head"), init, self.execution.dtype, use_bias=False)
-        self.content_bias = self.param("content_bias", of_heads, heads)
-        self.distance_bias = self.param("distance_bias", of_heads, heads)
-        self.segment_bias = self.param("segment_bias", of_heads, heads)
-        of_segments = nn.with_logical_partitioning(init, (None, "heads", "head"))
-        self.segments = self.param("segments", of_segments, (2, *heads))
+        self.content_bias = self.param("content_bias", bias_init, heads)
+        self.distance_bias = self.param("distance_bias", bias_init, heads)
+        self.segment_bias = self.param("segment_bias", bias_init, heads)
+        segments_init = nn.with_logical_partitioning(init, (None, "heads", "head"))
+        self.segments = self.param("segments", segments_init, (2, *heads))
 
-    def terms(self, reading: Reading, queries: int) -> tuple[BiasTerm, ...]:
+    def terms(self, inputs: Inputs, queries: int) -> tuple[BiasTerm, ...]:
         """Return the terms of the scores for `queries` queries."""
         scale = 1.0 / math.sqrt(self.size)
-        bias, table = scale * self.distance_bias, self.distance(reading.distances)
+        bias, table = scale * self.distance_bias, self.distance(inputs.distances)
         positional = PositionalScores(bias, table, queries, self.execution.kernels)
         terms = (ContentBias(scale * self.content_bias), positional)
-        if reading.types is None:
+        if inputs.types is None:
             return terms
-        return *terms, SegmentScores(scale * self.segment_bias, self.segments, *reading.types)
+        return *terms, SegmentScores(scale * self.segment_bias, self.segments, *inputs.types)
 
     def predict(
         self,

@@ -71,7 +71,7 @@ class XlnetForMultipleChoice(XlnetForSequenceClassification):
 
 @flax.struct.dataclass
 class SearchedAnswers(Attentions):
-    """The output of the search for answers; fields that were not asked for are None.
+    """The output of the search for answers; fields that were not requested are None.
 
     Attributes:
         starts: int [B n], the most likely starts.

@@ -54,7 +54,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
-from plmjax.layers.attention.recording import OWN, recorded
+from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward, check_activation
@@ -66,7 +66,7 @@ from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.task_heads import TOKEN_HEADS
-from plmjax.models.xlnet.attention import QUERY_STREAM, OrItself, Precedes, Reading, TwoStreamAttention
+from plmjax.models.xlnet.attention import QUERY_STREAM, Inputs, OrItself, Precedes, TwoStreamAttention
 from plmjax.models.xlnet.heads import (
     XlnetForMultipleChoice,
     XlnetForQuestionAnswering,
@@ -235,7 +235,7 @@ class XlnetLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, content: jax.Array, query: jax.Array | None, memory: jax.Array | None, reading: Reading
+        self, content: jax.Array, query: jax.Array | None, memory: jax.Array | None, inputs: Inputs
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D], [B P D] and a memory [B M D] to both streams, [B T D] and [B P D]."""
         config, execution, still = self.config, self.execution, self.deterministic
@@ -251,11 +251,11 @@ class XlnetLayer(nn.Module):
             return shard_hidden(feed_forward_norm(x + dropout(feed_forward(x, deterministic=still))))
 
         source = content if memory is None else jnp.concatenate([memory.astype(execution.dtype), content], axis=1)
-        key_values, terms = attention.key_values(source), attention.terms(reading, content.shape[1])
-        attended = attention.attend(content, key_values, reading.content, terms, deterministic=still)
+        key_values, terms = attention.key_values(source), attention.terms(inputs, content.shape[1])
+        attended = attention.attend(content, key_values, inputs.content, terms, deterministic=still)
         if query is not None:
             attended_by_query = attention.predict(
-                query, reading.targets, key_values, reading.query, terms, deterministic=still
+                query, inputs.targets, key_values, inputs.query, terms, deterministic=still
             )
             query = after(query, attended_by_query)
         return after(content, attended), query
@@ -331,17 +331,17 @@ class XlnetModel(nn.Module):
         if target_positions is not None:
             targets = jax.nn.one_hot(target_positions, length, dtype=dtype)
             query = jnp.broadcast_to(self.mask_embedding.astype(dtype), (batch, targets.shape[1], config.d_model))
-        reading = Reading(
+        inputs = Inputs(
             dropout(table.astype(dtype)),
             None if token_type_ids is None else (token_type_ids, _after(before, token_type_ids, 0)),
-            *_visibilities(attention_mask, segment_ids, ranks, memory, input_ids),
+            *_mask_terms(attention_mask, segment_ids, ranks, memory, input_ids),
             targets,
         )
 
         def body(layer: XlnetLayer, streams: tuple[jax.Array, Any], states: jax.Array | None) -> tuple[Any, Any]:
             content = streams[0]
-            kept = None if states is None else _remembered(states, content, reuse_length)
-            after = layer(*streams, states, reading)
+            kept = None if states is None else _next_memory(states, content, reuse_length)
+            after = layer(*streams, states, inputs)
             return after, (kept, after[0] if output_hidden_states else None)
 
         content = dropout(self.word_embeddings(input_ids))
@@ -349,11 +349,11 @@ class XlnetModel(nn.Module):
         streams = content, None if targets is None else dropout(query)
         layers = XlnetLayer(config, execution, deterministic, name="layers")
         states = None if memory is None else jax.lax.stop_gradient(memory.states)
-        with recorded(output_attentions) as attentions:
+        with collect(output_attentions) as attentions:
             last, (kept, hidden) = stack(body, layers, config.n_layer, execution, streams, states)
         if memory is not None:
             mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
-            memory = XlnetMemory(kept, _remembered(memory.mask, mask, reuse_length))
+            memory = XlnetMemory(kept, _next_memory(memory.mask, mask, reuse_length))
         return XlnetOutput(
             last_hidden_state=dropout(last[0] if targets is None else last[1]),
             hidden_states=jnp.concatenate([content[None], hidden]) if output_hidden_states else None,
@@ -363,8 +363,8 @@ class XlnetModel(nn.Module):
         )
 
 
-def _remembered(before: jax.Array, row: jax.Array, reuse_length: int | None) -> jax.Array:
-    """Return the memory after a row, as long as before it: [B M ...], [B T ...] -> [B M ...]."""
+def _next_memory(before: jax.Array, row: jax.Array, reuse_length: int | None) -> jax.Array:
+    """Return the memory after a row, with unchanged length: [B M ...], [B T ...] -> [B M ...]."""
     both = jnp.concatenate([before, row[:, :reuse_length].astype(before.dtype)], axis=1)
     return jax.lax.stop_gradient(both[:, both.shape[1] - before.shape[1] :])
 
@@ -374,14 +374,14 @@ def _after(before: int, x: jax.Array, value: int) -> jax.Array:
     return jnp.pad(x, ((0, 0), (before, 0)), constant_values=value)
 
 
-def _visibilities(
+def _mask_terms(
     attention_mask: jax.Array | None,
     segment_ids: jax.Array | None,
     ranks: jax.Array | None,
     memory: XlnetMemory | None,
     input_ids: jax.Array,
 ) -> tuple[MaskTerms, MaskTerms]:
-    """Return the keys that the content stream sees, and those that the query stream sees; arguments as in the model."""
+    """Return the mask terms of the content stream and of the query stream; arguments as in the model."""
     before = 0 if memory is None else memory.mask.shape[1]
     mask = attention_mask
     if memory is not None:
@@ -395,7 +395,7 @@ def _visibilities(
 
 
 class XlnetForPreTraining(nn.Module):
-    """The model, with the name of its system, and the scores of the predicted tokens; the word table is their layer."""
+    """The model, under the name of its system, and the scores of the predicted tokens from the word table."""
 
     config: XlnetConfig
     execution: Execution = Execution()

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
-from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText, ended
+from plmjax.objectives.text_to_text.sentinels import check_sentinels, replace_spans
+from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText, append_end_token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,32 +40,34 @@ class IndependentNoise(TextToText):
     def lengths(self, tokens: int) -> tuple[int, int]:
         """Return the lengths of source and target.
 
-        A token of the text adds at most one token to each; the end token follows.
+        Each token of the text adds at most one token to each; the end token follows.
         """
         return tokens + 1, tokens + 1
 
-    def _chosen(self, key: jax.Array, ids: jax.Array) -> jax.Array:
+    def _choose(self, key: jax.Array, ids: jax.Array) -> jax.Array:
         return jax.random.uniform(key, ids.shape) < self.rate
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedText(IndependentNoise):
-    """Prediction of the whole text from a corrupted one: a chosen token becomes the first sentinel or a random token.
+    """Prediction of the text from a corrupted one: a chosen token becomes the first sentinel or a random token.
 
-    With a random share of 0.1 this is the paper's "BERT-style" task (iid_15_r10s90_f), with 0 its "MASS-style"
-    (iid_15_m_f). Random tokens may be any but the first three ids, as released. No side has padding.
+    With a random fraction of 0.1 this is the paper's "BERT-style" task (iid_15_r10s90_f), with 0 its "MASS-style"
+    (iid_15_m_f). Random tokens may be any but the first three ids, as released. Neither source nor target has padding.
     """
 
-    random_share: float = 0.1
+    random_fraction: float = 0.1
     """Share of the chosen tokens that are replaced by a random token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.random_share <= 1:
-            raise UserError(f"Expected --objective.random_share from 0 to 1, found {self.random_share}; change it.")
+        if not 0 <= self.random_fraction <= 1:
+            raise UserError(
+                f"Expected --objective.random_fraction from 0 to 1, found {self.random_fraction}; change it."
+            )
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """Check rows as every text-to-text objective, and that there is a sentinel."""
+        """Run the checks of the base class; the tokenizer must also have a sentinel."""
         super().check(tokens, vocabulary)
         check_sentinels(1, vocabulary)
 
@@ -74,9 +76,11 @@ class MaskedText(IndependentNoise):
     ) -> tuple[Stream, Stream]:
         choice, kind, token = jax.random.split(key, 3)
         random = jax.random.randint(token, ids.shape, 3, vocabulary.size, ids.dtype)
-        changed = jnp.where(jax.random.uniform(kind, ids.shape) < self.random_share, random, vocabulary.sentinels[0])
+        changed = jnp.where(jax.random.uniform(kind, ids.shape) < self.random_fraction, random, vocabulary.sentinels[0])
         real = jnp.arange(len(ids)) < length
-        return ended(jnp.where(self._chosen(choice, ids), changed, ids), real, vocabulary), ended(ids, real, vocabulary)
+        return append_end_token(jnp.where(self._choose(choice, ids), changed, ids), real, vocabulary), append_end_token(
+            ids, real, vocabulary
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +94,7 @@ class ReplacedSpans(IndependentNoise):
     gaps: ClassVar[str] = SENTINELS
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """Check rows as every text-to-text objective, and that there are sentinels for the expected number of spans.
+        """Run the checks of the base class; there must also be sentinels for the expected number of spans.
 
         A text may have more spans; then the ids below the last sentinel serve as further sentinels, as in the released
         code.
@@ -101,13 +105,13 @@ class ReplacedSpans(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        chosen, real = self._chosen(key, ids), jnp.arange(len(ids)) < length
-        return spans_replaced(ids, chosen, real, vocabulary), spans_replaced(ids, ~chosen, real, vocabulary)
+        chosen, real = self._choose(key, ids), jnp.arange(len(ids)) < length
+        return replace_spans(ids, chosen, real, vocabulary), replace_spans(ids, ~chosen, real, vocabulary)
 
 
 @dataclasses.dataclass(frozen=True)
 class DroppedTokens(IndependentNoise):
-    """Prediction of the chosen tokens, given the others without marks at the gaps (iid_15_d_d).
+    """Prediction of the chosen tokens, given the other tokens without marks at the gaps (iid_15_d_d).
 
     The padding of long rows is `rate` of the sources and 1 - rate of the targets on average.
     """
@@ -115,5 +119,5 @@ class DroppedTokens(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        chosen, real = self._chosen(key, ids), jnp.arange(len(ids)) < length
-        return ended(ids, real & ~chosen, vocabulary), ended(ids, real & chosen, vocabulary)
+        chosen, real = self._choose(key, ids), jnp.arange(len(ids)) < length
+        return append_end_token(ids, real & ~chosen, vocabulary), append_end_token(ids, real & chosen, vocabulary)

@@ -32,7 +32,7 @@ class TextToTextPrefixLanguageModel(TextToText):
         return tokens // 2 + 2, tokens // 2 + 2
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """Check rows as every text-to-text objective, and that both halves can be cut."""
+        """Run the checks of the base class; also require that both halves can be cut."""
         super().check(tokens, vocabulary)
         if tokens < 4 or tokens % 2:
             raise UserError(
@@ -43,7 +43,7 @@ class TextToTextPrefixLanguageModel(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return both beginnings, and both rests. The rest of an incomplete half has at least one token."""
+        """Return the beginnings of both halves, and their rests. The rest of an incomplete half has a token or more."""
         half = len(ids) // 2
         cut = jax.random.randint(key, (), 1, half)
         place, second = jnp.arange(len(ids)) % half, jnp.arange(len(ids)) // half

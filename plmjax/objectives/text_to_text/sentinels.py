@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.objectives.text_to_text.text_to_text import Stream, ended
+from plmjax.objectives.text_to_text.text_to_text import Stream, append_end_token
 
 
 def check_sentinels(spans: int, vocabulary: Vocabulary) -> None:
@@ -17,8 +17,8 @@ def check_sentinels(spans: int, vocabulary: Vocabulary) -> None:
         )
 
 
-def spans_replaced(ids: jax.Array, hidden: jax.Array, real: jax.Array, vocabulary: Vocabulary) -> Stream:
-    """Replace each span of masked tokens by a different sentinel and append the end token.
+def replace_spans(ids: jax.Array, hidden: jax.Array, real: jax.Array, vocabulary: Vocabulary) -> Stream:
+    """Replace each hidden span by a different sentinel and append the end token.
 
     ids int [N]; hidden and real bool [N]. As in `noise_span_to_unique_sentinel`: if a text has more spans than there
     are sentinels, the ids below the last sentinel serve as further ones.
@@ -26,4 +26,4 @@ def spans_replaced(ids: jax.Array, hidden: jax.Array, real: jax.Array, vocabular
     hidden = hidden & real
     begins = hidden & ~jnp.concatenate([jnp.zeros(1, bool), hidden[:-1]])
     ids = jnp.where(begins, vocabulary.sentinels[0] + 1 - jnp.cumsum(begins), ids)
-    return ended(ids, real & (begins | ~hidden), vocabulary)
+    return append_end_token(ids, real & (begins | ~hidden), vocabulary)

@@ -26,8 +26,8 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.objectives.choosing import strict_draws, visited
-from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
+from plmjax.objectives.choosing import order_by_draws, strict_draws
+from plmjax.objectives.text_to_text.sentinels import check_sentinels, replace_spans
 from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText
 
 
@@ -83,21 +83,21 @@ class SpanCorruption(TextToText):
         return tokens
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """Check rows as every text-to-text objective, and that there are sentinels for all spans."""
+        """Run the checks of the base class; also require sentinels for all spans."""
         super().check(tokens, vocabulary)
         check_sentinels(self.counts(tokens)[1], vocabulary)
 
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        of_hidden, of_visible = jax.random.split(key)
+        hidden_key, visible_key = jax.random.split(key)
         tables = jnp.array([self.counts(tokens) for tokens in range(len(ids) + 1)], jnp.int32)
         hidden, spans = tables[length, 0], tables[length, 1]
         room = self.counts(len(ids))[1]
         cut = functools.partial(composition, parts=spans, room=len(ids), most=room)
-        mask = alternating(cut(of_visible, jnp.maximum(length, 2) - hidden), cut(of_hidden, hidden), len(ids))
+        mask = alternate_spans(cut(visible_key, jnp.maximum(length, 2) - hidden), cut(hidden_key, hidden), len(ids))
         real = jnp.arange(len(ids)) < length
-        return spans_replaced(ids, mask, real, vocabulary), spans_replaced(ids, ~mask, real, vocabulary)
+        return replace_spans(ids, mask, real, vocabulary), replace_spans(ids, ~mask, real, vocabulary)
 
 
 def composition(key: jax.Array, items: jax.Array, parts: jax.Array, room: int, most: int) -> jax.Array:
@@ -107,13 +107,13 @@ def composition(key: jax.Array, items: jax.Array, parts: jax.Array, room: int, m
     """
     place = jnp.arange(room)
     gaps = (place > 0) & (place < items)  # true where an item may begin a part
-    chosen = visited(strict_draws(key, room), gaps)
+    chosen = order_by_draws(strict_draws(key, room), gaps)
     cuts = jnp.zeros(room, bool).at[chosen].set(place < parts - 1)
     return jnp.zeros(most, jnp.int32).at[jnp.cumsum(cuts)].add(place < items)
 
 
-def alternating(visible: jax.Array, hidden: jax.Array, length: int) -> jax.Array:
-    """Return bool [length]: the masked tokens, from the lengths, int [S], of the visible and of the hidden spans."""
+def alternate_spans(visible: jax.Array, hidden: jax.Array, length: int) -> jax.Array:
+    """Return bool [length]: true in hidden spans, from the lengths, int [S], of the visible and the hidden spans."""
     chex.assert_equal_shape([visible, hidden])
     starts = jnp.cumsum(jnp.stack([visible, hidden], axis=1).ravel())
     changes = jnp.zeros(length, jnp.int32).at[starts].add(1, mode="drop")

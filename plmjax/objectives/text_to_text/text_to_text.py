@@ -1,9 +1,8 @@
 """The base of objectives that make a source and a target from one row of text, inside the jitted step.
 
 A row of consecutive tokens, such as `Chunks` gives, becomes two streams: the encoder's input and the decoder's targets.
-Their lengths follow from the length of the row, so every shape is known beforehand. If a stream's length is random, its
-rows are padded to the maximum length. The fields of a row are replaced by those of `PairedStreams`, and one is added to
-a batch:
+Their lengths follow from the length of the row, so that all shapes are static. If a stream's length is random, its rows
+are padded to the maximum length. The fields of `PairedStreams` replace those of the row, and one is added to a batch:
 
     text_weights    float32 [B T]   1 for targets that are tokens of the text: no sentinels, no special tokens
 """
@@ -62,9 +61,9 @@ class TextToText(SequenceToSequence):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return source and target, including end tokens, of a row of tokens, int [N].
+        """Return source and target, with end tokens, of a row of tokens, int [N].
 
-        The first `length` tokens are real.
+        length: number of real tokens, which come first.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `streams`.")
 
@@ -119,13 +118,13 @@ class TextToText(SequenceToSequence):
         return {"text": jnp.maximum(jnp.sum(batch["text_weights"]), 1e-9)} | super().weights(batch)
 
     def coefficients(self) -> dict[str, float]:
-        """Return the factors of the terms.
+        """Return the factors of the terms: 0 for the tokens of the text, which are only reported.
 
-        The text's tokens have the factor 0. They are counted for reports; their loss is a part of that of all targets.
+        Their loss is a part of the loss of all targets.
         """
         return {"text": 0.0, "target": 1.0}
 
-    def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
+    def extra_terms(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
         return {"text": jnp.sum(batch["text_weights"] * nats)}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -148,7 +147,7 @@ def padded_row(stream: Stream, room: int) -> tuple[jax.Array, jax.Array, jax.Arr
     return ids, segments, jnp.where(segments > 0, place - jax.lax.cummax(jnp.where(begins, place, 0)), 0)
 
 
-def ended(ids: jax.Array, kept: jax.Array, vocabulary: Vocabulary) -> Stream:
+def append_end_token(ids: jax.Array, kept: jax.Array, vocabulary: Vocabulary) -> Stream:
     """Return a stream of one segment: the kept ids, from int [K] and bool [K], and the end token."""
     end = jnp.full(1, vocabulary.document_end, ids.dtype)
     return Stream(jnp.concatenate([ids, end]), jnp.concatenate([kept, jnp.ones(1, bool)]).astype(jnp.int32))

@@ -1,4 +1,4 @@
-"""Objectives that predict a whole text, with nothing hidden (Raffel et al. 2020, sections 3.2.3 and 3.3.1).
+"""Objectives that predict a complete text, with nothing hidden (Raffel et al. 2020, sections 3.2.3 and 3.3.1).
 
 Neither has padding: rows of N tokens become targets of N + 1.
 """
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.objectives.choosing import strict_draws, visited
-from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText, ended
+from plmjax.objectives.choosing import order_by_draws, strict_draws
+from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText, append_end_token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +26,16 @@ class TextToTextLanguageModel(TextToText):
     perplexity: ClassVar[bool] = True
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """Return the lengths of the end token, and of the text with one."""
+        """Return 1 for the source, an end token, and the length of the text with an end token."""
         return 1, tokens + 1
 
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return no text, and the text."""
-        return ended(ids[:0], jnp.zeros(0, bool), vocabulary), ended(ids, jnp.arange(len(ids)) < length, vocabulary)
+        """Return an empty source and the text as target."""
+        return append_end_token(ids[:0], jnp.zeros(0, bool), vocabulary), append_end_token(
+            ids, jnp.arange(len(ids)) < length, vocabulary
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +43,12 @@ class Deshuffling(TextToText):
     """Prediction of the text, given its tokens in random order (all_permute.gin, `permute_noise_tokens`)."""
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """Return the length of the text with an end token, twice."""
+        """Return the length of the text with an end token, for source and target."""
         return tokens + 1, tokens + 1
 
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
         real = jnp.arange(len(ids)) < length
-        shuffled = ids[visited(strict_draws(key, len(ids)), real)]
-        return ended(shuffled, real, vocabulary), ended(ids, real, vocabulary)
+        shuffled = ids[order_by_draws(strict_draws(key, len(ids)), real)]
+        return append_end_token(shuffled, real, vocabulary), append_end_token(ids, real, vocabulary)

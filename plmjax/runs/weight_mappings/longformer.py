@@ -160,4 +160,4 @@ class WiderWindows(WeightMapping):
                 f"Expected a language model of Longformer, whose windows grow from stage to stage, found "
                 f"{type(origin).__name__}; name the run of the stage before in --from."
             )
-        return origin.widened(self.factor)
+        return origin.widen(self.factor)

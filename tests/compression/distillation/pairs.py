@@ -78,7 +78,7 @@ def pair(
     teacher = make().model.with_depth(teacher_layers)
     distillation = dataclasses.replace(distillation, teacher=teacher)
     distillation.check(run.model, run.objective)
-    objective = distillation.trained(run.objective, 10)
+    objective = distillation.training_objective(run.objective, 10)
     (phase,) = experiments.changed(run, training={"steps": 2, "batch_size": 5}).resolved_phases
     source = source(run.data)
     batch = jax.tree.map(jnp.asarray, next(iter(source.train(phase, 0))))

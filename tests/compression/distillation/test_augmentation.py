@@ -32,7 +32,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def augmenter(small_run: Path, vectors: Path) -> Augmenter:
-    settings = Settings(copies=30, candidates=5, share=0.5, kept=frozenset({"of"}))
+    settings = Settings(copies=30, candidates=5, fraction=0.5, kept=frozenset({"of"}))
     read = Augmenter.read(small_run, vectors, settings)
     # Parameters so large that predictions depend on the tokens around them.
     return dataclasses.replace(read, params=jax.tree.map(lambda leaf: 3 * leaf, read.params))
@@ -92,8 +92,8 @@ def test_copies(augmenter: Augmenter) -> None:
 def test_the_share_is_that_of_the_replaced_words(augmenter: Augmenter) -> None:
     spans = {(0, 3): ["x"], (5, 8): ["y"]}
 
-    def copies(share: float) -> list[str]:
-        settings = dataclasses.replace(augmenter.settings, share=share)
+    def copies(fraction: float) -> list[str]:
+        settings = dataclasses.replace(augmenter.settings, fraction=fraction)
         return dataclasses.replace(augmenter, settings=settings).copies("one, two of it", spans, (1, 0))
 
     assert copies(0.0) == []

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
+from plmjax.compression.distillation.captured_activations import one_token_inputs
 from plmjax.compression.distillation.distilled import TEACHER
-from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
 from plmjax.data import pipeline
 from plmjax.experiment import WeightMapping
@@ -124,7 +124,7 @@ def test_a_mobilebert_learns_its_layers_and_has_the_embeddings_of_its_teacher(
     sizes = {"vocab_size": 800, "max_position_embeddings": 64, "hidden_size": 16, "embedding_size": 8}
     larger = MobileBertConfig.ib_bert_mini(**sizes, intra_bottleneck_size=32, intermediate_size=64)
     module, draws = run.objective.module(larger, Execution()), np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token(larger)))["params"]
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token_inputs(larger)))["params"]
     params = jax.tree.map(lambda one: draws.normal(size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
     files = checkpoints.tokenizer_files(small_run / "tokenizer")
     checkpoints.save_parameters(teacher, params, dataclasses.replace(run, model=larger), files)

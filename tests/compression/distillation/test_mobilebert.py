@@ -11,9 +11,9 @@ import numpy as np
 import optax
 import pytest
 
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.mobilebert import MobileBertDistillation, layer_scores
-from plmjax.compression.distillation.readings import Reading
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.models.mobilebert import MobileBertConfig
@@ -58,7 +58,7 @@ def prepared():
 @functools.partial(jax.jit, static_argnums=0)
 def means(distillation: MobileBertDistillation, inputs: LossInputs, batch: Any) -> dict[str, jax.Array]:
     """The mean of each term."""
-    objective = distillation.trained(OBJECTIVE, 30)
+    objective = distillation.training_objective(OBJECTIVE, 30)
     module = OBJECTIVE.module(STUDENT, Execution())
     sums = objective.sums(module, inputs, batch, jax.random.key(0), training=True)
     weights = objective.weights(batch)
@@ -126,7 +126,7 @@ def test_the_products_of_the_scores_are_those_of_the_program(role: str) -> None:
     config = module.config
     rows, length = SEGMENTS.shape
     hidden = jax.ShapeDtypeStruct((config.depth + 1, rows, length, config.width), jnp.float32)
-    found = flops(lambda hidden: layer_scores(Reading(config, params, hidden_states=hidden), 1), hidden)
+    found = flops(lambda hidden: layer_scores(Activations(config, params, hidden_states=hidden), 1), hidden)
     assert found == 2 * rows * length * config.scores_products(length)
 
 
@@ -164,7 +164,7 @@ def test_a_layer_and_those_below_it_have_the_released_learning_rates() -> None:
         np.testing.assert_allclose(factors, expected, rtol=1e-6, atol=1e-7)
     frozen = dataclasses.replace(DISTILLATION, below=0.0).layer_factors(jnp.asarray(25), 6)
     assert np.flatnonzero(frozen).tolist() == [2]
-    assert dataclasses.replace(DISTILLATION, stage="prediction").rates(1e-3) == {}
+    assert dataclasses.replace(DISTILLATION, stage="prediction").rate_factors(1e-3) == {}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["moments_go_on", "moments_begin_again"])
@@ -183,7 +183,7 @@ def test_updates_are_lambs_times_the_rates_of_layers(again: bool) -> None:
 
     settings = {"learning_rate": 0.02, "schedule": Constant(), "weight_decay": 0.01, "clip_norm": 0.0}
     rule = Lamb(**settings).build(25, tree(np.float32(0), box=True))
-    update = scale_rates(rule, DISTILLATION.rates(0.02))
+    update = scale_rates(rule, DISTILLATION.rate_factors(0.02))
     params = tree(np.float32(0))
     state, step = update.init(params), jax.jit(update.update)
     weights = start["kernel"].astype(np.float64)

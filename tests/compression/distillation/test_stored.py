@@ -41,7 +41,7 @@ def translation(bart_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 def loss_of(run: Experiment, params: dict, constants: dict, batch: dict) -> tuple[float, float]:
     """(mean of the term, agreement)."""
-    objective = run.compression.trained(run.objective, 1)
+    objective = run.compression.training_objective(run.objective, 1)
     module = objective.module(run.model, Execution())
     compute = jax.jit(functools.partial(objective.sums, module, training=True))
     sums = jax.device_get(compute(LossInputs(params, {TEACHER: constants}), batch, jax.random.key(0)))
@@ -66,7 +66,7 @@ def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.Mo
         found[top_k] = loss_of(dataclasses.replace(run, compression=compression), student, constants, batch)
     assert found[run.model.vocab_size] == pytest.approx(live, rel=1e-5)
     assert found[3][1] == live[1] and found[3][0] != pytest.approx(live[0], rel=1e-3)
-    flops = compression.trained(run.objective, 1).train_flops(run.model, jax.eval_shape(lambda: batch))
+    flops = compression.training_objective(run.objective, 1).train_flops(run.model, jax.eval_shape(lambda: batch))
     assert flops == run.objective.train_flops(run.model, batch)
 
 

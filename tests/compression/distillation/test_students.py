@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.compression.distillation.readings import one_token
+from plmjax.compression.distillation.captured_activations import one_token_inputs
 from plmjax.compression.distillation.students import RandomLayers, TakenLayers
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
@@ -23,7 +23,7 @@ LAYERS = (0, 3)
 
 def shapes(config: ModelConfig, purpose: Purpose = Purpose.PRETRAINING) -> dict[str, Any]:
     module = config.module(purpose, Execution())
-    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token(config)))
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token_inputs(config)))
     return flax.traverse_util.flatten_dict(nn.meta.unbox(variables["params"]), sep="/")
 
 

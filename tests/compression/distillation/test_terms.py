@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from plmjax.compression.distillation.attention_scores import attention_scores
+from plmjax.compression.distillation.captured_activations import Activations
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import TEACHER, Distillation
 from plmjax.compression.distillation.mobilebert import MobileBertDistillation
 from plmjax.compression.distillation.patient import PatientDistillation, patient_layers
-from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.layers.words import embeddings
@@ -136,7 +136,7 @@ MOBILEBERT = MobileBertDistillation(steps_per_layer=10, hidden=2.0, means=3.0, v
     ids=["soft targets", "triple", "without cosine", "patient", "layers", "mobilebert", "prediction"],
 )
 def test_every_term_has_the_factor_of_its_setting(distillation: Distillation, factors: dict[str, float]) -> None:
-    objective = distillation.trained(STEPS["bert"][0]().objective, 10)
+    objective = distillation.training_objective(STEPS["bert"][0]().objective, 10)
     assert {name: factor for name, factor in objective.coefficients().items() if name in factors} == factors
 
 
@@ -188,7 +188,7 @@ def test_scores_are_those_of_the_model() -> None:
     inputs = found.inner.model_inputs(found.batch)
     apply = jax.jit(functools.partial(found.student.apply, output_hidden_states=True, output_attentions=True))
     outputs = apply({"params": found.inputs.params}, **inputs)
-    reading = Reading(found.student.config, found.inputs.params, hidden_states=outputs.hidden_states)
+    reading = Activations(found.student.config, found.inputs.params, hidden_states=outputs.hidden_states)
     segments = inputs["segment_ids"]
     seen = (segments[:, :, None] == segments[:, None]) & (segments[:, None] > 0)
     for layer, weights in enumerate(outputs.attentions):
@@ -248,7 +248,7 @@ def test_a_student_has_dropout_without_its_own_loss_too() -> None:
 
 def test_an_evaluation_does_not_compute_the_teacher() -> None:
     found = pair("bert", DistilBertDistillation())
-    evaluated = found.objective.distillation.evaluated(found.inner, 10)
+    evaluated = found.objective.distillation.evaluation_objective(found.inner, 10)
     broken = found.inputs.replace(constants={TEACHER: None})
     sums, plain = (
         jax.jit(functools.partial(objective.evaluation, found.student))(inputs, found.batch, jax.random.key(1))[0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.compression.pruning.heads import importance
-from plmjax.compression.pruning.masks import above, kth_largest, top_share
+from plmjax.compression.pruning.masks import above, kth_largest, top_fraction
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
 from plmjax.compression.pruning.pruned import GradualPruning, TicketTraining
 from plmjax.compression.pruning.schedule import Cubic
@@ -31,16 +31,16 @@ def test_the_value_of_a_rank_is_that_of_a_sort(count: int) -> None:
 
 @pytest.mark.parametrize(("share", "kept"), [(0.3, 12), (0.999, 39), (1.0, 40), (0.0, 1)])
 def test_the_largest_of_each_matrix_are_kept(share: float, kept: int) -> None:
-    mask = np.asarray(top_share(VALUES, share, stacked=True))
+    mask = np.asarray(top_fraction(VALUES, share, stacked=True))
     for values, own in zip(VALUES, mask, strict=True):
         assert own.sum() == kept and values[own].min() > values[~own].max(initial=-np.inf)
-    whole = np.asarray(top_share(VALUES, share, stacked=False))
+    whole = np.asarray(top_fraction(VALUES, share, stacked=False))
     assert whole.sum() == max(int(share * 120), 1)
 
 
 def test_equal_values_are_kept_together() -> None:
     """Deviation: the released code breaks ties by a sort."""
-    assert np.asarray(top_share(np.zeros((2, 4), np.float32), 0.5, stacked=True)).all()
+    assert np.asarray(top_fraction(np.zeros((2, 4), np.float32), 0.5, stacked=True)).all()
 
 
 def test_a_few_stay_above_a_threshold_that_none_reaches() -> None:
@@ -104,9 +104,9 @@ def nested(leaf: Any) -> dict[str, Any]:
 )
 def test_an_evaluation_is_computed_with_the_masks_of_its_step(pruning: Any, step: int, kept: list[int]) -> None:
     inner = Seen()
-    objective, given = pruning.evaluated(inner, 10), LossInputs(nested(KERNEL), step=jnp.asarray(step))
+    objective, given = pruning.evaluation_objective(inner, 10), LossInputs(nested(KERNEL), step=jnp.asarray(step))
     found, outputs = objective.evaluation(MODULE, given, {}, jax.random.key(0))
-    trained = pruning.trained(inner, 10).sums(MODULE, given, {}, jax.random.key(0), training=True)
+    trained = pruning.training_objective(inner, 10).sums(MODULE, given, {}, jax.random.key(0), training=True)
     for params in inner.seen:
         assert jax.tree.leaves(params)[0].ravel().tolist() == kept
     assert outputs == "outputs" and found.losses.keys() == {"own"} == trained.losses.keys()

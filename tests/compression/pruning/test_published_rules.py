@@ -26,7 +26,7 @@ from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
 from plmjax.objectives.objective import LossInputs
-from plmjax.objectives.wrapper import ADDED, of_model
+from plmjax.objectives.wrapper import ADDED, model_parameters
 from plmjax.training.step import total_loss
 from tests.optional import torch, transformers
 
@@ -193,10 +193,10 @@ def test_steps_are_those_of_the_released_rule(rule: str, tmp_path: Path) -> None
     module = BertForSequenceClassification(CONFIG, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), batch_of(0)["input_ids"])["params"])
     states, losses = ours(pruning, params)
-    kernels = layer_kernels(of_model(states[0]), CONFIG)
+    kernels = layer_kernels(model_parameters(states[0]), CONFIG)
 
     def weights_of(state: dict[str, np.ndarray]) -> dict[str, Any]:
-        tree = flax.traverse_util.unflatten_dict(of_model(state), sep="/")
+        tree = flax.traverse_util.unflatten_dict(model_parameters(state), sep="/")
         huggingface.save(module, tree, tmp_path)
         return transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).state_dict()
 
@@ -210,7 +210,7 @@ def test_steps_are_those_of_the_released_rule(rule: str, tmp_path: Path) -> None
             np.testing.assert_allclose(kernel, released.linears[name].weight.detach(), rtol=1e-5, atol=1e-5)
         for name, score in by_linear(scores_of(after)).items():
             np.testing.assert_allclose(score, released.scores[name].detach(), rtol=1e-4, atol=1e-4)
-    finished, _ = pruning.finished(states[-1], CONFIG)
+    finished, _ = pruning.finish(states[-1], CONFIG)
     kept = [np.count_nonzero(matrix) / matrix.size for path in kernels for matrix in finished[path]]
     if rule == "soft_movement":
         assert 0.05 < np.mean(kept) < 0.95

@@ -69,7 +69,7 @@ def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
     module, flat = model_of(name)
     flat = zeroed(flat, name)
     expected = outputs(module, flat)
-    smaller, config = removal.without_zeros(flat, module.config)
+    smaller, config = removal.remove_zeros(flat, module.config)
     assert config.layer_heads == (2, 1, 3) and config.layer_widths == (3, 10, 1)
     assert configs.layer_sizes(config) == ((2, 3), (1, 10), (3, 1))
     assert smaller[f"{name}/encoder/layer_0/attention/query/kernel"].shape == (1, 12, 2, 4)
@@ -83,14 +83,14 @@ def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
 
 def test_layers_can_lose_parts_twice_and_keep_at_least_one() -> None:
     module, flat = model_of("bert")
-    once, config = removal.kept(flat, module.config, HEADS, FEATURES)
-    twice, config = removal.kept(once, config, [[1], [0], [0, 2]], [[0, 2], [3, 4], [0]])
-    direct, same = removal.kept(flat, module.config, [[2], [1], [0, 2]], [[1, 5], [3, 4], [9]])
+    once, config = removal.keep(flat, module.config, HEADS, FEATURES)
+    twice, config = removal.keep(once, config, [[1], [0], [0, 2]], [[0, 2], [3, 4], [0]])
+    direct, same = removal.keep(flat, module.config, [[2], [1], [0, 2]], [[1, 5], [3, 4], [9]])
     assert config == same and twice.keys() == direct.keys()
     for path, value in twice.items():
         np.testing.assert_array_equal(value, direct[path])
     empty = {path: np.zeros_like(value) for path, value in flat.items()}
-    assert removal.without_zeros(empty, module.config)[1].layer_heads == (1, 1, 1)
+    assert removal.remove_zeros(empty, module.config)[1].layer_heads == (1, 1, 1)
 
 
 def test_flops_and_groups_are_those_of_the_smaller_layers() -> None:

@@ -120,7 +120,7 @@ def descended(params: dict, gradient: dict) -> dict:
 
 @pytest.mark.nightly
 def test_twenty_steps_are_those_of_the_published_rule() -> None:
-    objective = QuantizationAware("tensor").trained(SequenceClassification(labels=("even", "odd")), STEPS)
+    objective = QuantizationAware("tensor").training_objective(SequenceClassification(labels=("even", "odd")), STEPS)
     module = objective.module(CONFIG, Execution())
     init = jax.jit(lambda key: objective.init(module, key, batch_of(0), (), ()))
     variables = nn.meta.unbox(init(jax.random.key(0)))
@@ -166,13 +166,13 @@ def test_twenty_steps_are_those_of_the_published_rule() -> None:
 def test_weights_have_the_scales_that_were_asked_for(granularity: str) -> None:
     """Each matrix has one range, or each of its outputs has one."""
     aware = QuantizationAware(granularity)
-    module = aware.trained(SequenceClassification(labels=("even", "odd")), 1).module(CONFIG, Execution())
+    module = aware.training_objective(SequenceClassification(labels=("even", "odd")), 1).module(CONFIG, Execution())
     tree = random_params(module)
     path = "bert/encoder/layers/feed_forward/intermediate/kernel"
     kernel = flax.traverse_util.flatten_dict(tree, sep="/")[path]
     largest = np.abs(kernel).max(axis=1 if granularity == "channel" else (1, 2), keepdims=True)
     expected = np.round(kernel * (127 / largest)) * (largest / 127)
-    finished, model = aware.finished(flax.traverse_util.flatten_dict(tree, sep="/"), CONFIG)
+    finished, model = aware.finish(flax.traverse_util.flatten_dict(tree, sep="/"), CONFIG)
     np.testing.assert_allclose(finished[path], expected, rtol=1e-5, atol=1e-7)
     assert model == CONFIG
 
@@ -187,7 +187,7 @@ def test_a_step_and_an_evaluation_are_computed_with_rounded_values() -> None:
         def evaluation(self, module, loss_inputs, batch, key):
             return loss_inputs.params
 
-    objective = QuantizationAware("tensor").trained(Seen(labels=("even", "odd")), 1)
+    objective = QuantizationAware("tensor").training_objective(Seen(labels=("even", "odd")), 1)
     module, kernel = objective.module(CONFIG, Execution()), np.float32([[127.0, 63.4], [-0.6, 0.4]])
     assert module.execution.projection == PROJECTIONS[SIMULATED]
     given = LossInputs({"bert": {"pooler": {"kernel": jnp.asarray(kernel), "bias": jnp.float32([0.3])}}})

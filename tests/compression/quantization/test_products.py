@@ -14,8 +14,8 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.compression.examples import examples_of
-from plmjax.compression.quantization.calibration import calibrated
-from plmjax.compression.quantization.products import with_products
+from plmjax.compression.quantization.calibration import calibrate
+from plmjax.compression.quantization.products import with_int8_parameters
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -98,7 +98,7 @@ def test_ranges_are_those_of_the_last_phase(small_run: Path) -> None:
     measured = []
     for lengths in ((12, 20), (32, 20)):
         phases = tuple(Phase(fraction=0.5, sequence_length=length) for length in lengths)
-        measured.append(calibrated(source, dataclasses.replace(run, phases=phases), 1))
+        measured.append(calibrate(source, dataclasses.replace(run, phases=phases), 1))
     found, expected = measured
     assert len(found) == 12 and found.keys() == expected.keys()
     assert f"bert/encoder/layers/attention/query/{int8.INPUT}" in found
@@ -139,7 +139,7 @@ def test_fine_tuning_and_exports_are_float32(static: Path, sentiment: tuple[str,
     cli.run(["finetune", "experiments/finetune_sentences.py", *workdir, *task, *short])
     params, description = checkpoints.load_parameters(tmp_path / "tuned")
     assert description.experiment.training.matmul_precision == "float"
-    assert int8.without_scales(params).keys() == params.keys()
+    assert int8.remove_scales(params).keys() == params.keys()
     assert not any("range" in path for path in flax.traverse_util.flatten_dict(params, sep="/"))
 
 
@@ -152,7 +152,7 @@ def test_every_output_has_its_own_scale() -> None:
         kernel = f"encoder/layers/attention/{name}/kernel"
         params |= {f"{kernel}/int8": np.ones(shapes[name], np.int8), f"{kernel}/scale": np.float32(scale)}
         ranges[f"encoder/layers/attention/{name}/{int8.INPUT}"] = np.ones(3, np.float32)
-    found = with_products(params, ranges, SimpleNamespace(parameter_groups=groups), static=False)
+    found = with_int8_parameters(params, ranges, SimpleNamespace(parameter_groups=groups), static=False)
     assert not any(path.endswith(int8.INPUT) for path in found)
     for name, outputs in (("query", 10), ("output", 4)):
         expected = np.arange(1, 3 * outputs + 1, dtype=np.float32).reshape(3, outputs)
@@ -167,7 +167,7 @@ def test_layers_that_share_a_projection_have_the_largest_of_their_ranges(shared:
     params = {f"encoder/layers/output/kernel/{name}": array for name, array in kernel.items()}
     groups = [] if shared else [SimpleNamespace(prefixes=("encoder/layers",), index=0)]
     ranges = {f"encoder/layers/output/{name}": np.float32([1, 4, 2]) for name in (int8.INPUT, int8.OUTPUT)}
-    found = with_products(params, ranges, SimpleNamespace(parameter_groups=groups), static=True)
+    found = with_int8_parameters(params, ranges, SimpleNamespace(parameter_groups=groups), static=True)
     for name in (int8.INPUT, int8.OUTPUT):
         assert found[f"encoder/layers/output/{name}"].tolist() == (4 if shared else [1, 4, 2])
     scales = found[f"encoder/layers/output/{int8.KERNEL_SCALE}"]

@@ -195,7 +195,7 @@ def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:
     """Four of ten examples in each: two epochs have eight of them, and none twice."""
     rows = ExampleRows(encoded(10), 8, 1, 0, mixing=Mixing({"one": 10}, limit=4, temperature=1.0))
     key = order.fold_in(3, 0)
-    first, second = (rows.shuffled(epoch, key)[:, 0].tolist() for epoch in (0, 1))
+    first, second = (rows.shuffle(epoch, key)[:, 0].tolist() for epoch in (0, 1))
     assert len(first) == len(second) == rows.per_epoch == 4 and len({*first, *second}) == 8
 
 
@@ -216,7 +216,7 @@ KEY = order.fold_in(7, 3)
 def test_rates(limit: int, temperature: float, rates: list[float]) -> None:
     mixing = Mixing(SIZES, limit, temperature)
     np.testing.assert_allclose(mixing.rates(), rates, rtol=1e-12)
-    drawn = np.concatenate([mixing.drawn(epoch, KEY) for epoch in range(40)])
+    drawn = np.concatenate([mixing.sample_epoch(epoch, KEY) for epoch in range(40)])
     counts = np.histogram(drawn, bins=[0, 100, 125, 129])[0]
     epochs = 40 * sum(min(size, limit) for size in SIZES.values())
     assert np.abs(counts - epochs * np.array(rates)).max() <= 0.5  # rounded once, over all epochs together
@@ -225,7 +225,7 @@ def test_rates(limit: int, temperature: float, rates: list[float]) -> None:
 def test_weights_take_the_place_of_sizes() -> None:
     mixing = Mixing(SIZES, 50, 1.0, {"c": 1.0, "a": 6.0, "b": 3.0})
     np.testing.assert_allclose(mixing.rates(), [0.6, 0.3, 0.1], rtol=1e-12)
-    drawn = np.concatenate([mixing.drawn(epoch, KEY) for epoch in range(30)])
+    drawn = np.concatenate([mixing.sample_epoch(epoch, KEY) for epoch in range(30)])
     counts = np.histogram(drawn, bins=[0, 100, 125, 129])[0]
     examples = 30 * (50 + 25 + 4)
     assert np.abs(counts - examples * mixing.rates()).max() <= 0.5
@@ -237,7 +237,7 @@ def test_weights_take_the_place_of_sizes() -> None:
 
 def test_an_example_comes_again_only_after_all_of_its_task() -> None:
     mixing = Mixing(SIZES, 20, 2.0)
-    drawn = np.concatenate([mixing.drawn(epoch, KEY) for epoch in range(25)])
+    drawn = np.concatenate([mixing.sample_epoch(epoch, KEY) for epoch in range(25)])
     for first, size in zip((0, 100, 125), SIZES.values(), strict=True):
         own = drawn[(drawn >= first) & (drawn < first + size)]
         passes = [sorted(own[begin : begin + size]) for begin in range(0, len(own) - size + 1, size)]

@@ -28,7 +28,7 @@ from plmjax.finetuning.cross_view.cross_view import (
 )
 from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, TaskModules
 from plmjax.finetuning.cross_view.translation import END, CrossViewTranslation
-from plmjax.finetuning.tasks.joint import joined_examples
+from plmjax.finetuning.tasks.joint import join_examples
 from plmjax.finetuning.tasks.parsing import ParsedExamples
 from plmjax.finetuning.tasks.tagging import TaggedExamples
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
@@ -196,7 +196,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_translations():
     def read_and_written() -> tuple:
         inputs = (given[name] for name in ("input_ids", "characters"))
         states = cvt.MODULE.apply(modules.variables, *inputs, segment_ids=given["segment_ids"], method="read")
-        return states, *texts.written(modules, states, given), texts.predicted(modules, None, states, given)
+        return states, *texts.translate(modules, states, given), texts.predictions(modules, None, states, given)
 
     @jax.jit
     def chances(own: Any, tokens: dict[str, jax.Array]) -> jax.Array:
@@ -226,7 +226,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_translations():
 TAGGED = TaggedExamples("t.conll", [2, 4], [["a", "b"], ["c"]], [["O", "B-N"], ["O"]], [[1, 2], [4]], "IOB2")
 PARSED = ParsedExamples("p.conllu", [3], [["d", "e", "f"]], [[2, 0, 2]], [["r", "s", "r"]])
 DATA = TasksWithText(tasks=(TaggingTask(name="tags", scheme="IOB2"), ParsingTask(name="trees")), sequence_length=8)
-EXAMPLES = joined_examples("tasks", [TAGGED, PARSED], DATA.tasks)
+EXAMPLES = join_examples("tasks", [TAGGED, PARSED], DATA.tasks)
 PARTS = (CrossViewTagging(name="tags", entities=True), CrossViewParsing(name="trees"))
 
 
@@ -255,18 +255,18 @@ def test_every_task_is_judged_by_its_own_predictions():
     said = np.zeros((6, 5), np.float32)
     said[:3, :2], said[3:, 2:] = [[0, 1], [2, 1], [3, 0]], [[2, 0, 0.5], [0, 0, 0.25], [1, 0, 1]]
     outputs = [said[:2], said[2:3], said[3:]]
-    found, files = objective.answer(EXAMPLES, encoded, outputs)
+    found, files = objective.evaluate_outputs(EXAMPLES, encoded, outputs)
     assert found == pytest.approx(
         {"tags/accuracy": 2 / 3, "tags/f1": 2 / 3, "tags/precision": 0.5, "tags/recall": 1, "trees/las": 1 / 3}
         | {"trees/uas": 2 / 3, "mean": 0.5}
     )
-    assert set(found) == set(objective.reported(DATA))
+    assert set(found) == set(objective.evaluation_metrics(DATA))
     assert set(files) == {"predictions.tags.tsv", "predictions.trees.conllu"}
     assert files["predictions.tags.tsv"].splitlines()[1:3] == ["a\tO\tO", "b\tB-N\tB-N"]
     first, *_, last = objective.records(EXAMPLES, encoded, outputs)
     assert first["predictions"] == ["O", "B-N"] and last["heads"] == [2, 0, 1] and last["relations"] == ["r"] * 3
-    assert "".join(objective.official([last])) == files["predictions.trees.conllu"]
-    assert "".join(objective.official([first])) == "a\tO\nb\tB-N\n\n"
+    assert "".join(objective.submission([last])) == files["predictions.trees.conllu"]
+    assert "".join(objective.submission([first])) == "a\tO\nb\tB-N\n\n"
 
 
 TRANSLATED = TextPairExamples("t.en", [5, 6], ["a b c", "d"], ["x y", "z z w"])
@@ -276,7 +276,7 @@ WITH_TEXTS = TasksWithText(
 
 
 def test_sentences_without_a_translation_have_empty_rows_of_the_decoder():
-    examples = joined_examples("tasks", [TAGGED, TRANSLATED], WITH_TEXTS.tasks)
+    examples = join_examples("tasks", [TAGGED, TRANSLATED], WITH_TEXTS.tasks)
     parts = CrossViewTagging(name="tags"), CrossViewTranslation(name="texts", max_new_tokens=4)
     objective = CrossViewLearning(tasks=parts).fit_labels(examples)
     assert objective.tasks[1].target_words == ("z", "w", "x", "y")  # by count, then by spelling
@@ -292,9 +292,12 @@ def test_sentences_without_a_translation_have_empty_rows_of_the_decoder():
     outputs = [said[:2], said[2:3], said[3:6], said[6:]]
     *_, first, second = objective.records(examples, encoded, outputs)
     assert (first, second) == ({"line": 5, "prediction": "y <unk>"}, {"line": 6, "prediction": "z z z z"})
-    assert "".join(objective.official([first, second])) == "y <unk>\nz z z z\n"
-    assert objective.answer(examples, encoded, outputs)[1].keys() == {"predictions.tags.tsv", "predictions.texts.jsonl"}
-    alone = joined_examples("texts", [TRANSLATED], WITH_TEXTS.tasks[1:])
+    assert "".join(objective.submission([first, second])) == "y <unk>\nz z z z\n"
+    assert objective.evaluate_outputs(examples, encoded, outputs)[1].keys() == {
+        "predictions.tags.tsv",
+        "predictions.texts.jsonl",
+    }
+    alone = join_examples("texts", [TRANSLATED], WITH_TEXTS.tasks[1:])
     their_own = objective.encode(alone, Letters(), cvt.CONFIG, WITH_TEXTS)
     assert objective.records(alone, their_own, outputs[2:]) == [first, second]
 
@@ -319,7 +322,7 @@ def test_each_task_is_compared_by_a_number_from_0_to_1():
         CrossViewParsing(name="c"),
         CrossViewTranslation(name="d"),
     )
-    assert [task.judged(scores) for task in tasks] == [0.25, 0.5, 0.125, 0.4]
+    assert [task.main_metric(scores) for task in tasks] == [0.25, 0.5, 0.125, 0.4]
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("tags", (9, 1e-9, 1e-9)), ("none", (9, 9, 9))])
@@ -402,7 +405,7 @@ def test_the_head_of_a_parser_is_a_number_in_its_sentence_or_the_root() -> None:
     positions = jnp.array([[0, 1, 0, 1, 2]])
     classes = jnp.array([[0 * 2 + 1, 1 * 2 + 0, 5 * 2 + 1, 3 * 2 + 0, 0 * 2 + 0]])
     scores = 3.0 * jax.nn.one_hot(classes, 12)
-    found = parsing.predicted(None, scores, None, {"positions": positions})
+    found = parsing.predictions(None, scores, None, {"positions": positions})
     assert found[0, :, 0].tolist() == [0, 1, 3, 1, 0] and found[0, :, 1].tolist() == [1, 0, 1, 0, 0]
     np.testing.assert_allclose(found[..., 2], np.exp(3) / (np.exp(3) + 11), rtol=1e-5)
 

@@ -217,7 +217,7 @@ def test_files(case: str, tmp_path: Path) -> None:
 def test_json_that_no_parser_can_hold(text: str, tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text(text)
     with pytest.raises(UserError, match=r"JSON in .*dev\.json, found") as error:
-        json_file.parsed(str(tmp_path / "dev.json"))
+        json_file.parse(str(tmp_path / "dev.json"))
     assert "\n" not in str(error.value)
 
 
@@ -266,4 +266,4 @@ def test_a_mixture_has_one_task_to_predict_or_evaluate() -> None:
     with pytest.raises(UserError, match=r"new\.txt, found numbers, parity"):
         list(mixture.parts("new.txt", 9))
     with pytest.raises(UserError, match=r"other=x\.tsv, .*--data NAME=FILE"):
-        mixture.evaluated_on("other=x.tsv")
+        mixture.with_validation_file("other=x.tsv")

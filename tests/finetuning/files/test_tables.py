@@ -87,8 +87,8 @@ def test_real_files(shared_data):
 
 
 def test_a_file_that_is_trained_on_and_evaluated_on():
-    assert Sentences(train="a.tsv", validation="./a.tsv").trained_and_evaluated() == ["a.tsv"]
-    assert Sentences(folder="x", train="a.tsv", validation="b.tsv").trained_and_evaluated() == []
+    assert Sentences(train="a.tsv", validation="./a.tsv").files_in_both_splits() == ["a.tsv"]
+    assert Sentences(folder="x", train="a.tsv", validation="b.tsv").files_in_both_splits() == []
     tasks = [TextTask(name=one, prefix=f"{one}:", train=one, validation=other) for one, other in ("ab", "cc", "de")]
-    assert Mixture(tasks=tuple(tasks)).trained_and_evaluated() == ["c"]
-    assert Mixture(tasks=tuple(tasks), only=("a", "d")).trained_and_evaluated() == []
+    assert Mixture(tasks=tuple(tasks)).files_in_both_splits() == ["c"]
+    assert Mixture(tasks=tuple(tasks), only=("a", "d")).files_in_both_splits() == []

@@ -107,10 +107,10 @@ def test_deviation_tokens_of_the_question_take_no_place_among_the_best():
 
 def test_tokens_of_an_answer():
     spans = np.array([[0, 3], [3, 8], [8, 8], [9, 12], [12, 13]])
-    assert answers.tokens_of((0, "abc"), spans) == (0, 0)
-    assert answers.tokens_of((4, "efgh"), spans) == (1, 1)  # inside a token: the whole of it
-    assert answers.tokens_of((2, "cdefgh jk"), spans) == (0, 3)
-    assert answers.tokens_of((8, "i"), spans) is None  # a character that no token stands for
+    assert answers.answer_tokens((0, "abc"), spans) == (0, 0)
+    assert answers.answer_tokens((4, "efgh"), spans) == (1, 1)  # inside a token: the whole of it
+    assert answers.answer_tokens((2, "cdefgh jk"), spans) == (0, 3)
+    assert answers.answer_tokens((8, "i"), spans) is None  # a character that no token stands for
 
 
 def test_places_in_a_window():
@@ -151,7 +151,7 @@ def test_an_answer_keeps_the_characters_that_the_tokenizer_drops(kind: str, tmp_
         text, places = TEXTS[name], [(one.start(), one.end()) for one in re.finditer(r"\S+", TEXTS[name])]
         assert len(ids) == len(spans) and (spans[:, 0] <= spans[:, 1]).all()
         for first, stop in [*places, *((one[0], other[1]) for one, other in itertools.pairwise(places))]:
-            found = answers.tokens_of((first, text[first:stop]), spans)
+            found = answers.answer_tokens((first, text[first:stop]), spans)
             if found is None:  # nothing is left of a lone soft hyphen
                 assert text[first:stop] == "\u00ad"
                 continue

@@ -99,7 +99,7 @@ def test_sequences_and_predictions():
         [cls, 20, sep, 34, sep],
     ]
     outputs = [np.array([score], np.float32) for score in (0.0, np.log(3.0), 1.0, 1.0 + np.log(4.0))]
-    found, files = objective.answer(examples, encoded, outputs)
+    found, files = objective.evaluate_outputs(examples, encoded, outputs)
     assert found == {"accuracy": 0.5}
     assert files["predictions.tsv"].splitlines() == [
         "line\tlabel\tprediction\tprobability",

@@ -50,7 +50,7 @@ def outputs(batch, of_sentence) -> TaggingOutput:
 @jax.jit
 def computed(made: TaggingOutput, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
     """The nats of all words, and what predictions are made from."""
-    return OBJECTIVE.sums_of(made, batch).losses["task"], OBJECTIVE.collected(made, batch)
+    return OBJECTIVE.sums_of(made, batch).losses["task"], OBJECTIVE.outputs_for_prediction(made, batch)
 
 
 @pytest.fixture(scope="module")

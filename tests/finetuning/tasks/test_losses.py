@@ -82,7 +82,7 @@ def test_ends_of_an_answer_compete_with_the_tokens_of_their_sequence() -> None:
     outputs = SimpleNamespace(start_logits=starts[None], end_logits=ends[None])
     nats, weight, _ = total(SpanExtraction(), outputs, batch)
     assert (nats, weight) == (pytest.approx(LOG2 + (math.log(4) + LOG2) / 2), 2.0)
-    np.testing.assert_array_equal(SpanExtraction().collected(outputs, batch)[0, 1], [starts[1], ends[1]])
+    np.testing.assert_array_equal(SpanExtraction().outputs_for_prediction(outputs, batch)[0, 1], [starts[1], ends[1]])
 
 
 def test_labels_are_asked_at_first_pieces_and_mixes_in_every_row() -> None:
@@ -156,7 +156,7 @@ def test_having_no_answer_is_a_choice_of_its_own(searched: tuple) -> None:
 
 def test_a_search_tells_ends_with_the_start_that_they_belong_to(searched: tuple) -> None:
     """Places count from the first token of a sequence; ends of the likeliest rank come first, one for each start."""
-    found = AnswerSearch().collected(searched[1], searched[0])
+    found = AnswerSearch().outputs_for_prediction(searched[1], searched[0])
     assert found.shape == (2, 1, 5, 4)
     np.testing.assert_allclose(np.exp(found[0, 0, 0]), [0.5, 0.25, 0.5, 0.25], rtol=1e-6)
     assert found[:, 0, 1].tolist() == [[1, 2, 1, 2], [2, 1, 2, 1]]

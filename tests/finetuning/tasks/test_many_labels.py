@@ -58,7 +58,7 @@ def test_a_setting_of_the_eleventh_task_is_its_own() -> None:
     with pytest.raises(UserError, match=r"--data\.tasks\.10\.train"), mixture.named_options(mixture.tasks[10]):
         raise UserError("Expected a file in --data.train, found none; name one.")
     only = dataclasses.replace(mixture, only=("task11", "task2"))
-    assert [task.name for task in only.chosen] == ["task2", "task11"]
-    moved = mixture.evaluated_on("task10=other.tsv")
+    assert [task.name for task in only.selected] == ["task2", "task11"]
+    moved = mixture.with_validation_file("task10=other.tsv")
     assert [task.validation for task in moved.tasks] == ["other.tsv" if name == "10" else "" for name in NAMES]
     assert moved.only == ("task10",)

@@ -157,7 +157,7 @@ def test_weights_of_tasks_are_their_rates_and_are_logged(mixture: Mixture) -> No
     assert metrics["mixture/parity/share"] == 0.75 and metrics["mixture/numbers/share"] == 0.25
     assert metrics["mixture/parity/epochs"] * 6 == pytest.approx(np.sum(ids >= 30), rel=0.02)
     assert metrics["mixture/numbers/epochs"] * 30 == pytest.approx(np.sum(ids < 30), rel=0.05)
-    assert weighted.evaluated_on("numbers=other.tsv").chosen[0].validation == "other.tsv"
+    assert weighted.with_validation_file("numbers=other.tsv").selected[0].validation == "other.tsv"
     single = dataclasses.replace(mixture, weights=("parity=7",), only=("numbers",))
     np.testing.assert_array_equal(single.mixing(single.read("train")).rates(), [1.0])
 
@@ -176,7 +176,7 @@ def test_a_batch_follows_from_seed_and_step_alone(mixture: Mixture) -> None:
 
 def test_every_task_is_judged_on_its_own(mixture: Mixture) -> None:
     examples, texts = mixture.read("validation"), ["60", "61", "6", "63", "40", "41", "41", "41", "40", "4"]
-    metrics, files = OBJECTIVE.answer(examples, None, texts)
+    metrics, files = OBJECTIVE.evaluate_outputs(examples, None, texts)
     assert set(files) == {"predictions.numbers.jsonl", "predictions.parity.jsonl"}
     lines = {name: [json.loads(line) for line in text.splitlines()] for name, text in files.items()}
     for name, judge, written in (("numbers", BleuAndChrf("zh"), texts[:4]), ("parity", ExactMatch(), texts[4:])):
@@ -192,13 +192,13 @@ def test_every_task_is_judged_on_its_own(mixture: Mixture) -> None:
 
 
 def test_one_task_is_evaluated_on_another_file_or_predicted(mixture: Mixture) -> None:
-    other = mixture.evaluated_on(f"numbers={mixture.folder}/numbers.tsv")
-    assert [task.name for task in other.chosen] == ["numbers"] and len(other.read("validation")) == 30
+    other = mixture.with_validation_file(f"numbers={mixture.folder}/numbers.tsv")
+    assert [task.name for task in other.selected] == ["numbers"] and len(other.read("validation")) == 30
     assert other.read("validation").path == "numbers-numbers.tsv"
     single = dataclasses.replace(mixture, only=("parity",))
     (part,) = single.parts(f"{mixture.folder}/labels.jsonl", 9)
     assert part.parts[0].sources[0] == "6 10" and part.parts[0].targets == [None] * 6
-    assert single.evaluated_on(f"{mixture.folder}/labels.jsonl").read("validation").parts[0].targets[0] == "40"
+    assert single.with_validation_file(f"{mixture.folder}/labels.jsonl").read("validation").parts[0].targets[0] == "40"
 
 
 @pytest.mark.nightly
@@ -235,7 +235,7 @@ def test_options_reach_the_tasks() -> None:
     run = experiments.load("t5_mixture")
     options = "--data.only tatoeba --data.temperature inf --data.tasks.1.judge.tokenize char --data.tasks.0.prefix go"
     changed = experiments.override(run, options.split())
-    assert changed.data.chosen[0].judge.tokenize == "char" and changed.data.tasks[0].prefix == "go"
+    assert changed.data.selected[0].judge.tokenize == "char" and changed.data.tasks[0].prefix == "go"
     assert np.isinf(changed.data.temperature)
     assert experiments.from_dict(json.loads(json.dumps(experiments.to_dict(changed)))) == changed
     with pytest.raises(UserError, match=r"in --data\.only, found 'tatoeb'; did you mean 'tatoeba'\?"):

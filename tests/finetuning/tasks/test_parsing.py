@@ -76,4 +76,4 @@ def test_words_that_were_cut_have_no_prediction():
         "line": 1, "words": ["a", "b", "c"], "heads": [2, 0, None], "relations": ["r", "t", None],
         "probabilities": [0.5, 0.25, None],
     }  # fmt: skip
-    assert "".join(objective.official([record])).splitlines()[2] == "3\tc\t_\t_\t_\t_\t_\t_\t_\t_"
+    assert "".join(objective.submission([record])).splitlines()[2] == "3\tc\t_\t_\t_\t_\t_\t_\t_\t_"

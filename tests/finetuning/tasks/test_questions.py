@@ -139,7 +139,7 @@ def test_tokens_of_every_gold_answer_give_it_back(shared_data, tmp_path, languag
         for start, text in one:
             if start < 0:
                 continue
-            first, last = answers.tokens_of((start, text), spans)
+            first, last = answers.answer_tokens((start, text), spans)
             begin, end = spans[first, 0], spans[last, 1]
             found = context[begin:end].strip()
             count += 1
@@ -210,7 +210,7 @@ def answered(tmp_path, scores: list[dict[int, float]], **options):
         for token, value in one.items():
             score[0 if token < 0 else encoded.windows[number].begin + token] = value
         outputs.append(score)
-    found, files = objective.answer(task.read("train"), encoded, outputs)
+    found, files = objective.evaluate_outputs(task.read("train"), encoded, outputs)
     return found, {name: json.loads(text) for name, text in files.items()}
 
 
@@ -243,7 +243,7 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
     encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), task)
     outputs = [np.zeros((encoded.offsets[1], 2), np.float32)]
     outputs[0][0] = 99.0
-    found, files = objective.answer(examples, encoded, outputs)
+    found, files = objective.evaluate_outputs(examples, encoded, outputs)
     assert objective.metric_names == ("exact", "f1") == tuple(found)
     assert sorted(files) == ["nbest_predictions.json", "predictions.json"]
     assert json.loads(files["predictions.json"])["a"] == "10"
@@ -256,7 +256,8 @@ def test_answers_are_judged_in_the_language_of_the_task():
     encoded = SimpleNamespace(windows=[Window(0, 0, 3, begin=1)], spans=[spans])
     scores = np.float32([[-9, -9], [5, -9], [-9, 5], [-9, -9], [-9, -9]])
     f1 = {
-        language: SpanExtraction(language=language).answer(examples, encoded, [scores])[0]["f1"] for language in SCORES
+        language: SpanExtraction(language=language).evaluate_outputs(examples, encoded, [scores])[0]["f1"]
+        for language in SCORES
     }
     assert f1 == {"en": 0.0, "zh": pytest.approx(100 * 2 * 2 / (2 + 3))}
 
@@ -281,6 +282,6 @@ def test_each_question_has_the_best_answer_of_its_own_windows(tmp_path):
 
 def test_predictions_are_written_as_one_object_while_they_are_made() -> None:
     records = [{"id": "a", "prediction": "ö"}, {"id": 'b"', "prediction": ""}, {"id": "c", "prediction": "x"}]
-    parts = SpanExtraction().official(iter(records))
+    parts = SpanExtraction().submission(iter(records))
     assert next(parts) == '{\n "a": "ö"'
     assert json.loads('{\n "a": "ö"' + "".join(parts)) == {"a": "ö", 'b"': "", "c": "x"}

@@ -106,8 +106,8 @@ def test_numbers_of_gluess_file_are_within_the_limits() -> None:
     """Its server takes scores of STS-B from 0 to 5 alone; all other records have what the model says."""
     found = [{"line": 1, "prediction": number} for number in (-0.25, 0.0, 3.5, 5.75)]
     glue = load("finetune_glue:stsb").objective
-    assert list(glue.official(found)) == ["index\tprediction\n", "0\t0.0\n", "1\t0.0\n", "2\t3.5\n", "3\t5.0\n"]
-    assert list(Regression().official(found))[1] == "0\t-0.25\n"
+    assert list(glue.submission(found)) == ["index\tprediction\n", "0\t0.0\n", "1\t0.0\n", "2\t3.5\n", "3\t5.0\n"]
+    assert list(Regression().submission(found))[1] == "0\t-0.25\n"
     assert glue.predictions(np.array([[-0.25]])) == [{"prediction": -0.25}]
 
 
@@ -148,7 +148,7 @@ def test_a_pair_in_both_orders_is_one_example() -> None:
     rows = [encoded.tokens[a:b].tolist() for a, b in itertools.pairwise(encoded.offsets)]
     assert rows[:3] == [[90, 11, 91, 12, 92], [90, 12, 91, 11, 92], [90, 13, 91, 14, 92]]
     outputs = [np.array(one, np.float32) for one in ([1, 0], [1, 0], [0, 1], [0, 1], [0, 2], [0, 2])]
-    metrics, files = objective.answer(examples, encoded, outputs)
+    metrics, files = objective.evaluate_outputs(examples, encoded, outputs)
     assert metrics["accuracy"] == 1.0
     said = [line.split("\t")[:3] for line in files["predictions.tsv"].splitlines()[1:]]
     assert said == [["2", "a", "a"], ["3", "b", "b"], ["4", "b", "b"]]
@@ -201,7 +201,7 @@ def test_sets_and_their_metrics_follow_from_outputs():
     assert [one["prediction"] for one in strict] == [[], [], ["a"]]
     strict = MultiLabelClassification(LABELS, threshold=0.9).metrics(labels, outputs)
     assert strict["micro_f1"] == pytest.approx(2 * 1 / (1 + 4))  # one label is predicted, of four that there are
-    assert list(objective.official(found)) == ["index\tprediction\n", '0\t["a", "c"]\n', "1\t[]\n", '2\t["a", "b"]\n']
+    assert list(objective.submission(found)) == ["index\tprediction\n", '0\t["a", "c"]\n', "1\t[]\n", '2\t["a", "b"]\n']
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_predictions_are_written_beside_the_labels_as_lists() -> None:
     examples = LabelSetExamples("x.tsv", [2, 4], [("t",), ("u",)], [("b", "a"), ()])
     objective, outputs = MultiLabelClassification(LABELS), [np.float32([2, -1, 0]), np.float32([-3, -9, -1])]
     encoded = SimpleNamespace(sequence_fields={"labels": objective.numbers(examples)}, choices=1)
-    metrics, files = objective.answer(examples, encoded, outputs)
+    metrics, files = objective.evaluate_outputs(examples, encoded, outputs)
     rows = [*csv.DictReader(files["predictions.tsv"].splitlines(), delimiter="\t")]
     assert rows == [
         {"line": "2", "label": '["b", "a"]', "prediction": '["a", "c"]'},

@@ -156,7 +156,7 @@ def answered(gold: str, found: str, length: int = 64, entities: bool = True, tag
             if 1 + 2 * word < len(logits) - 1:
                 logits[1 + 2 * word, tags.index(label)] = 1
         outputs.append(logits)
-    return objective.answer(examples, encoded, outputs)
+    return objective.evaluate_outputs(examples, encoded, outputs)
 
 
 def entities(labels: list[str]) -> set[tuple[str, int, int]]:

@@ -18,7 +18,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
-from plmjax.finetuning.metrics import written_texts
+from plmjax.finetuning.metrics import generated_texts
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
@@ -71,7 +71,7 @@ def test_sources_alone(parallel: str, tmp_path: Path) -> None:
 def test_texts_for_a_tokenizer_are_those_of_both_sides(parallel: str) -> None:
     task = TextPairs(train=parallel, source="en", target="de")
     assert sorted(task.texts(task.read("train"))) == sorted(text for pair in PAIRS for text in pair)
-    elsewhere = TextPairs(folder="pairs", validation="dev.en").evaluated_on("elsewhere/test.en")
+    elsewhere = TextPairs(folder="pairs", validation="dev.en").with_validation_file("elsewhere/test.en")
     assert elsewhere.path("validation") == "elsewhere/test.en"
 
 
@@ -185,7 +185,7 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
     lines = [json.loads(line) for line in evaluation.predictions["predictions.jsonl"].splitlines()]
     assert [line["prediction"] for line in lines] == written and len(set(written)) > 1
     assert [line["reference"] for line in lines] == EXAMPLES.targets and lines[1]["line"] == 2
-    assert list(GREEDY.official(lines)) == [text + "\n" for text in written]
+    assert list(GREEDY.submission(lines)) == [text + "\n" for text in written]
 
 
 def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,32 +257,34 @@ STORED = Generation(
 
 
 def test_a_task_takes_what_it_leaves_open_from_its_checkpoint() -> None:
-    writing = Translation().starting_from(STORED).writing()
+    writing = Translation().with_generation_defaults(STORED).generation_settings()
     assert writing.strategy == BeamSearch(3, length_penalty=2.0, early_stopping="full")
     assert (writing.max_new_tokens, writing.forced_eos_token_id, writing.bad_words_ids) == (9, END, ("3",))
-    writing = GREEDY.starting_from(STORED).writing()
+    writing = GREEDY.with_generation_defaults(STORED).generation_settings()
     assert (writing.strategy, writing.max_new_tokens, writing.forced_eos_token_id) == (Greedy(), 6, END)
-    assert Translation().starting_from(None).writing().strategy == BeamSearch(
+    assert Translation().with_generation_defaults(None).generation_settings().strategy == BeamSearch(
         4, length_penalty=0.6, length_normalization="gnmt"
     )
-    assert "beams 3, length_penalty 2" in Translation().starting_from(STORED).signatures(TASK)["decoding"]
+    assert "beams 3, length_penalty 2" in Translation().with_generation_defaults(STORED).signatures(TASK)["decoding"]
 
 
 def test_a_prediction_may_choose_tokens_in_another_way() -> None:
-    tuned = Translation().starting_from(STORED)
-    assert tuned.predicting({"beams": 1}).writing().strategy == Greedy()
-    assert tuned.predicting({"temperature": 0.5}).writing().strategy == Sampling(temperature=0.5)
-    assert tuned.predicting({"beams": 2}).writing().strategy.length_penalty == 2.0
+    tuned = Translation().with_generation_defaults(STORED)
+    assert tuned.with_prediction_settings({"beams": 1}).generation_settings().strategy == Greedy()
+    assert tuned.with_prediction_settings({"temperature": 0.5}).generation_settings().strategy == Sampling(
+        temperature=0.5
+    )
+    assert tuned.with_prediction_settings({"beams": 2}).generation_settings().strategy.length_penalty == 2.0
 
 
 def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -> None:
     """Each text of an official file is one line, whatever stands in it."""
     outputs = ["21", " 22\n 23  24 ", ""]
-    found, files = GREEDY.answer(EXAMPLES, None, outputs)
+    found, files = GREEDY.evaluate_outputs(EXAMPLES, None, outputs)
     lines = [json.loads(line) for line in files["predictions.jsonl"].splitlines()]
     assert lines[1] == {"line": 2, "source": "14", "reference": "22 23 24", "prediction": "22\n 23  24"}
     assert [line["prediction"] for line in lines] == ["21", "22\n 23  24", ""]
     texts = [text.strip() for text in outputs]
-    assert found == written_texts.translation(EXAMPLES.targets, texts)
-    assert found != written_texts.translation(texts, EXAMPLES.targets)
-    assert list(GREEDY.official(lines)) == ["21\n", "22 23 24\n", "\n"]
+    assert found == generated_texts.translation(EXAMPLES.targets, texts)
+    assert found != generated_texts.translation(texts, EXAMPLES.targets)
+    assert list(GREEDY.submission(lines)) == ["21\n", "22 23 24\n", "\n"]

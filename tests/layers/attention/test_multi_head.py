@@ -20,7 +20,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import SCORES, blockwise, dense
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.dropout import dropped
+from plmjax.layers.dropout import apply_dropout
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import sharding
 from tests.systems.modules import drawn
@@ -112,7 +112,7 @@ def plain(
     # A chip's generator draws the mask with the queries last, unless there are terms or many keys for each query.
     few = keys < backends.MANY_KEYS * queries
     transposed = few and not terms and draw is not None and jax.random.key_impl(draw) == "rbg"
-    weights = dropped(jax.nn.softmax(scores), rate, draw, axes=SCORES, transposed=transposed)
+    weights = apply_dropout(jax.nn.softmax(scores), rate, draw, axes=SCORES, transposed=transposed)
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 
 
@@ -286,7 +286,7 @@ def test_blockwise_drops_probabilities() -> None:
     for row in range(-(-QUERIES // block)):
         keys = [jax.random.fold_in(jax.random.fold_in(key, row), column) for column in range(-(-KEYS // block))]
         ones = jnp.ones((ROWS, HEADS, block, block))
-        rows.append(jnp.concatenate([dropped(ones, rate, one) for one in keys], axis=-1))
+        rows.append(jnp.concatenate([apply_dropout(ones, rate, one) for one in keys], axis=-1))
     factors = jnp.concatenate(rows, axis=-2)[..., :QUERIES, :KEYS]
 
     def with_factors(query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, *_: Any) -> jax.Array:

@@ -46,7 +46,7 @@ def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditio
     assert isinstance(term, kind)
     positions = mask_terms.query_positions(6), mask_terms.key_positions(6)
     table = nn.meta.unbox(variables)["params"]["embedding"]
-    expected = DistanceScores(table, False, 20).of_positions(*positions)
+    expected = DistanceScores(table, False, 20).biases(*positions)
     np.testing.assert_array_equal(term.scores(None, None, *positions), expected)
 
 

@@ -15,7 +15,7 @@ from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms, Window
 from plmjax.experiment import Mesh
 from plmjax.layers.attention import backends, bands
 from plmjax.layers.attention.backends import BACKENDS, blockwise, dense
-from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copied, distances
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copy_per_shard, distances
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
@@ -174,7 +174,7 @@ def test_devices_sum_the_gradient_of_the_projection_alone() -> None:
     kernel = jax.ShapeDtypeStruct((features, HEADS, SIZE), jnp.float32)
 
     def loss(kernel: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
-        table = jnp.einsum("GRD,DNH->GRNH", copied(jnp.ones((KEYS, features)), 8), kernel)
+        table = jnp.einsum("GRD,DNH->GRNH", copy_per_shard(jnp.ones((KEYS, features)), 8), kernel)
         term = PositionalScores(jnp.zeros((HEADS, SIZE)), table, QUERIES)
         return jnp.sum(jnp.sin(term.scores(query, key, np.arange(QUERIES), np.arange(KEYS))))
 

@@ -20,7 +20,7 @@ from plmjax.plan.compilation import compiled_for_slice
 from plmjax.plan.hlo import Program
 from tests.layers.attention.test_relative_shift import agrees, by_day
 
-INTERPRETED = functools.partial(row_rotation.to_the_left, interpret=True)
+INTERPRETED = functools.partial(row_rotation.rotate_rows, interpret=True)
 
 
 def moved(x: np.ndarray) -> np.ndarray:
@@ -48,9 +48,9 @@ def test_every_row_moves_by_one_place_less(
 
 @pytest.mark.parametrize("name", by_day("causal, a memory that is empty in part", "both sides, a table for each row"))
 def test_scores_of_distances_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_rotation, "pays", lambda columns: True)
+    monkeypatch.setattr(row_rotation, "is_faster", lambda columns: True)
     monkeypatch.setattr(row_rotation, "SUBLANES", 1)
-    monkeypatch.setattr(row_rotation, "to_the_left", INTERPRETED)
+    monkeypatch.setattr(row_rotation, "rotate_rows", INTERPRETED)
     agrees(name, dense)
 
 
@@ -62,8 +62,8 @@ def scores(query: jax.Array, table: jax.Array) -> jax.Array:
 
 def test_fewer_rows_than_a_register_has_change_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that is written is one row."""
-    monkeypatch.setattr(row_rotation, "pays", lambda columns: True)
-    monkeypatch.setattr(row_rotation, "to_the_left", lambda x: pytest.fail("the kernel was called"))
+    monkeypatch.setattr(row_rotation, "is_faster", lambda columns: True)
+    monkeypatch.setattr(row_rotation, "rotate_rows", lambda x: pytest.fail("the kernel was called"))
     assert scores(jnp.ones((1, 7, 2, 4)), jnp.ones((1, 7, 2, 4))).shape == (1, 2, 7, 7)
 
 
@@ -74,8 +74,8 @@ def test_the_kernel_is_for_chips_on_which_it_pays(kind: str) -> None:
     slow = kind in [topologies.CHIPS[name].kind for name in ("v2", "v3")]
     chip = kind in [chip.kind for chip in topologies.CHIPS.values()]
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)):
-        assert [row_rotation.pays(columns) for columns in (2048, 2049)] == [chip and not slow, chip]
-    assert not row_rotation.pays(2049)
+        assert [row_rotation.is_faster(columns) for columns in (2048, 2049)] == [chip and not slow, chip]
+    assert not row_rotation.is_faster(2049)
 
 
 def test_a_model_within_a_device_knows_its_kind() -> None:

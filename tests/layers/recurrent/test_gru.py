@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.layers.recurrent.gru import Gru, recurrence
-from plmjax.layers.recurrent.scan_over_time import ends
+from plmjax.layers.recurrent.scan_over_time import restarts
 from tests.optional import torch
 
 BATCH, LENGTH, INPUTS, HIDDEN = 4, 5, 3, 6
@@ -70,8 +70,8 @@ def test_equals_torch_in_both_directions_on_padded_rows() -> None:
 def test_a_direction_starts_anew_at_its_own_end_of_a_document() -> None:
     """A document ends at the last token that is read; padding that is marked as a start changes no state."""
     starts = jnp.array([[True, False, True, False, True]])
-    assert ends(starts, False) is starts and ends(None, True) is None
-    assert ends(starts, True).tolist() == [[False, True, False, True, False]]
+    assert restarts(starts, False) is starts and restarts(None, True) is None
+    assert restarts(starts, True).tolist() == [[False, True, False, True, False]]
     random = np.random.default_rng(2)
     gates, kernel, bias, first = (
         np.float32(random.normal(size=size)) for size in ((1, 5, 3, 2), (2, 3, 2), (2,), (1, 2))

@@ -339,9 +339,9 @@ def test_products_are_those_of_each_cluster_at_its_capacity() -> None:
     asked = [11, *(math.ceil(share * 11) for share in shares)]
     expected = 7 * 12 * (9 + 4 + 2)  # all projections read all tokens
     expected += sum(n * (size * w + w * 12) for n, size, w in zip(asked, (20, 17, 23), (9, 4, 2), strict=True))
-    assert clusters.products(7, 11) == expected + 11 * 2 * 9
+    assert clusters.multiplications(7, 11) == expected + 11 * 2 * 9
     one = Clusters(60, (20, 37), 12, 9)
     assert one.widths == (9, 9, 9) and one.projected and not Clusters(60, (20, 37), 9, 9).projected
     same = sum(n * (size * 9 + 9 * 12) for n, size in zip(asked, (20, 17, 23), strict=True))
-    assert one.products(7, 11) == 7 * 12 * 9 + same + 11 * 2 * 9
+    assert one.multiplications(7, 11) == 7 * 12 * 9 + same + 11 * 2 * 9
     assert Clusters(10, (9,), 4, 2, 2).widths == (2, 1)  # the last possible cutoff and the last possible feature

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from plmjax.layers.words.characters import CHARACTERS, sentence_marks, spelled
+from plmjax.layers.words.characters import CHARACTERS, sentence_marks, spell
 
 
 def test_a_word_is_its_bytes_between_two_marks():
-    rows = spelled(["cat", "", "é"], 7)
+    rows = spell(["cat", "", "é"], 7)
     begin, end, pad = 259, 260, 261
     assert rows.dtype == np.int32
     assert rows.tolist() == [
@@ -18,7 +18,7 @@ def test_a_word_is_its_bytes_between_two_marks():
 
 
 def test_a_long_word_is_cut_within_its_marks():
-    assert spelled(["abcdef", "abcé"], 5).tolist() == [[259, 98, 99, 100, 260]] * 2
+    assert spell(["abcdef", "abcé"], 5).tolist() == [[259, 98, 99, 100, 260]] * 2
 
 
 def test_the_marks_of_a_sentence_are_words_of_one_mark():

@@ -13,7 +13,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.layers.attention import bands
-from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
+from plmjax.models.longformer.attention import GlobalTokens, Inputs, LongformerAttention
 from tests.products import flops
 
 ROWS, LENGTH, HEADS, SIZE = 3, 37, 2, 5
@@ -28,9 +28,9 @@ def attention(dilation: tuple[int, ...] = (1,), **execution: Any) -> LongformerA
     return LongformerAttention(HEADS * SIZE, HEADS, 0.0, init, Execution(**execution), dilation=dilation)
 
 
-def reading(is_global: np.ndarray, widest: int) -> Reading:
+def reading(is_global: np.ndarray, widest: int) -> Inputs:
     tokens = GlobalTokens.of(jnp.asarray(is_global), 4) if is_global.any() else None
-    return Reading(jnp.asarray(REAL), jnp.asarray(REAL & ~is_global), tokens, widest)
+    return Inputs(jnp.asarray(REAL), jnp.asarray(REAL & ~is_global), tokens, widest)
 
 
 def formula(
@@ -81,7 +81,7 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
     same(params, module, rows, side, lambda params, x: formula(params, x, is_global, side))
 
 
-def same(params: Any, module: nn.Module, rows: Reading, side: int, expected: Any) -> None:
+def same(params: Any, module: nn.Module, rows: Inputs, side: int, expected: Any) -> None:
     """The outputs of real tokens, and the gradients of all parameters and of the input.
 
     The formula is computed in float64. The tolerance is relative to the largest number of a kind, because the gradient
@@ -125,7 +125,7 @@ def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPa
     module = LongformerAttention(4, 1, 0.5, nn.initializers.ones)
     ones = jnp.ones((1, 16, 4))
     everywhere = jnp.ones((1, 16), bool)
-    rows, keys = Reading(everywhere, everywhere, None, 3), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    rows, keys = Inputs(everywhere, everywhere, None, 3), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     output, _ = jax.jit(lambda: module.init_with_output(keys, ones, rows, 3, deterministic=False))()
     blocks = np.asarray(output[0, :, 0]).reshape(4, 4)
     assert len({block.tobytes() for block in blocks}) == 4
@@ -135,7 +135,7 @@ def test_global_tokens_are_chosen_and_put_back() -> None:
     tokens = GlobalTokens.of(jnp.asarray(GLOBAL), 4)
     np.testing.assert_array_equal(tokens.positions, [[0, 9, 36, 37], [25, 37, 37, 37], [37] * 4])
     np.testing.assert_array_equal(tokens.filled.sum(axis=1), [3, 1, 0])
-    changed = tokens.replaced(X, 2 * tokens.of_rows(X))
+    changed = tokens.scatter(X, 2 * tokens.select(X))
     np.testing.assert_array_equal(changed, np.where(GLOBAL[..., None], 2 * X, X))
 
 
@@ -149,12 +149,12 @@ def test_time_and_memory_grow_as_the_rows(backend: str, dilation: int) -> None:
     def step(params: Any, x: jax.Array) -> jax.Array:
         chosen = jnp.arange(x.shape[1])[None] < 4
         if dilation > 1:
-            rows = Reading(jnp.ones_like(chosen), jnp.ones_like(chosen), None, 50)
+            rows = Inputs(jnp.ones_like(chosen), jnp.ones_like(chosen), None, 50)
             return jnp.sum(jnp.sin(module.apply(params, x, rows, 50, deterministic=True)))
-        rows = Reading(jnp.ones_like(chosen), ~chosen, GlobalTokens.of(chosen, 4), 50)
+        rows = Inputs(jnp.ones_like(chosen), ~chosen, GlobalTokens.of(chosen, 4), 50)
         return jnp.sum(jnp.sin(module.apply(params, x, rows, 50, deterministic=True)))
 
-    few = Reading(*2 * (jnp.ones((1, 8), bool),), None, 50)
+    few = Inputs(*2 * (jnp.ones((1, 8), bool),), None, 50)
     init = lambda: module.init(jax.random.key(0), jnp.zeros((1, 8, 8)), few, 50, deterministic=True)  # noqa: E731
     params = nn.meta.unbox(jax.eval_shape(init))
 
@@ -172,12 +172,12 @@ def test_as_many_global_tokens_as_slots_are_read_and_one_more_is_not() -> None:
     """Padding that is chosen is none of them. A compiled program has NaN in the row that has too many."""
     real = jnp.asarray([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
     chosen = jnp.asarray([[1, 0, 1, 1], [0, 0, 1, 1]], bool)
-    found = Reading.of(real, chosen, 2, 5)
+    found = Inputs.of(real, chosen, 2, 5)
     assert found.tokens.positions.tolist() == [[0, 2], [2, 3]] and found.widest == 5
     assert found.local.tolist() == [[False, True, False, False], [True, True, False, False]]
-    assert not np.isnan(found.refused(jnp.ones((2, 4, 1)))).any()
+    assert not np.isnan(found.poison_overfull(jnp.ones((2, 4, 1)))).any()
     more = chosen.at[1, 0].set(True)
     with pytest.raises(UserError, match="Expected at most 2 global tokens in a row, found 3"):
-        Reading.of(real, more, 2, 5)
-    compiled = jax.jit(lambda chosen: Reading.of(real, chosen, 2, 5).refused(jnp.ones((2, 4, 1))))(more)
+        Inputs.of(real, more, 2, 5)
+    compiled = jax.jit(lambda chosen: Inputs.of(real, chosen, 2, 5).poison_overfull(jnp.ones((2, 4, 1))))(more)
     assert np.isnan(compiled).all(axis=(1, 2)).tolist() == [False, True]

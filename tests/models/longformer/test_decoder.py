@@ -77,7 +77,7 @@ def test_time_and_memory_grow_as_the_rows() -> None:
 
 
 def test_a_token_of_a_long_row_has_as_many_keys_as_its_window() -> None:
-    small, wider = LongformerDecoderConfig.small(), LongformerDecoderConfig.small().widened(2)
+    small, wider = LongformerDecoderConfig.small(), LongformerDecoderConfig.small().widen(2)
     added = sum(small.attention_window) * 512 * (512 + 3 * 16384)
     assert wider.train_flops(1, 16384, 0) - small.train_flops(1, 16384, 0) == pytest.approx(6.0 * added)
 
@@ -85,7 +85,7 @@ def test_a_token_of_a_long_row_has_as_many_keys_as_its_window() -> None:
 def test_windows_are_those_of_the_paper() -> None:
     """32 to 512 in the first stage, 230 on average; 512 to 8,192 in the fifth, in which a head reaches 32,768 back."""
     small = LongformerDecoderConfig.small()
-    last = small.widened(16)
+    last = small.widen(16)
     assert small.attention_window[0] == 32 and small.attention_window[-1] == last.attention_window[0] == 512
     assert np.mean(small.attention_window) == pytest.approx(230, abs=1)
     assert last.attention_window[-1] == 8192 and last.reach == 32_768

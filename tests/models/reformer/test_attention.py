@@ -30,13 +30,13 @@ def test_similar_vectors_share_a_bucket() -> None:
     vectors, factors = random.normal(size=(1, 7, 2, 5)).astype(np.float32), (4, 6)
     rotations = hashing.random_rotations(jax.random.key(0), 2, 5, 3, factors)
     real = np.array([[1, 1, 1, 0, 1, 1, 1]]) > 0
-    found = hashing.hashed(jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
+    found = hashing.hash_vectors(jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
     assert found.shape == (1, 2, 3, 7) and found.dtype == jnp.uint8
     for token, head, turn in np.ndindex(7, 2, 3):
         parts = np.split(vectors[0, token, head] @ rotations[head, :, turn], [2])
         first, second = (np.argmax(np.concatenate([part, -part])) for part in parts)
         assert found[0, head, turn, token] == (first + 4 * second if real[0, token] else 24)
-    scaled = hashing.hashed(3.0 * jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
+    scaled = hashing.hash_vectors(3.0 * jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
     np.testing.assert_array_equal(found, scaled)
 
 
@@ -45,9 +45,9 @@ def test_gradients_of_an_order_are_those_of_a_lookup() -> None:
     x = jax.random.normal(jax.random.key(0), (1, 1, 5, 3))
     rounds = jax.random.normal(jax.random.key(1), (1, 1, 2, 5, 3))
     plain = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.stack([x[:, :, order[0, 0, r]] for r in range(2)], 2)) * rounds))(x)
-    found = jax.grad(lambda x: jnp.sum(jnp.sin(hashing.in_order(x, order, ranks)) * rounds))(x)
+    found = jax.grad(lambda x: jnp.sum(jnp.sin(hashing.sort_tokens(x, order, ranks)) * rounds))(x)
     np.testing.assert_allclose(found, plain, rtol=1e-6)
-    back = jax.grad(lambda y: jnp.sum(jnp.sin(hashing.in_place(y, order, ranks)) * rounds))(rounds)
+    back = jax.grad(lambda y: jnp.sum(jnp.sin(hashing.unsort_tokens(y, order, ranks)) * rounds))(rounds)
     expected = jnp.stack([jnp.cos(rounds[0, 0, r]) * rounds[0, 0, r, order[0, 0, r]] for r in range(2)])
     np.testing.assert_allclose(back[0, 0], expected, rtol=1e-6)
 

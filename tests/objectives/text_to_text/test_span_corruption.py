@@ -147,7 +147,7 @@ def test_the_tokens_of_the_text_are_reported_and_all_targets_are_trained() -> No
     assert (float(weights["text"]), float(weights["target"])) == (3, 5)
     assert objective.coefficients() == {"text": 0.0, "target": 1.0} and objective.target_term(batch) == "text"
     nats = np.float32([[1, 2, 4], [8, 16, 32], [64, 64, 64]])
-    assert float(objective.reported(batch, nats)["text"]) == 2 + 4 + 16
+    assert float(objective.extra_terms(batch, nats)["text"]) == 2 + 4 + 16
     ids, asked = objective.targets(batch)
     np.testing.assert_array_equal(ids, batch["next_ids"])
     np.testing.assert_array_equal(asked, batch["text_weights"])

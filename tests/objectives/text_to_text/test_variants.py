@@ -19,7 +19,7 @@ def share(found, expected: float, draws: int) -> None:
 
 
 def test_masked_text_is_asked_for_whole():
-    corrupted = corrupt(MaskedText(rate=0.3, random_share=0.2), BATCH)
+    corrupted = corrupt(MaskedText(rate=0.3, random_fraction=0.2), BATCH)
     changed = masked = strange = 0
     for pair in pairs(BATCH, corrupted):
         assert pair.target == [*pair.text, END] and len(pair.source) == len(pair.target)
@@ -34,7 +34,7 @@ def test_masked_text_is_asked_for_whole():
 
 def test_without_random_tokens_every_chosen_one_is_the_first_sentinel():
     batch = rows([60] * 3, 60)
-    for pair in pairs(batch, corrupt(MaskedText(random_share=0.0), batch)):
+    for pair in pairs(batch, corrupt(MaskedText(random_fraction=0.0), batch)):
         assert {after for before, after in zip(pair.text, pair.source, strict=False) if before != after} <= {FIRST}
 
 

@@ -1,4 +1,4 @@
-"""Metrics of generated texts against their references, over a whole file; all values are from 0 to 100."""
+"""Metrics of generated texts against their references, over all texts of a file; all values are from 0 to 100."""
 
 import importlib.metadata
 from collections.abc import Sequence
@@ -70,8 +70,8 @@ def summarization_signatures() -> dict[str, str]:
 def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
     """Return exact, the fraction of texts that equal their reference, and macro_f1, the mean F1 of the labels.
 
-    The labels are those of the references. Both values are from 0 to 100. A text that is none of the labels is a miss
-    of its reference, and no false alarm for another label.
+    The labels are those of the references. Both values are from 0 to 100. A text that is no label counts as a miss for
+    its reference, and not as a false positive of another label.
     """
     from sklearn.metrics import f1_score
 

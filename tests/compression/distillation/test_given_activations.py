@@ -1,4 +1,4 @@
-"""Terms and their sums for readings that are given: no model is computed, so that every case is quick."""
+"""Terms and their sums for given activations: no model is computed, so that every case is quick."""
 
 import dataclasses
 import types
@@ -12,8 +12,8 @@ from scipy.special import log_softmax, softmax
 
 from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.attention_scores import scores_of
-from plmjax.compression.distillation.mobilebert import moments, standardized
-from plmjax.compression.distillation.readings import Reading
+from plmjax.compression.distillation.captured_activations import Activations
+from plmjax.compression.distillation.mobilebert import moments, standardize
 from plmjax.compression.distillation.stored import StoredScores
 from plmjax.compression.distillation.terms import SoftTargets
 from plmjax.compression.distillation.tinybert import MAP, HiddenStates
@@ -29,8 +29,8 @@ def drawn(*shape: int) -> np.ndarray:
     return DRAWS.normal(size=shape).astype(np.float32)
 
 
-def reading(**fields: Any) -> Reading:
-    return dataclasses.replace(Reading(types.SimpleNamespace(depth=1), {}), **fields)
+def reading(**fields: Any) -> Activations:
+    return dataclasses.replace(Activations(types.SimpleNamespace(depth=1), {}), **fields)
 
 
 FIRST = StoredScores(jnp.zeros((3, 1), jnp.int32), jnp.zeros((3, 1)))
@@ -39,9 +39,9 @@ DISTANCES = {
     "cross-entropy": lambda student, teacher: losses.soft_cross_entropy(student, teacher, 2.0),
     "cosine": losses.cosine_distance,
     "squares": losses.squared_distance,
-    "normalized": lambda student, _: losses.normalized(student),
+    "normalized": lambda student, _: losses.normalize(student),
     "moments": lambda student, _: jnp.stack(moments(student)),
-    "standardized": lambda student, _: standardized(student),
+    "standardized": lambda student, _: standardize(student),
     "stored": lambda student, teacher: FIRST.replace(logits=jnp.float32(teacher[:, :1])).divergence(student, 2.0),
 }
 

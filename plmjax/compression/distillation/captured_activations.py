@@ -1,7 +1,7 @@
-"""The outputs of a model while an objective computes its loss: for the terms of a teacher, in the same forward pass.
+"""Activations of a model, captured while an objective computes its loss: inputs of the distillation terms.
 
-An objective gives its batch to the module itself and returns sums. `observed` looks at the calls of the module while it
-does so. It works for every objective, and no objective has to know of it.
+An objective applies the module and returns sums. `capture` intercepts the calls of the module. It works for every
+objective without a change of the objective.
 """
 
 import contextlib
@@ -48,12 +48,12 @@ class ComputedScores(TokenScores):
 
 
 @dataclasses.dataclass
-class Reading:
-    """One forward pass.
+class Activations:
+    """The activations of one forward pass.
 
-    config: sizes of the model. params: its parameters. outputs: those of the module. last_hidden_state: that of its
-    encoder, [B T D]. hidden_states: those of all its layers, [L+1 B T D], the embeddings first; None unless they were
-    asked for. step: int32 scalar, number of finished optimizer steps.
+    config: sizes of the model. params: its parameters. outputs: the result of the module. last_hidden_state: of its
+    encoder, [B T D]. hidden_states: of all its layers, [L+1 B T D], the embeddings first; only if requested.
+    step: int32 scalar, number of finished optimizer steps.
     """
 
     config: ModelConfig
@@ -65,18 +65,18 @@ class Reading:
 
 
 @contextlib.contextmanager
-def observed(
+def capture(
     config: ModelConfig, params: Any, *, hidden_states: bool = False, every_token: bool = False, scores: bool = False
-) -> Iterator[Reading]:
-    """Fill the reading that is returned while a module of `config` is applied in the block.
+) -> Iterator[Activations]:
+    """Capture the activations of a module of `config` that is applied in the block.
 
     Args:
         hidden_states: the encoder returns the output of every layer.
         every_token: a masked language model computes the logits of all tokens; its caller still gets those of
             `masked_positions`.
-        scores: those of a next token are computed at once, [B T V], as `ComputedScores`.
+        scores: next-token scores are computed at once, [B T V], as `ComputedScores`.
     """
-    reading, depth = Reading(config, params), 0
+    activations, depth = Activations(config, params), 0
 
     def watch(call: Any, args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
         nonlocal depth
@@ -85,8 +85,8 @@ def observed(
             return call(*args, **kwargs)
         if path == (config.system.name,):
             output = call(*args, **kwargs | ({"output_hidden_states": True} if hidden_states else {}))
-            reading.last_hidden_state = getattr(output, "last_hidden_state", None)
-            reading.hidden_states = output.hidden_states if hidden_states else None
+            activations.last_hidden_state = getattr(output, "last_hidden_state", None)
+            activations.hidden_states = output.hidden_states if hidden_states else None
             return output
         if path or depth:  # another part of the module, or the method of a base class
             return call(*args, **kwargs)
@@ -98,14 +98,14 @@ def observed(
             depth -= 1
         if scores and isinstance(getattr(output, "scores", None), VocabularyScores):
             output = output.replace(scores=ComputedScores(output.scores.logits()))
-        reading.outputs = output
+        activations.outputs = output
         return output if positions is None else output.replace(logits=gather_tokens(output.logits, positions))
 
     with nn.intercept_methods(watch):
-        yield reading
+        yield activations
 
 
-def one_token(config: ModelConfig) -> dict[str, jax.Array]:
-    """Return inputs of a module with which its parameters can be made."""
+def one_token_inputs(config: ModelConfig) -> dict[str, jax.Array]:
+    """Return inputs of one token, to initialize the parameters of a module."""
     names = ("input_ids", "decoder_input_ids") if config.system.kind is Kind.ENCODER_DECODER else ("input_ids",)
     return {name: jnp.zeros((1, 1), jnp.int32) for name in names}
