@@ -69,7 +69,7 @@ class Word2Vec(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """How the input of a prediction is computed: the only difference between the two architectures.
+    """The input of a prediction: the only difference between the two architectures.
 
     pairs: float32 [B N T S], 1 if the word t is within the window of the word s. N are the blocks of a row, T and S are
     words, H is the number of predictors in a block, and K the number of drawn words.
