@@ -43,6 +43,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
@@ -99,6 +100,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     LedConfig: lambda config: Pretraining(Denoising(), FullSentences(), config.longest_target),  # which it writes whole
     LongformerConfig: Pretraining(RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
+    ModernBertConfig: Pretraining(RobertaPretraining(rate=0.3), FullSentences(), 1024),
     ReformerConfig: _reformer,
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Chunks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network and its activations."""
+"""The position-wise feed-forward network, the gated one, and their activations."""
 
 import functools
 import math
@@ -70,11 +70,16 @@ def check_activation(name: str) -> None:
         )
 
 
+INNER = ("batch", "length", "mlp")
+"""Logical names of the axes of the features inside."""
+
+
 class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D].
 
     output_init: initializer of W2; `kernel_init` by default.
     dropout: dropout rate of the F features inside.
+    use_bias: true to add b1 and b2.
     """
 
     inner_size: int
@@ -83,11 +88,37 @@ class FeedForward(nn.Module):
     execution: Execution = Execution()
     output_init: Initializer | None = None
     dropout: float = 0.0
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        projection = functools.partial(layer_projection, self.execution)
-        inner = projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, name="intermediate")
-        outer = projection(x.shape[-1:], ("mlp", "embed"), self.output_init or self.kernel_init, name="output")
-        x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
-        return outer(Dropout(self.dropout, axes=("batch", "length", "mlp"))(x, deterministic))
+        hidden = nn.with_logical_constraint(self.hidden(x), INNER)
+        axes, init = ("mlp", "embed"), self.output_init or self.kernel_init
+        outer = layer_projection(self.execution, x.shape[-1:], axes, init, use_bias=self.use_bias, name="output")
+        return outer(self.drop(hidden, deterministic))
+
+    def hidden(self, x: jax.Array) -> jax.Array:
+        """Return activation(x W1 + b1), [... D] -> [... F]."""
+        return ACTIVATIONS[self.activation](self.inner(x, "intermediate"))
+
+    def inner(self, x: jax.Array, name: str) -> jax.Array:
+        """Project [... D] to [... F] by the projection `name`."""
+        axes, init = ("embed", "mlp"), self.kernel_init
+        return layer_projection(self.execution, (self.inner_size,), axes, init, use_bias=self.use_bias, name=name)(x)
+
+    def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Drop some of the features inside, [... F]; a system that drops them otherwise overrides this."""
+        return Dropout(self.dropout, axes=INNER)(x, deterministic)
+
+
+class GatedFeedForward(FeedForward):
+    """(activation(x W1) * (x V)) W2, by default without biases (Shazeer, arXiv 2002.05202).
+
+    GeGLU with the activation gelu, SwiGLU with silu.
+    """
+
+    use_bias: bool = False
+
+    def hidden(self, x: jax.Array) -> jax.Array:
+        """Return activation(x W1) * (x V), [... D] -> [... F]."""
+        return super().hidden(x) * self.inner(x, "gate")

@@ -19,15 +19,20 @@ class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al., arXiv 1607.06450).
 
     Statistics are always float32. The variance is that of the centred values. `dtype` is that of the output.
+
+    use_bias: true to add the bias.
     """
 
     epsilon: float
     dtype: jnp.dtype = jnp.float32
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         size = x.shape[-1:]
         scale = self.param("scale", as_scale(nn.initializers.ones_init(), ("embed",)), size)
+        if not self.use_bias:
+            return _layer_norm(self.epsilon, self.dtype, x, scale, None)
         bias = self.param("bias", as_norm_bias(nn.initializers.zeros_init(), ("embed",)), size)
         return _layer_norm(self.epsilon, self.dtype, x, scale, bias)
 
@@ -94,17 +99,18 @@ class BatchNorm(nn.Module):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _layer_norm(epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+def _layer_norm(epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
     return _layer_norm_forward(epsilon, dtype, x, scale, bias)[0]
 
 
 def _layer_norm_forward(
-    epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array, bias: jax.Array
+    epsilon: float, dtype: jnp.dtype, x: jax.Array, scale: jax.Array, bias: jax.Array | None
 ) -> tuple[jax.Array, tuple]:
     mean = _mean(x.astype(jnp.float32))
     centred = x.astype(jnp.float32) - mean
     inverse = jax.lax.rsqrt(_mean(jnp.square(centred)) + epsilon)
-    return (centred * inverse * scale + bias).astype(dtype), (x, mean, inverse, scale, bias)
+    normal = centred * inverse * scale
+    return (normal if bias is None else normal + bias).astype(dtype), (x, mean, inverse, scale, bias)
 
 
 def _layer_norm_backward(epsilon: float, dtype: jnp.dtype, kept: tuple, cotangent: jax.Array) -> tuple:
@@ -113,11 +119,8 @@ def _layer_norm_backward(epsilon: float, dtype: jnp.dtype, kept: tuple, cotangen
     cotangent = cotangent.astype(jnp.float32)
     normal_gradient = cotangent * scale
     x_gradient = inverse * (normal_gradient - _mean(normal_gradient) - normal * _mean(normal_gradient * normal))
-    return (
-        x_gradient.astype(x.dtype),
-        _parameter_gradient(cotangent * normal, scale),
-        _parameter_gradient(cotangent, bias),
-    )
+    x_gradient, scale_gradient = x_gradient.astype(x.dtype), _parameter_gradient(cotangent * normal, scale)
+    return x_gradient, scale_gradient, None if bias is None else _parameter_gradient(cotangent, bias)
 
 
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)

@@ -48,10 +48,9 @@ from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions, check_buckets
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, decode_layers, group_by_source, project_source
-from plmjax.layers.feed_forward import ACTIVATIONS, check_activation
+from plmjax.layers.feed_forward import FeedForward, GatedFeedForward, check_activation
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.partitioning import shard_hidden
-from plmjax.layers.projection import layer_projection
 from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.stack import stack_states
 from plmjax.layers.words.embeddings import Embedding
@@ -176,6 +175,13 @@ class T5Config(ModelConfig):
         """Return a dropout of [B T ...] that drops the same features of all tokens of a row."""
         return Dropout(self.dropout_rate, together=(1,))
 
+    def feed_forward(self, execution: Execution) -> FeedForward:
+        """Return a feed-forward network without biases."""
+        network = T5GatedFeedForward if self.gated else T5FeedForward
+        inits = {"kernel_init": self.normal(self.d_model), "output_init": self.normal(self.d_ff)}
+        settings = {"execution": execution, "dropout": self.dropout_rate, "use_bias": False}
+        return network(self.d_ff, self.activation, **inits, **settings)
+
     def attention(self, execution: Execution) -> MultiHeadAttention:
         """Return an attention without biases or scale.
 
@@ -219,27 +225,16 @@ class T5Config(ModelConfig):
         return 6.0 * batch_size * (layers_products(encoder, decoder, sequence_length, predictions) + head)
 
 
-class T5FeedForward(nn.Module):
-    """relu(x W0) W, or gelu(x W0) * (x W1) W: [B T D] -> [B T D]."""
+class T5FeedForward(FeedForward):
+    """relu(x W0) W: [B T D] -> [B T D]. All tokens of a row drop the same features."""
 
-    config: T5Config
-    execution: Execution
+    def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Drop some of the features inside, [B T F]."""
+        return Dropout(self.dropout, together=(1,))(x, deterministic)
 
-    @nn.compact
-    def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
-        config, execution = self.config, self.execution
-        width, size = config.d_model, config.d_ff
-        projection = functools.partial(layer_projection, execution, use_bias=False)
 
-        def inner(name: str) -> jax.Array:
-            return projection((size,), ("embed", "mlp"), config.normal(width), name=name)(x)
-
-        hidden = ACTIVATIONS[config.activation](inner("intermediate"))
-        if config.gated:
-            hidden = hidden * inner("gate")
-        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
-        hidden = config.row_dropout()(hidden, deterministic)
-        return projection((width,), ("mlp", "embed"), config.normal(size), name="output")(hidden)
+class T5GatedFeedForward(T5FeedForward, GatedFeedForward):
+    """gelu(x W0) * (x W1) W: [B T D] -> [B T D], of version 1.1."""
 
 
 class T5EncoderLayer(nn.Module):
@@ -251,7 +246,7 @@ class T5EncoderLayer(nn.Module):
     def setup(self) -> None:
         config, execution = self.config, self.execution
         self.attention, self.attention_norm = config.attention(execution), config.norm(execution)
-        self.feed_forward, self.feed_forward_norm = T5FeedForward(config, execution), config.norm(execution)
+        self.feed_forward, self.feed_forward_norm = config.feed_forward(execution), config.norm(execution)
         self.dropout = config.row_dropout()
         # One mask [B N 1 S] serves the probabilities [B N T S] of all queries. So dropping probabilities is the same as
         # dropping the values [B S N H] by this mask: the product of both is the same.

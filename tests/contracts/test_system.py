@@ -23,8 +23,12 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.ulmfit import UlmfitConfig
 
 FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(models.__path__, "plmjax.models.")]
-SYSTEMS = {file.SYSTEM.config.__name__: file.SYSTEM for file in FILES if hasattr(file, "SYSTEM")}
-BASES = {"BranchesConfig", "EncoderConfig", "DecoderConfig", "EncoderDecoderConfig", "LanguageModelTaggerConfig"}
+DECLARED = [(file, system) for file in FILES for system in getattr(file, "SYSTEMS", (getattr(file, "SYSTEM", None),))]
+SYSTEMS = {system.config.__name__: system for _, system in DECLARED if system is not None}
+BASES = {
+    "BranchesConfig", "EncoderConfig", "DecoderConfig", "EncoderDecoderConfig", "LanguageModelTaggerConfig",
+    "LowRankConfig", "LowRankEncoder", "LowRankDecoder", "PrunedEncoder",
+}  # fmt: skip
 """Configs that several systems are derived from, and that are of none."""
 MORE = {Purpose.SEQUENCE_CLASSIFICATION: (3,), Purpose.TOKEN_CLASSIFICATION: (3, False), Purpose.MULTI_VIEW: ((),)}
 """Purpose -> arguments of its module besides config and execution."""
@@ -39,8 +43,8 @@ def test_every_config_of_a_model_file_has_a_declaration_in_that_file() -> None:
         if isinstance(each, type) and issubclass(each, ModelConfig) and each.__module__ == file.__name__
     }
     assert configs.keys() - BASES == SYSTEMS.keys()
-    for name, system in SYSTEMS.items():
-        assert configs[name].SYSTEM is system
+    for file, system in DECLARED:
+        assert system is None or configs[system.config.__name__] is file
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
@@ -116,6 +120,9 @@ def changed(before: ModelConfig, after: ModelConfig) -> dict[str, object]:
 
 def test_a_dropout_rate_is_that_of_all_layers_and_of_no_head() -> None:
     fields = {f"{system}Config": names.split() for names, systems in DROPOUTS.items() for system in systems.split()}
+    modern = "embedding_dropout attention_dropout attention_output_dropout mlp_dropout".split()
+    fields |= {f"{name}BertConfig": modern for name in ("Modern", "Euro", "Neo")}
+    fields |= {name: fields[name.removeprefix("Compressed")] for name in SYSTEMS if name.startswith("Compressed")}
     assert fields.keys() == SYSTEMS.keys()
     for name, system in SYSTEMS.items():
         config = system.config()

@@ -51,7 +51,11 @@ class TransformersOracle:
         return reference(architecture_name(self.adapter, module), config, arguments, **extra)
 
     def __call__(self, module: nn.Module, batch: Inputs) -> Reference:
-        return transformers_reference(self.adapter, module, self.model(module), batch, self.attentions)
+        return self.of_model(module, self.model(module), batch)
+
+    def of_model(self, module: nn.Module, model: Any, batch: Inputs) -> Reference:
+        """What the module is compared with for a model of transformers."""
+        return transformers_reference(self.adapter, module, model, batch, self.attentions)
 
     def attentions(self, outputs: Mapping[str, Any], batch: Inputs) -> Mapping[str, list[np.ndarray]]:
         """The weights of attention among a model's outputs; a class whose models have another form overrides it."""

@@ -32,6 +32,7 @@ KINDS: Mapping[str, tuple[str, int]] = {
     "longformer": ("byte-bpe", 290),
     "marian": ("t5-unigram", 160),
     "mobilebert": ("wordpiece", 80),
+    "modernbert": ("byte-bpe", 290),
     "openai-gpt": ("bpe", 80),
     "reformer": ("sentencepiece-unigram", 80),
     "roberta": ("byte-bpe", 290),

@@ -50,6 +50,7 @@ from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import TEACHER, MobileBertConfig
+from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
@@ -130,6 +131,21 @@ def roberta() -> Experiment:
     sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
     data = Data(layout=FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
+
+
+def modernbert() -> Experiment:
+    """The same rows, in layers of both kinds: layer 0 and one period."""
+    model = ModernBertConfig(
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        local_attention=4,
+        pad_token_id=0,
+    )
+    return dataclasses.replace(roberta(), model=model)
 
 
 def distilbert() -> Experiment:

@@ -60,11 +60,17 @@ class MultiHeadAttention(nn.Module):
         heads, inputs, init = (self.num_heads, self.size), ("embed", "heads", "head"), self.kernel_init
         projection = functools.partial(layer_projection, self.execution, use_bias=self.use_bias)
         self.query = projection(heads, inputs, self.query_init or init, name="query")
-        self.key = projection(heads, inputs, init, name="key")
-        self.value = projection(heads, inputs, init, name="value")
+        keys = (self.heads_of_keys, self.size)
+        self.key = projection(keys, inputs, init, name="key")
+        self.value = projection(keys, inputs, init, name="value")
         joined = ("heads", "head", "embed")
         self.output = projection((self.features,), joined, self.output_init or init, name="output")
         self.probability_dropout = Dropout(self.dropout)
+
+    @property
+    def heads_of_keys(self) -> int:
+        """Number of heads of keys and values; a subclass may have fewer than N."""
+        return self.num_heads
 
     def __call__(
         self,

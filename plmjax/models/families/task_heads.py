@@ -87,10 +87,14 @@ class TokenClassification(nn.Module):
         }
         output = self.config.module(Purpose.ENCODING, self.execution)(**inputs)
         hidden = ScalarMix(name=MIX)(output.hidden_states) if self.mix else output.last_hidden_state
-        hidden = Dropout(self.config.head_dropout)(hidden, deterministic)
         axes, init = ("embed", None), self.config.initializer
         head = Projection((self.num_labels,), axes, init, self.execution.dtype, logits=True, name=HEAD)
-        return TaggingOutput(head(hidden), self._mix_weights(), **attentions_of(output))
+        logits = head(self.read(hidden, deterministic))
+        return TaggingOutput(logits, self._mix_weights(), **attentions_of(output))
+
+    def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return what the labels read, [B T D]; a system with a further layer here overrides this."""
+        return Dropout(self.config.head_dropout)(x, deterministic)
 
     def _mix_weights(self) -> jax.Array | None:
         """Return the weights of this module's mix, and of all mixes within the encoder."""

@@ -1,0 +1,213 @@
+"""ModernBERT in transformers: its config.json, in the forms of versions 4 and 5, and the names of its tensors."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+
+from plmjax.errors import UserError, quoted
+from plmjax.interop import config_json, encoder, tensor_names
+from plmjax.interop.adapter import Adapter, Architecture
+from plmjax.interop.conversion import Conversion, joined, parameter, weight
+from plmjax.models.modernbert.encoder import GLOBAL, ModernBertModel
+from plmjax.models.modernbert.heads import (
+    ModernBertForMaskedLM,
+    ModernBertForMultipleChoice,
+    ModernBertForQuestionAnswering,
+    ModernBertForSequenceClassification,
+    ModernBertForTokenClassification,
+)
+from plmjax.models.modernbert.modernbert import ModernBertConfig
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""transformers' names of global and of local layers."""
+REQUIRED = {
+    "classifier_bias": False,
+    "classifier_activation": "gelu",
+    "tie_word_embeddings": True,
+    "quantization_config": None,
+}
+"""transformers settings that change the computation, with the one value that this model implements."""
+
+
+def under(tensors: str, path: str = "") -> tuple[Conversion, ...]:
+    """Return the conversions of the embeddings and of the last norm.
+
+    tensors, path: what the names of tensors and the paths of parameters begin with.
+    """
+    return (
+        parameter(f"{path}word_embeddings/embedding", f"{tensors}embeddings.tok_embeddings.weight"),
+        *norm(f"{path}embedding_norm", f"{tensors}embeddings.norm"),
+        *norm(f"{path}final_norm", f"{tensors}final_norm"),
+    )
+
+
+def norm(path: str, tensor: str) -> tuple[Conversion, ...]:
+    """Return the conversions of a norm, with or without a bias."""
+    return encoder.layer_norm(path, tensor)
+
+
+def packed(paths: tuple[str, ...], tensor: str) -> tuple[Conversion, ...]:
+    """Return the conversions of kernels, and of biases, that are one tensor."""
+    kernels = Conversion(tuple(f"{path}/kernel" for path in paths), (f"{tensor}.weight",), joined(0, weight()))
+    biases = Conversion(tuple(f"{path}/bias" for path in paths), (f"{tensor}.bias",), joined(0, encoder.FLAT))
+    return kernels, biases
+
+
+def layers(config: ModernBertConfig, tensors: str, path: str = "") -> tuple[Conversion, ...]:
+    """Return the conversions of the layers; the layers of each stack are every so many of the model's."""
+    found = []
+    for run in config.layer_runs:
+        for number in range(len(run.kinds)):
+            ours, theirs = f"{path}{run.name}/layer_{number}", tensors + "layers.{layer}"
+            layer = (
+                *norm(f"{ours}/attention_norm", f"{theirs}.attn_norm"),
+                *packed(tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value")), f"{theirs}.attn.Wqkv"),
+                *encoder.dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", inputs=2),
+                *norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm"),
+                *packed(tuple(f"{ours}/feed_forward/{name}" for name in ("intermediate", "gate")), f"{theirs}.mlp.Wi"),
+                *encoder.dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.Wo"),
+            )
+            found += [dataclasses.replace(one, first=run.first + number, every=len(run.kinds)) for one in layer]
+    return tuple(found)
+
+
+def head(path: str) -> tuple[Conversion, ...]:
+    """Return the conversions of the head's first layer."""
+    return *encoder.dense(f"{path}/transform", "head.dense"), *norm(f"{path}/norm", "head.norm")
+
+
+def thetas(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the bases of the wavelengths: those of version 5's `rope_parameters`, or the settings of version 4.
+
+    Raises:
+        UserError: another kind of rotation than the plain one.
+    """
+    parameters = found.get("rope_parameters") or {}
+    result = {}
+    for name, kind, old in (
+        ("global_rope_theta", FULL, 160_000.0),
+        ("local_rope_theta", SLIDING, 10_000.0),
+    ):
+        own = parameters.get(kind) or {}
+        if own.get("rope_type", "default") != "default":
+            raise UserError(
+                f'Expected a rope_type of "default" for {kind} in the config, which is all that is implemented, found '
+                f"{quoted(own['rope_type'])}; take another checkpoint."
+            )
+        value = own.get("rope_theta", found.get(name))
+        result[name] = old if value is None else value
+    return result
+
+
+def every(found: Mapping[str, Any], depth: int) -> int:
+    """Return the distance of global layers, from version 5's list of kinds or version 4's number.
+
+    Raises:
+        UserError: the list is no such pattern.
+    """
+    kinds = found.get("layer_types")
+    if kinds is None:
+        return found.get("global_attn_every_n_layers") or 3
+    distance = next((layer for layer in range(1, len(kinds)) if kinds[layer] == FULL), max(len(kinds), 1))
+    if list(kinds) != [SLIDING if layer % distance else FULL for layer in range(depth)]:
+        raise UserError(
+            f"Expected layer_types of {depth} layers in the config, every n-th of them {FULL} from the first, found "
+            f"{quoted(kinds)}; take another checkpoint."
+        )
+    return distance
+
+
+def read_config(found: Mapping[str, Any]) -> ModernBertConfig:
+    """Return the config of a config.json.
+
+    Raises:
+        UserError: a setting that is not implemented, or a value of another type.
+    """
+    own = dict(found) | thetas(found)
+    depth = own.get("num_hidden_layers") or ModernBertConfig.num_hidden_layers
+    own |= {"global_attn_every_n_layers": every(found, depth)}
+    return config_json.read(own, ModernBertConfig, {}, REQUIRED)
+
+
+def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the settings with which transformers' ModernBertConfig builds the same model.
+
+    Raises:
+        UserError: the model has a part that transformers' class lacks.
+    """
+    config = model.config
+    fixed = {
+        "num_key_value_heads": (None, config.num_attention_heads),
+        "hidden_activation": (config.hidden_activation,),
+    }
+    fixed |= {"embedding_norm": (True,), "rotary_interleaved": (False,), "head": ("transformed",)}
+    fixed |= {"tie_word_embeddings": (True,), "norm": ("layer",)}
+    for name, known in fixed.items():
+        if getattr(config, name) not in known:
+            raise UserError(
+                f"Expected --model.{name} {known[0]}, which is all that transformers' modernbert has, found "
+                f"{getattr(config, name)}; take plmjax itself for this model."
+            )
+    written = config_json.write(model, labels, "modernbert")
+    for name in ("num_key_value_heads", "embedding_norm", "rotary_interleaved", "head", "norm"):
+        del written[name]  # transformers ignores `initialization` and `attention_output_dropout`; an import reads them
+    kinds = [FULL if kind == GLOBAL else SLIDING for kind in config.layer_kinds]
+    thetas = {FULL: config.global_rope_theta, SLIDING: config.local_rope_theta}
+    rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    ids = {"cls_token_id": config.bos_token_id, "sep_token_id": config.eos_token_id}
+    return written | {"layer_types": kinds, "rope_parameters": rope} | ids
+
+
+def _headed(
+    module: type[nn.Module], outputs: Mapping[str, str], path: str, *heads: Conversion, **more: Any
+) -> Architecture:
+    return Architecture(
+        module,
+        (*under("model.", path), *heads),
+        outputs,
+        sized=lambda config: layers(config, "model.", path),
+        **more,
+    )
+
+
+CLASSIFIER = encoder.CLASSIFIER
+ANSWERS = encoder.dense("classifier", "classifier")
+NAMES = tensor_names.Names(
+    prefix="model",
+    parts=("embeddings", "layers", "final_norm"),
+    heads=("head", "decoder", "classifier"),
+    ties={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    buffers=r"(model\.)?rotary_emb\..*|model\.layers\.\d+\.attn\.rotary_emb\..*",
+)
+MASKED = (*head("masked_language_model/head"), parameter("masked_language_model/bias", "decoder.bias"))
+TASK = (*head("head"), *CLASSIFIER)
+
+ADAPTER = Adapter(
+    config=ModernBertConfig,
+    architectures={
+        "ModernBertModel": Architecture(
+            ModernBertModel, under(""), encoder.HIDDEN, sized=lambda config: layers(config, ""), within="modernbert"
+        ),
+        "ModernBertForMaskedLM": _headed(ModernBertForMaskedLM, encoder.LOGITS, "modernbert/", *MASKED, tied=True),
+        "ModernBertForSequenceClassification": _headed(
+            ModernBertForSequenceClassification, encoder.LOGITS, "modernbert/", *TASK, options=encoder.labels_option
+        ),
+        "ModernBertForTokenClassification": _headed(
+            ModernBertForTokenClassification, encoder.LOGITS, "modernbert/", *TASK, options=encoder.labels_option
+        ),
+        "ModernBertForQuestionAnswering": _headed(ModernBertForQuestionAnswering, encoder.SPAN, "modernbert/", *TASK),
+        "ModernBertForMultipleChoice": _headed(
+            ModernBertForMultipleChoice,
+            encoder.LOGITS,
+            "modernbert/",
+            *TASK,
+            batch=lambda rows: {name: x[None] for name, x in rows.items()},
+        ),
+    },
+    read_config=read_config,
+    write_config=write_config,
+    names=NAMES,
+    example=encoder.untyped_example,
+)

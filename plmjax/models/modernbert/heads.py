@@ -1,0 +1,127 @@
+"""The heads of ModernBERT: masked tokens, labels of texts and tokens, answers, choices."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
+from plmjax.contracts.system import Purpose
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.projection import Projection
+from plmjax.layers.tokens import gather_tokens
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.models.families.encoder import EncoderForMultipleChoice, EncoderForSequenceClassification, EncoderOutput
+from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
+
+
+class PredictionHead(nn.Module):
+    """norm(gelu(W x)), [... D] -> [... D]."""
+
+    config: ModelConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        config, dtype = self.config, self.execution.dtype
+        size, axes = (config.hidden_size,), ("embed", "mlp")
+        x = Projection(size, axes, config.initializer, dtype, use_bias=False, name="transform")(x)
+        return config.norm_of(self.execution, "norm")(ACTIVATIONS["gelu"](x))
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """The scores of all words, from hidden states and the word table, or from an output layer of their own."""
+
+    config: ModelConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
+        """Map [B P D] and the word table to float32 [B P V]; the positions of all rows are one axis in between."""
+        config, dtype = self.config, self.execution.dtype
+        rows = x.shape[:-1]
+        x = x.reshape(-1, x.shape[-1])
+        if config.head == "transformed":
+            x = PredictionHead(config, self.execution, name="head")(x)
+        if config.tie_word_embeddings:
+            logits = words.attend(x)
+        else:
+            size, axes, init = (config.vocab_size,), ("embed", "vocab"), config.initializer
+            logits = Projection(size, axes, init, dtype, logits=True, use_bias=False, name="decoder")(x)
+        if config.decoder_bias:
+            logits += self.param("bias", as_bias(nn.initializers.zeros_init(), ("vocab",)), (config.vocab_size,))
+        return nn.with_logical_constraint(logits.reshape(*rows, -1), ("batch", "length", "vocab"))
+
+
+class ModernBertForMaskedLM(nn.Module):
+    """The encoder with the masked language model's head."""
+
+    config: ModelConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
+        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
+
+    def __call__(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
+        """Take and return the same as the encoder, with logits over the vocabulary.
+
+        `masked_positions` int [B P] limits the logits to these tokens.
+        """
+        output = self.encoder(input_ids, **inputs)
+        hidden = gather_tokens(output.last_hidden_state, masked_positions)
+        return output.replace(logits=self.masked_language_model(hidden, self.encoder.word_embeddings))
+
+
+class ModernBertForSequenceClassification(EncoderForSequenceClassification):
+    """The encoder with a head of two layers on the vector of a sequence."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        super().setup()
+        self.head = PredictionHead(self.config, self.execution)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... labels]."""
+        return self.classifier(self.dropout(self.head(pooled), deterministic))
+
+
+class ModernBertForMultipleChoice(EncoderForMultipleChoice):
+    """The encoder with a head of two layers on the vector of every choice."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        super().setup()
+        self.head = PredictionHead(self.config, self.execution)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... 1]."""
+        return self.classifier(self.dropout(self.head(pooled), deterministic))
+
+
+class ModernBertForTokenClassification(TokenClassification):
+    """The encoder with a head of two layers on every token."""
+
+    config: ModelConfig
+
+    def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return the first layer of the head, [B T D]."""
+        return super().read(PredictionHead(self.config, self.execution, name="head")(x), deterministic)
+
+
+class ModernBertForQuestionAnswering(QuestionAnswering):
+    """The encoder with a head of two layers for the two ends of an answer."""
+
+    config: ModelConfig
+
+    def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return the first layer of the head, with some of its features dropped, [B T D]."""
+        x = PredictionHead(self.config, self.execution, name="head")(x)
+        return Dropout(self.config.head_dropout)(x, deterministic)

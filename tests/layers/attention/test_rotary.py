@@ -1,0 +1,75 @@
+"""Rotary positions against transformers' functions, and attention with fewer heads of keys."""
+
+import importlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.mask_terms import MaskTerms
+from plmjax.layers.attention.rotary import RotaryAttention, Rotation
+from tests.optional import needs_torch, torch, transformers
+
+ROWS, LENGTH, HEADS = 2, 5, 3
+CASES = [(theta, size) for theta in (1e4, 1.6e5, 2.5e5) for size in (12, 64)]
+POSITIONS = np.array([[0, 1, 127, 128, 8191], [8190, 4096, 513, 2, 0]], np.int32)
+
+
+def heads(size: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(ROWS, LENGTH, HEADS, size)).astype(np.float32)
+
+
+@needs_torch
+@pytest.mark.parametrize(("theta", "size"), CASES)
+def test_halves_rotate_as_in_transformers(theta: float, size: int) -> None:
+    """ModernBERT's functions, at positions up to 8,191."""
+    modernbert = importlib.import_module("transformers.models.modernbert.modeling_modernbert")
+    rope = {"full_attention": {"rope_type": "default", "rope_theta": theta}}
+    config = transformers.ModernBertConfig(hidden_size=HEADS * size, num_attention_heads=HEADS, rope_parameters=rope)
+    x = heads(size)
+    tensor = torch.tensor(x).transpose(1, 2)
+    cos, sin = modernbert.ModernBertRotaryEmbedding(config)(tensor, torch.tensor(POSITIONS).long(), "full_attention")
+    expected, _ = modernbert.apply_rotary_pos_emb(tensor, tensor, cos, sin)
+    found = Rotation.of(jnp.asarray(POSITIONS), size, theta).rotate(jnp.asarray(x), interleaved=False)
+    np.testing.assert_allclose(found, expected.transpose(1, 2).numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("theta", "size"), CASES)
+def test_neighbours_rotate_as_complex_numbers(theta: float, size: int) -> None:
+    """As in the code of NeoBERT, whose pairs are numbers on the complex plane."""
+    x = heads(size)
+    exponents = torch.arange(0, size, 2)[: size // 2].float() / size
+    angles = torch.outer(torch.tensor(POSITIONS.reshape(-1)).float(), 1.0 / theta**exponents)
+    turns = torch.polar(torch.ones_like(angles), angles).reshape(ROWS, LENGTH, 1, -1)
+    expected = torch.view_as_real(torch.view_as_complex(torch.tensor(x).reshape(*x.shape[:-1], -1, 2)) * turns)
+    found = Rotation.of(jnp.asarray(POSITIONS), size, theta).rotate(jnp.asarray(x), interleaved=True)
+    np.testing.assert_allclose(found, expected.flatten(3).numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_rotations_of_half_precision_are_computed_in_float32() -> None:
+    x, rotation = jnp.asarray(heads(64)), Rotation.of(jnp.asarray(POSITIONS), 64, 1e4)
+    half = rotation.rotate(x.astype(jnp.bfloat16), interleaved=False)
+    assert half.dtype == jnp.bfloat16
+    exact = rotation.rotate(x.astype(jnp.bfloat16).astype(jnp.float32), interleaved=False)
+    np.testing.assert_array_equal(half, exact.astype(jnp.bfloat16))
+
+
+def test_heads_of_queries_share_keys_and_values() -> None:
+    """Grouped queries are attention whose projections of keys and values are repeated, head by head."""
+    init = jax.nn.initializers.normal(0.5)
+    x, rotation = jnp.asarray(heads(8)).reshape(ROWS, LENGTH, -1), Rotation.of(jnp.asarray(POSITIONS), 4, 1e4)
+
+    def attend(attention: RotaryAttention, x: jax.Array) -> jax.Array:
+        keys = attention.rotated_key_values(x, rotation)
+        return attention.attend_rotated(x, rotation, keys, MaskTerms(), deterministic=True)
+
+    grouped = RotaryAttention(24, 6, 0.0, init, key_value_heads=2)
+    found, variables = grouped.init_with_output(jax.random.key(0), x, method=attend)
+    params = dict(nn.meta.unbox(variables)["params"])
+    assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (24, 2, 4)
+    for name in ("key", "value"):
+        params[name] = {part: np.repeat(leaf, 3, axis=-2) for part, leaf in params[name].items()}
+    whole = RotaryAttention(24, 6, 0.0, init).apply({"params": params}, x, method=attend)
+    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
