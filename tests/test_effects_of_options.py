@@ -8,9 +8,11 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import itertools
 import json
 import random
 import re
+import types
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +29,7 @@ from plmjax.data import mixture, store, tokenizers
 from plmjax.data.mixing import Mixture
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, metrics
+from plmjax.training import loop, metrics, session
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import Optimizer
@@ -374,6 +376,15 @@ def test_minutes_between_temporary_checkpoints(minutes: str, saved: bool, tmp_pa
     with pytest.raises(OSError, match="network"):
         looped(tmp_path, f"--checkpoint.minutes {minutes}", "--checkpoint.every 0", fails_at=6)
     assert any((tmp_path / "checkpoints").iterdir()) == saved
+
+
+def test_minutes_are_counted_from_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten seconds a step and 24 of them between checkpoints, the third step is saved and the next two are not."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
+    with pytest.raises(OSError, match="network"):
+        looped(tmp_path, "--checkpoint.minutes 0.4", "--checkpoint.every 0", fails_at=5)
+    assert checkpoints.find(tmp_path).name == "3"
 
 
 def program(*options: str, devices: int = 1, phase: int = 0) -> programs.Program:

@@ -169,6 +169,7 @@ def test_what_no_file_can_hold_is_refused(tmp_path):
         (b"3 4\na 1 2\nb 1 2\nc 1 2\n", r"Expected a word and 4 numbers in row 1 of .*, found 'a 1 2\\n'"),
         (b"3 1\na 1 2\nb 1 2\nc 1 2\n", "Expected a word and 1 numbers in row 1"),
         (b"3 2\na 1 2\nb 1\n", r"Expected a word and 2 numbers in row 2 of .*, found 'b 1\\n'"),
+        (b"2 2\nking 1 2\nman 1 2\nqueen 1 2\n", "Expected 2 words in .*, found 3"),
         (b"a 1 2\nb 1 2\nc 1 x\n", "Expected a word and 2 numbers in row 3"),
         (gzip.compress(saved_by_word2vec_c(True), mtime=0)[:-12], "Expected to read all of .*, found it damaged"),
         (b"3 2\nking 1 2\nqueen 1_0.5 2\nman 1 2\n", "row 2 of .*, found 'queen 1_0.5"),

@@ -70,7 +70,8 @@ IMPOSSIBLE = {
     "IOB2": {"I-A": "I-A", "O I-A": "I-A", "B-A I-B": "I-B", "B-A O I-A": "I-A", "E-A": "E-A", "-A": "-A",
              "OB-A": "OB-A", "B-": "B-", "O-A": "O-A", "A": "A"},
     "IOBES": {"B-A O": "O", "B-A": "B-A", "B-A B-A": "B-A", "I-A": "I-A", "E-A": "E-A", "S-A E-A": "E-A",
-              "B-A I-B": "I-B", "B-A I-A": "I-A", "B-A E-A E-A": "E-A", "B-A S-A": "S-A", "O E-A": "E-A"},
+              "B-A I-B": "I-B", "B-A I-A": "I-A", "B-A E-B": "E-B", "B-A E-A E-A": "E-A",
+              "B-A S-A": "S-A", "O E-A": "E-A"},
 }  # fmt: skip
 
 
