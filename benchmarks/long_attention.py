@@ -198,7 +198,7 @@ def planned(kind: str, length: int, topology: str) -> str:
         (*jax.eval_shape(step.initialize), step.inputs),
     )
     try:
-        lowered = jax.jit(sharding.scoped(step.take, mesh), donate_argnums=(0, 1)).lower(*given)
+        lowered = jax.jit(sharding.with_mesh(step.take, mesh), donate_argnums=(0, 1)).lower(*given)
         (fast, slow), size = compiled_estimate(lowered, part)
     except DoesNotFit as error:
         return f"does not fit | {error.needed / 2**20:,.0f}"

@@ -15,5 +15,7 @@ from plmjax.training import program as programs
 def compiled(run: Experiment, vocabulary: Vocabulary, shapes: Callable | None = None) -> programs.Program:
     """Return the program of a run with one phase. shapes: phase -> those of its batches; by default the layout's."""
     devices = mesh.make(run.mesh, jax.devices()[:1])
-    program = programs.build(run, run.resolved_phases[0], devices, vocabulary, shapes or placement.of_layout(run))
+    program = programs.build(
+        run, run.resolved_phases[0], devices, vocabulary, shapes or placement.text_batch_shapes(run)
+    )
     return dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())

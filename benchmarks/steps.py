@@ -287,7 +287,7 @@ def our_steps(run: Experiment, form: str) -> tuple[Callable[[int], None], dict[s
             state, _ = train(state, batch)
         jax.block_until_ready(state)
 
-    facts = {"model": run.trained.train_flops(run.model, program.batch)}
+    facts = {"model": run.training_objective.train_flops(run.model, program.batch)}
     facts |= {"compiled": train.cost_analysis()["flops"], "bytes": train.memory_analysis().temp_size_in_bytes}
     return take, facts
 

@@ -55,7 +55,7 @@ Result of seed 0 of `translation`, from skip-gram vectors of the captions, with 
 sentences: after 600 steps on these alone 4.05 nats per word of the first 500 of the validation file, BLEU 2.3 and chrF
 23.5; after as many and 600 on the other sentences 4.34 nats, BLEU 0.6 and chrF 14.3. So the early translations of the
 primary decoder do not help the other decoders, nor the embeddings and the LSTM that they share. 2.5 and 14 minutes of
-processor time of an Intel Xeon. Options: `--weight_mapping.tagger.dropout 0.2 --optimizer.average_share 0.01
+processor time of an Intel Xeon. Options: `--weight_mapping.tagger.dropout 0.2 --optimizer.average_fraction 0.01
 --objective.tasks.0.max_new_tokens 24`, steps 600 and 1,200.
 
 As published: momentum of 0.9 at a rate of 0.5, clipped to 1, and the exponential mean of the parameters is evaluated.
@@ -159,7 +159,7 @@ def _learning(*tasks: tuple[NamedTask, CrossViewTask]) -> Experiment:
             momentum=0.9,
             clip_norm=1.0,
             averaging="always",
-            average_share=0.002,
+            average_fraction=0.002,
         ),
         training=Training(steps=0, batch_size=8, log_every=50),
         finetuning=Finetuning(epochs=2.0, evaluations=1.0),

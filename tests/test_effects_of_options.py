@@ -86,7 +86,7 @@ OF_RULES = {
     "other_rules.py::test_non_monotone_averaging_begins_where_its_authors_begin_it": (
         "StochasticGradientDescent.averaging StochasticGradientDescent.patience"
     ),
-    "other_rules.py::test_a_mean_may_forget": "StochasticGradientDescent.average_share",
+    "other_rules.py::test_a_mean_may_forget": "StochasticGradientDescent.average_fraction",
     "schedules.py::test_a_schedule_is_its_formula": (
         "InverseSquareRoot.constant_steps InverseTime.decay InverseRootTime.decay Polynomial.power "
         "SlantedTriangular.cut_fraction SlantedTriangular.ratio"

@@ -91,7 +91,7 @@ def joined_layers(rows: dict[str, str]) -> dict[str, str]:
 def describe_parameters(run: Experiment, phase: ResolvedPhase) -> list[str]:
     """The lines of the parameters that a run makes, and of their counts."""
     boxed = abstract_params(run, phase)
-    trees = (nn.meta.unbox(boxed), sharding.logical_axes(boxed), run.optimizer.decayed(boxed))
+    trees = (nn.meta.unbox(boxed), sharding.logical_axes(boxed), run.optimizer.decay_mask(boxed))
     shapes, axes, decayed = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in trees)
     rows = {}
     for path, leaf in shapes.items():

@@ -25,14 +25,14 @@ class Bucket:
     def read(self, name: str) -> bytes | None:
         """Return the contents of an object, or None."""
         try:
-            with storage.explaining():
+            with storage.explain_errors():
                 return storage.contents(self._path / name)
         except FileNotFoundError:
             return None
 
     def write(self, name: str, contents: bytes) -> None:
         """Write an object atomically."""
-        with storage.explaining():
+        with storage.explain_errors():
             path = self._path / name
             if self.local:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,13 +40,13 @@ class Bucket:
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted."""
-        with storage.explaining():
+        with storage.explain_errors():
             path = self._path / folder
             return sorted(entry.name for entry in path.iterdir() if entry.name[0] != ".") if path.is_dir() else []
 
     def remove(self, folder: str) -> None:
         """Remove a folder with all its contents, if it exists."""
-        with storage.explaining():
+        with storage.explain_errors():
             storage.remove(self._path / folder)
 
     @functools.cached_property

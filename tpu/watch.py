@@ -313,7 +313,7 @@ def until_ended(one: Watch) -> Verdict:
                 one.recovered()
             failing = False
         except Exception as error:
-            explained = storage.explained(error) or error
+            explained = storage.explain(error) or error
             mistakes = mistakes + 1 if isinstance(explained, UserError) else 0
             if not isinstance(explained, UserError | Unavailable) or mistakes == MISTAKES:
                 raise

@@ -110,7 +110,7 @@ def parse(
                 f"{quoted(unknown[0])}; put a text of several words in quotes, or see {program} --help."
             )
         option = unknown[0].partition("=")[0]
-        hint = nearest(experiment.normalized_option(option), known, parts)
+        hint = nearest(experiment.normalize_option(option), known, parts)
         raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
     return call
 
@@ -144,7 +144,7 @@ def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
             print(f"{program}: {sentence}", file=sys.stderr)
         else:
             traceback.print_exc()
-        peers.failed(sentence or f"{type(error).__name__}: {error}".splitlines()[0])
+        peers.report_failure(sentence or f"{type(error).__name__}: {error}".splitlines()[0])
         peers.leave(code)
         sys.exit(code)
 
@@ -165,7 +165,7 @@ def _plain_warnings() -> Iterator[None]:
 
 def ending(error: BaseException) -> tuple[int, str]:
     """Return (exit code, sentence) for an exception; the sentence is empty if a traceback says more."""
-    error = storage.explained(error) or error
+    error = storage.explain(error) or error
     match error:
         case UserError():
             return MISTAKE, str(error)

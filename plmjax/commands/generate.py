@@ -74,7 +74,7 @@ def generate(
         log.warning("%s", unknown)
     if output is not None:
         texts = generator(prompts, settings)
-        with storage.replacing(output) as path, path.open("w", encoding="utf-8") as file:
+        with storage.replace_file(output) as path, path.open("w", encoding="utf-8") as file:
             file.writelines(json_line(text) for of_prompt in texts for text in of_prompt)
         write(f"{sum(map(len, texts))} texts in {output}\n")
     elif settings.strategy.rows == 1:

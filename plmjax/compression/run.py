@@ -44,7 +44,7 @@ def hold_output(command: Callable) -> Callable:
     @functools.wraps(command)
     def holding(*positional: Any, **named: Any) -> Any:
         output = storage.path(inspect.signature(command).bind(*positional, **named).arguments["output"])
-        with locks.locked(output) if hosts.is_primary() else contextlib.nullcontext():
+        with locks.lock(output) if hosts.is_primary() else contextlib.nullcontext():
             return command(*positional, **named)
 
     return holding
@@ -75,7 +75,7 @@ class Source:
             UserError: the checkpoint is missing or damaged, is stored in int8, or belongs to an unfinished compression.
         """
         directory = checkpoints.find(checkpoint)
-        if quantized := items.in_int8(directory, "params"):
+        if quantized := items.int8_paths(directory, "params"):
             raise UserError(
                 f"Expected a checkpoint in float32, found {checkpoint}, which stores {len(quantized)} arrays in int8; "
                 f"compress the checkpoint that it was made from, and quantize the result."

@@ -37,7 +37,7 @@ def trained(output: Path, made_from: str) -> Iterator[bool]:
     Raises:
         UserError: the folder holds something else.
     """
-    with locks.locked(output):
+    with locks.lock(output):
         ours = (output / BEGUN).exists()
         if not ours and seals.read(output / TRAINED, made_from):
             yield False

@@ -8,7 +8,7 @@ from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import catalogue
 from plmjax.experiment.choice import Choice
-from plmjax.experiment.override import normalized_option, options, override
+from plmjax.experiment.override import normalize_option, options, override
 from plmjax.experiment.phases import Phase
 from plmjax.experiment.record import FREE, PREPARED, differences, flatten, from_dict, read, to_dict, write
 from plmjax.experiment.settings import (
@@ -45,7 +45,7 @@ __all__ = [
     "flatten",
     "from_dict",
     "load",
-    "normalized_option",
+    "normalize_option",
     "options",
     "override",
     "read",
@@ -55,7 +55,7 @@ __all__ = [
 
 
 def load(reference: str) -> Experiment:
-    """Return the experiment of a name that plmjax comes with, or of `path/to/file.py`.
+    """Return the experiment with a name (one of those in plmjax), or of `path/to/file.py`.
 
     A suffix `:function` names another function than `experiment`.
 

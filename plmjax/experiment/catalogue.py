@@ -1,4 +1,4 @@
-"""Files that compose experiments: those of plmjax are found by name, and those of the user by path."""
+"""Files that compose experiments: found by name in plmjax, or by path."""
 
 import ast
 import contextlib
@@ -71,7 +71,7 @@ def functions(file: Path) -> dict[str, str]:
 
 
 def page() -> str:
-    """Return the list of the experiments of plmjax: the reference of each, and its first line."""
+    """Return the list of the experiments of plmjax: name and first line of each."""
     files = [experiments.FOLDER / f"{name}.py" for name in names()]
     found = {
         file: {file.stem if name == FUNCTION else f"{file.stem}:{name}": line for name, line in functions(file).items()}
@@ -150,9 +150,9 @@ def _line(path: Path, error: Exception) -> int | None:
 
 
 def _import_file(path: Path) -> Any:
-    """Import a file under a dotted name by which its classes can be found.
+    """Import a file under a dotted module name, by which its classes can be found.
 
-    It is the name within plmjax.experiments, or the path from the working directory.
+    The name is relative to plmjax.experiments, or to the working directory.
     """
     resolved, folder = path.resolve(), Path.cwd()
     if str(folder) not in sys.path:

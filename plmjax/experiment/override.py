@@ -20,7 +20,7 @@ def options(experiment: Experiment) -> list[str]:
 
 
 def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
-    """Return a dict from option that chooses a class to the current object: `--optimizer`, `--optimizer.schedule`."""
+    """Return a dict from option that chooses a class (`--optimizer`, `--optimizer.schedule`) to the current object."""
     found = {}
     for field in dataclasses.fields(experiment):
         value = getattr(experiment, field.name)
@@ -30,7 +30,7 @@ def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
     return found
 
 
-def _chosen(experiment: Experiment, settings: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
+def _choose_classes(experiment: Experiment, settings: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
     """Return the experiment with the classes that options name, and the other options.
 
     Fields that both the old and the new class have keep their values.
@@ -49,20 +49,20 @@ def _chosen(experiment: Experiment, settings: list[list[str]]) -> tuple[Experime
             raise UserError(f"Expected the name of a class for {option}, found {quoted(name)}; {nearest(name, known)}")
         fields = {field.name for field in dataclasses.fields(known[name])}
         kept = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen) if field.name in fields}
-        experiment = _replaced(experiment, option.removeprefix("--").split("."), known[name](**kept))
+        experiment = _replace(experiment, option.removeprefix("--").split("."), known[name](**kept))
     return experiment, others
 
 
-def _replaced(value: Any, path: list[str], new: Any) -> Any:
-    """Return a nested dataclass with another value at a path of fields."""
+def _replace(value: Any, path: list[str], new: Any) -> Any:
+    """Return a nested dataclass with the field at a path replaced."""
     first, *rest = path
-    return dataclasses.replace(value, **{first: _replaced(getattr(value, first), rest, new) if rest else new})
+    return dataclasses.replace(value, **{first: _replace(getattr(value, first), rest, new) if rest else new})
 
 
-def _typed(experiment: Experiment) -> Experiment:
-    """Return the experiment as an instance of a class whose fields are declared with the classes of their values.
+def _with_declared_types(experiment: Experiment) -> Experiment:
+    """Return the experiment as an instance of a class whose fields are annotated with the classes of their values.
 
-    tyro finds the options of a field in its declaration, which may be a protocol.
+    tyro finds the options of a field in its annotation, which may be a protocol.
     """
     values = _fields(experiment)
     declared = {name: type(value) for name, value in values.items() if value is None or dataclasses.is_dataclass(value)}
@@ -76,8 +76,8 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
     return {field.name: getattr(experiment, field.name) for field in dataclasses.fields(Experiment)}
 
 
-def normalized_option(option: str) -> str:
-    """Return an option with underscores in place of dashes in its name, as in field names."""
+def normalize_option(option: str) -> str:
+    """Return an option with dashes in its name replaced by underscores, as in field names."""
     return f"--{option.removeprefix('--').replace('-', '_')}"
 
 
@@ -95,7 +95,7 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
 
     def parse(words: Sequence[str]) -> Experiment:
         # A field that may be None has the options of its value, instead of one subcommand for each type.
-        config, typed = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), _typed(experiment)
+        config, typed = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), _with_declared_types(experiment)
         with option_values.PLAIN:
             parsed = tyro.cli(type(typed), prog=command, default=typed, args=words, use_underscores=True, config=config)
         return Experiment(**_fields(parsed))
@@ -109,14 +109,14 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
             continue
         if argument.startswith("--"):
             name, mark, value = argument.partition("=")
-            settings.append([normalized_option(name), *([value] if mark else [])])
+            settings.append([normalize_option(name), *([value] if mark else [])])
         elif settings:
             settings[-1].append(argument)
         else:
             raise UserError(
                 f"Expected an option such as --training.steps 60, found {quoted(argument)}; start it with --."
             )
-    experiment, settings = _chosen(experiment, settings)
+    experiment, settings = _choose_classes(experiment, settings)
     if set(HELP) & set(arguments):
         parse(["--help"])
     known = [*options(experiment), *choices(experiment)]

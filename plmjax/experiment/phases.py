@@ -26,7 +26,7 @@ class Phase:
 class ResolvedPhase:
     """One phase of a run with every setting filled in: steps first_step .. first_step + steps - 1.
 
-    evaluation_batch_size, evaluation_sequence_length: those of its evaluations; 0 takes those of a training batch.
+    evaluation_batch_size, evaluation_sequence_length: settings of its evaluations; 0 takes those of a training batch.
     """
 
     index: int
@@ -54,5 +54,5 @@ class ResolvedPhase:
         )
 
     def rows_per_device(self, shards: int) -> int:
-        """Return the number of sequences of a microbatch on a device, if `shards` devices share a batch."""
+        """Return the number of rows of a microbatch on a device, if a batch is divided among `shards` devices."""
         return self.batch_size // (shards * self.accumulation)

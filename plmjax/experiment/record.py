@@ -108,7 +108,7 @@ def from_dict(value: Any) -> Any:
     """Convert the result of `to_dict` back.
 
     Raises:
-        UserError: a class or field that this version of plmjax does not have.
+        UserError: a class or field does not exist in this version of plmjax.
     """
     if isinstance(value, list):
         return tuple(from_dict(item) for item in value)
@@ -199,9 +199,9 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(before: Experiment, after: Experiment, free: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Return a dict from dotted field to (before, after) where two experiments differ.
+    """Return a dict from dotted field to (before, after) for the fields in which two experiments differ.
 
-    Fields that begin with a name in `free` are left out.
+    Fields that begin with a name in `free` are not compared.
     """
     old, new = flatten(before), flatten(after)
     names = sorted(name for name in old.keys() | new.keys() if not name.startswith(tuple(free)))

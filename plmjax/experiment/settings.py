@@ -32,7 +32,7 @@ KERNELS = ("auto", "off")
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """The tokenizer of a run: an existing folder, or one to train on the run's own text."""
+    """The tokenizer of a run: an existing folder, or one to train on the text of the run."""
 
     path: str = ""
     """A tokenizer folder or published vocabulary; empty trains one on the input text."""
@@ -267,7 +267,7 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Times after which a run stops because a host is silent or makes no progress."""
+    """Time limits after which a run stops because a host is silent or makes no progress."""
 
     silent_seconds: float = 60.0
     """Seconds without a message from a host before the others stop; a host that dies is noticed at once."""
@@ -294,13 +294,13 @@ class Tracking:
 
 @dataclasses.dataclass(frozen=True)
 class WeightMapping:
-    """The mapping of a checkpoint's parameters (`--from`) to those of the run; this class changes nothing.
+    """Maps the parameters of a checkpoint (`--from`) to those of the run; the base class changes nothing.
 
     A subclass maps them to another depth, length or system: every second layer, repeated positions, a renamed encoder.
     """
 
     def model(self, origin: Any) -> Any:
-        """Return the config of the run's model for that of the checkpoint's model."""
+        """Return the model config of the run for the model config of the checkpoint."""
         return origin
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
@@ -311,7 +311,7 @@ class WeightMapping:
         """
         return params
 
-    def draws(self, parameter: str) -> bool:
+    def is_sampled(self, parameter: str) -> bool:
         """Return whether a parameter outside of the heads is sampled from the seed if the checkpoint lacks it."""
         return False
 
@@ -355,7 +355,7 @@ class Experiment:
 
     @functools.cached_property
     def resolved_phases(self) -> tuple[ResolvedPhase, ...]:
-        """The phases with every setting filled in; one for the whole run if the experiment names none.
+        """The phases with every setting filled in; one phase for the complete run if the experiment names none.
 
         Raises:
             UserError: the fractions do not add up to one, or a phase has no step.
@@ -395,15 +395,15 @@ class Experiment:
         return tuple(resolved)
 
     @property
-    def trained(self) -> Objective:
-        """The objective of the train step: `objective`, changed by `compression`."""
+    def training_objective(self) -> Objective:
+        """The objective of the train step: `objective`, modified by `compression`."""
         if self.compression is None:
             return self.objective
         return self.compression.training_objective(self.objective, self.training.steps)
 
     @property
-    def evaluated(self) -> Objective:
-        """The objective of the evaluations of the run."""
+    def evaluation_objective(self) -> Objective:
+        """The objective of the evaluations: `objective`, modified by `compression`."""
         if self.compression is None:
             return self.objective
         return self.compression.evaluation_objective(self.objective, self.training.steps)

@@ -1,6 +1,6 @@
-"""Google Cloud Storage: the client of buckets, its errors as sentences, and objects that are replaced by generation.
+"""Google Cloud Storage: the client of buckets, its errors as sentences, and objects replaced under a generation.
 
-All our own files use one client, gcsfs (the extra `gcs`): its endpoint and credentials can be chosen, and it needs no
+All files of plmjax use one client, gcsfs (the extra `gcs`): its endpoint and credentials can be chosen, and it needs no
 TensorFlow. Orbax writes arrays with the client of tensorstore. storage.py reads and writes with this client.
 """
 
@@ -37,7 +37,9 @@ def client() -> Any:
 
 @functools.cache
 def _client_of(process: int) -> Any:
-    """Return the client of a process: its thread and connections do not survive the fork of a run on several hosts."""
+    """Return the client of a process. A forked process needs a new one: thread and connections do not survive the
+    fork.
+    """
     try:
         import fsspec
         import gcsfs  # noqa: F401 (fsspec opens buckets with it)
@@ -79,11 +81,11 @@ def _check(bucket: str, service: str) -> None:
         client().call("GET", "b/{}", bucket)
     except Exception as error:
         other = UserError(f"Expected to open {SCHEME}{bucket}, found: {error}; name another bucket.")
-        raise explained(error, bucket) or other from error
+        raise explain(error, bucket) or other from error
 
 
 def generation(path: Path) -> tuple[int, str]:
-    """Return (generation of an object in a bucket, which every write changes, its text); 0 if there is none."""
+    """Return (generation, text) of an object in a bucket; 0 if there is none. Every write changes the generation."""
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     place = ("GET", "b/{}/o/{}", bucket, name)
     while True:
@@ -96,9 +98,10 @@ def generation(path: Path) -> tuple[int, str]:
 
 
 def replace(path: Path, contents: str, generation: int) -> int:
-    """Write an object in a bucket if it still has this generation, where 0 means that there is none.
+    """Write an object in a bucket if it still has this generation; 0 means that it must not exist.
 
-    Return the new generation, or 0 if the object has another one.
+    Returns:
+        the new generation, or 0 if the object has another one.
     """
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     address = client().base.replace("/storage/v1/", "/upload/storage/v1/") + f"b/{bucket}/o"
@@ -111,15 +114,16 @@ def replace(path: Path, contents: str, generation: int) -> int:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether an error of the client may be gone at a later try."""
-    return isinstance(explained(error), Unavailable)
+    """Return whether an error of the client may be temporary."""
+    return isinstance(explain(error), Unavailable)
 
 
-def explained(error: BaseException, bucket: str = "") -> Explained | None:
+def explain(error: BaseException, bucket: str = "") -> Explained | None:
     """Return a one-sentence error for an error of the client, or None for other errors.
 
-    A refusal of credentials or rights may pass too: metadata servers refuse tokens for a while, and rights that were
-    changed take minutes to apply.
+    A refusal of credentials or permissions may be temporary too: metadata servers refuse tokens for a while, and
+    changed
+    permissions take minutes to apply.
     """
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
     bucket = bucket or (named[1] if named else "")
@@ -161,7 +165,7 @@ def explained(error: BaseException, bucket: str = "") -> Explained | None:
 
 
 def unreachable(bucket: str, error: BaseException) -> Unavailable:
-    """Return the error of a storage service that gives no answer."""
+    """Return the error for a storage service that does not answer."""
     reason = " ".join(str(error).split())[:120]
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     what = f"STORAGE_EMULATOR_HOST ({emulator})" if emulator else "the network"

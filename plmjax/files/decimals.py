@@ -1,4 +1,4 @@
-"""Numbers in the text of files. Python's `float` accepts more than files mean by a number."""
+"""Parsing of numbers in text files, stricter than Python's `float`."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Safe reading of JSON files, which may come from anyone, or be changed or truncated; and numbers that JSON lacks.
+"""Safe reading of JSON files from untrusted, changed or truncated sources; and of numbers that JSON lacks.
 
 `json.loads` accepts values that JSON does not have (Infinity) and text that no file can store (half of a surrogate
 pair), and raises RecursionError for deeply nested brackets. All readers of JSON in plmjax use this module.
@@ -59,7 +59,7 @@ def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
     what, advice: for the message: the expected contents of the file, and the advice to the user.
 
     Raises:
-        UserError: there is no such file, or it holds something else.
+        UserError: there is no such file, or it has other contents.
     """
     if not path.is_file():
         raise UserError(f"Expected {what} at {path}, found no file; {advice}.")
@@ -116,7 +116,7 @@ def check(found: Any, shape: Any, name: str = "it") -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the text of an error as a part of one sentence: on one line, without a final stop, shortened if long."""
+    """Return the text of an error as part of a sentence: on one line, without a final period, shortened if long."""
     detail = f"no {error}" if isinstance(error, KeyError) else str(error)
     text = " ".join(detail.split()) or type(error).__name__
     return beginning(text, 200).rstrip(".").replace("; ", ", ")

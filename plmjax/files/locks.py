@@ -41,8 +41,8 @@ _here = threading.local()
 
 
 @contextlib.contextmanager
-def locked(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
-    """Create and lock a folder for the block; `report` is called with a line if it waits for another process.
+def lock(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
+    """Create and lock a folder during the body; `report` is called with a line if it waits for another process.
 
     Raises:
         UserError: another process of this machine, or of this disk, holds the lock; the message names it.
@@ -59,15 +59,15 @@ def locked(folder: Path, report: Callable[[str], None] = print) -> Iterator[None
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock a folder for the block as `locked` does, unless the work around it has locked it already."""
+def hold(folder: Path) -> Iterator[None]:
+    """Lock a folder during the body as `lock` does, unless this process has locked it already."""
     mine = str(storage.absolute(folder)) in getattr(_here, "folders", frozenset())
-    with contextlib.nullcontext() if mine else locked(folder):
+    with contextlib.nullcontext() if mine else lock(folder):
         yield
 
 
 def is_unused(folder: Path) -> bool:
-    """Return whether a folder holds nothing but a lock, and beginnings of files that killed processes left."""
+    """Return whether a folder has only a lock, and partial files of killed processes."""
     return not folder.exists() or all(
         entry.name == NAME or entry.name.endswith(storage.WRITING) for entry in folder.iterdir()
     )
@@ -98,7 +98,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
             with file:
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     file.seek(0)
-                    raise _taken(folder, file.read()) from None
+                    raise _in_use(folder, file.read()) from None
             raise UserError(
                 f"Expected a file system with locks for {folder}, found: {error.strerror}; name a folder on another, "
                 f"or mount it with locks."
@@ -124,7 +124,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
     path, mine = folder / NAME, _holder()
-    generation = _taken_over(folder, path, mine, report)
+    generation = _take_over(folder, path, mine, report)
     done = threading.Event()
 
     def beat() -> None:
@@ -150,22 +150,22 @@ def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
             _log.warning("warning    %s stays, and is free in %g s: %s", path, SILENT_SECONDS, error)
 
 
-def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], None]) -> int:
+def _take_over(folder: Path, path: Path, mine: str, report: Callable[[str], None]) -> int:
     """Return the generation of the object once this process holds it."""
     watched, since = None, time.monotonic()
     while True:
         found = buckets.generation(path)
         if watched is not None and found[0] not in (0, watched):
             # The holder may be a machine that is about to end: the folder may be free when this command runs again.
-            raise Unavailable(str(_taken(folder, found[1])))
+            raise Unavailable(str(_in_use(folder, found[1])))
         free = found[0] == 0 or _is_gone(found[1]) or time.monotonic() - since > SILENT_SECONDS
         if free and (made := buckets.replace(path, mine, found[0])):
             return made
         if not free and watched is None:
             if _is_here(found[1]):
-                raise _taken(folder, found[1])
+                raise _in_use(folder, found[1])
             watched = found[0]
-            report(f"waiting    up to {SILENT_SECONDS:g} s, whether {_named(found[1])} still works in {folder}")
+            report(f"waiting    up to {SILENT_SECONDS:g} s, whether {_describe(found[1])} still works in {folder}")
         time.sleep(LOOK_SECONDS)
 
 
@@ -175,7 +175,7 @@ def _lost(folder: Path, path: Path, mine: str) -> int:
     if contents == mine:
         return generation
     print(
-        f"plmjax: Expected to hold {folder}, found it taken over by {_named(contents)} after this process had not "
+        f"plmjax: Expected to hold {folder}, found it taken over by {_describe(contents)} after this process had not "
         f"renewed its lock for {SILENT_SECONDS:g} s; check that process.",
         file=sys.stderr,
         flush=True,
@@ -187,13 +187,13 @@ def _lost(folder: Path, path: Path, mine: str) -> int:
 
 
 def _holder() -> str:
-    """Return this process as JSON, with a token that no other process has."""
+    """Return this process as JSON, with a unique token."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "machine": _machine(),
-        "started": _started(os.getpid()),
+        "started": _start_time(os.getpid()),
         "token": uuid.uuid4().hex,
     }
     return json.dumps(holder) + "\n"
@@ -201,14 +201,14 @@ def _holder() -> str:
 
 @functools.cache
 def _machine() -> str:
-    """Return an id of this boot of this machine and of the namespace of its process numbers; empty if not known."""
+    """Return an id of this boot of this machine and of its PID namespace; empty if not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return the start time of a process, in clock ticks since the boot; empty for a process that has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -217,20 +217,20 @@ def _started(pid: int) -> str:
 
 
 def _is_here(holder: str) -> bool:
-    """Return whether a holder is a running process of this machine; another process may have its number by now."""
+    """Return whether the holder is a running process of this machine. Its PID may have been reused since."""
     known = _fields(holder)
-    if known["machine"] != _machine() or not known["machine"] or _started(known["pid"]) != known["started"]:
+    if known["machine"] != _machine() or not known["machine"] or _start_time(known["pid"]) != known["started"]:
         return False
     return known["pid"] != os.getpid() or holder in _held
 
 
 def _is_gone(holder: str) -> bool:
-    """Return whether a holder was a process of this machine that has ended."""
+    """Return whether the holder was a process of this machine that has ended."""
     return _fields(holder)["machine"] == _machine() != "" and not _is_here(holder)
 
 
 def _fields(holder: str) -> dict[str, Any]:
-    """Return the fields of a holder, or `UNKNOWN` if the text is damaged or still being written."""
+    """Return the fields of a holder, or `UNKNOWN` if the text is damaged or incomplete."""
     with contextlib.suppress(ValueError):
         known = json_text.parse(holder)
         if isinstance(known, dict) and known.keys() >= UNKNOWN.keys() and isinstance(known["pid"], int):
@@ -238,15 +238,15 @@ def _fields(holder: str) -> dict[str, Any]:
     return UNKNOWN
 
 
-def _named(holder: str) -> str:
+def _describe(holder: str) -> str:
     known = _fields(holder)
     if known is UNKNOWN:
         return "another process"
     return f"process {known['pid']} on {known['host']} (since {known['since']})"
 
 
-def _taken(folder: Path, holder: str) -> UserError:
+def _in_use(folder: Path, holder: str) -> UserError:
     return UserError(
-        f"Expected {folder} for this process alone, found {_named(holder)} at work there; wait for it, stop it, or "
+        f"Expected {folder} for this process alone, found {_describe(holder)} at work there; wait for it, stop it, or "
         f"name another folder."
     )

@@ -1,4 +1,4 @@
-"""Patience with services that do not answer for a while: waits between tries, and calls that are repeated."""
+"""Retries for services that do not answer for a while."""
 
 import logging
 import os
@@ -15,9 +15,9 @@ _log = logging.getLogger(__name__)
 
 
 def waits(first: float | None = None, longest: float | None = None) -> Iterator[float]:
-    """Yield the seconds before each further try, without end: they double from FIRST_WAIT up to LONGEST_WAIT.
+    """Yield the seconds before each retry, without end: they double from FIRST_WAIT up to LONGEST_WAIT.
 
-    Each is multiplied by a random factor from 0.5 to 1.5, so that many hosts do not return at once.
+    Each is multiplied by a random factor from 0.5 to 1.5, so that many hosts do not retry at the same time.
     """
     spread, seconds, longest = random.Random(os.getpid()), first or FIRST_WAIT, longest or LONGEST_WAIT
     while True:
@@ -26,7 +26,7 @@ def waits(first: float | None = None, longest: float | None = None) -> Iterator[
 
 
 def sleep(seconds: float) -> None:
-    """Wait before another try."""
+    """Wait before a retry."""
     time.sleep(seconds)
 
 
@@ -36,7 +36,7 @@ def insist(
     seconds: float,
     wait: Callable[[float], object] = sleep,
 ) -> Result:
-    """Return the result of a call, which is repeated while it raises `Unavailable`.
+    """Return the result of a call; retry it while it raises `Unavailable`.
 
     Each failure is a warning.
 

@@ -1,11 +1,12 @@
-"""Seals on what a command keeps for its own continuation, so that nothing else is ever taken for it.
+"""Seals of the finished parts of a command, so that a restarted command reuses exactly its own parts.
 
 A command that may be killed keeps its finished parts. Each part has a seal, a JSON file that is written last:
 
     {"made_from": "...", "files": {"NAME": [bytes, "crc32c:..."]}, "content": ..., "crc32c": ...}
 
-`made_from` is a digest of all that the part was made from. A part without a seal, with another one, or with a file that
-is not the one that was sealed, is made again. Files are compared as those of a checkpoint are with their manifest.
+`made_from` is a digest of all inputs of the part. A part is made again if its seal is missing or of other inputs, or if
+a
+file differs from the seal. Files are compared as those of a checkpoint are with their manifest.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ def entries(files: Mapping[str, storage.File], like: str = "") -> dict[str, list
 
 
 def difference(known: Mapping[str, Any], found: Mapping[str, storage.File]) -> str:
-    """Return in what files differ from their `entries`, for a sentence; an empty text if they are the same."""
+    """Return the difference between files and their `entries` as part of a sentence; empty if they are equal."""
     for name, (size, written) in known.items():
         if name not in found:
             return f"{name} is missing"
@@ -43,22 +44,22 @@ def difference(known: Mapping[str, Any], found: Mapping[str, storage.File]) -> s
 
 
 class Sealed(NamedTuple):
-    """The content of a seal: plain data."""
+    """The content of a valid seal: plain data."""
 
     content: Any
 
 
 def write(seal: Path, made_from: str, names: Iterable[str], content: Any = None) -> None:
-    """Seal files of the folder of `seal`. content: plain data that is kept in the seal."""
+    """Write a seal for files in its folder. content: plain data that is stored in the seal."""
     files = entries({name: storage.file(seal.parent / name) for name in names}, storage.CRC32C)
     found = {"made_from": made_from, "files": files, "content": content}
     storage.write(seal, json.dumps(found | {"crc32c": _sum(found)}) + "\n")
 
 
 def read(seal: Path, made_from: str, ignored: Collection[str] | None = ()) -> Sealed | None:
-    """Return the content of a seal, or None if it is missing, damaged, of something else, or if a file differs.
+    """Return the content of a seal; None if it is missing, damaged or of other inputs, or if a file differs.
 
-    ignored: names of files that are not compared; None compares none.
+    ignored: names of files that are not compared; None compares no files.
     """
     try:
         found = json_text.parse(storage.contents(seal))

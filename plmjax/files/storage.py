@@ -1,4 +1,4 @@
-"""Files: this module reads and writes all paths that a user names, local ones and gs://BUCKET/....
+"""Files: all reading and writing of paths that a user names, local ones and gs://BUCKET/....
 
 `path` returns a pathlib.Path for a local path, and an etils.epath.Path, which has the same methods, for one in a
 bucket. A bucket has no folders, no renaming and no appending. Functions of this module replace them there, and do the
@@ -72,7 +72,7 @@ def absolute(path: Path) -> Path:
 
 
 def plain_name(name: object, source: str | os.PathLike) -> str:
-    """Return a file name that another file gives, after a check that it stays in its folder.
+    """Check that a file name from another file stays in its folder, and return it.
 
     source: the file that gives the name, for the message.
 
@@ -92,7 +92,7 @@ def contents(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: there is no file.
-        UserError: it is a folder, a link to itself or anything else that cannot be read as a file.
+        UserError: it is a folder, a link to itself or something else that cannot be read as a file.
     """
     try:
         return path.read_bytes()
@@ -105,7 +105,7 @@ def contents(path: Path) -> bytes:
 
 
 def cache(*names: str) -> Path:
-    """Return a folder of this project in the user's cache folder; everything there can be created again."""
+    """Return a folder of plmjax in the user's cache folder; everything there can be created again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)
 
 
@@ -118,14 +118,14 @@ def write(path: Path, contents: str | bytes) -> None:
     if in_bucket(path):
         buckets.client().pipe_file(os.fspath(path), contents)
         return
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write_bytes(contents)
 
 
 def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
     """Raise UserError unless a command may write a file at `path`.
 
-    A command may write a new file, an empty one, a file like those that it writes, or a device.
+    A command may write a new file, overwrite an empty one or one of its kind, or write to a device.
 
     Args:
         option: the option that named the path.
@@ -145,7 +145,7 @@ def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return the number of the open file of this process for a path such as /dev/stdout, or None."""
+    """Return the file descriptor for a path such as /dev/stdout, or None for other paths."""
     place = path.absolute()
     for _ in range(_LINKS):  # Link by link: the last one, in /proc, would resolve to the file itself.
         place = place.parent.resolve() / place.name
@@ -179,7 +179,7 @@ def _stream(path: Path) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Yield a local file to write, which replaces `path` if the block ends without an error.
 
     For a device, a pipe or an open file such as /dev/stdout, the contents are written to it instead.
@@ -218,7 +218,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def _scratch(path: Path) -> tuple[Path, int]:
     """Return a new file beside `path` for this process alone, and an open descriptor of it.
 
-    Files that killed processes left there are removed. The descriptor is locked, which says that its process lives.
+    Files that killed processes left there are removed. The descriptor is locked, which marks the file as in use.
     """
     import fcntl
 
@@ -245,7 +245,8 @@ def _scratch(path: Path) -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def output(folder: Path, last: str = "") -> Iterator[Path]:
-    """Yield a local folder to fill: `folder` itself, or for a bucket a folder that is copied there after the block.
+    """Yield a local folder to fill: `folder` itself, or for a bucket a temporary folder that is copied there after the
+    body.
 
     last: the file that is copied after all others.
     """
@@ -284,9 +285,9 @@ def remove(path: Path) -> None:
 
 
 class Mirror:
-    """A local folder whose files appear in `target`, for growing files and for libraries that write only to a disk.
+    """A local folder whose files are copied to `target`, for growing files and for libraries that write only to a disk.
 
-    On a disk `folder` is the target itself. For a bucket it is a scratch folder. A thread copies changed files
+    On a disk `folder` is the target itself. For a bucket it is a temporary folder. A thread copies changed files
     completely and then waits twenty times as long as the copy took, to keep the load small. Call `flush` after writing
     data that must survive if the process is killed.
     """
@@ -305,7 +306,7 @@ class Mirror:
             self._thread.start()
 
     def flush(self) -> None:
-        """Wait until the target has every file in its present state."""
+        """Wait until the target has the current version of every file."""
         if self._scratch is None:
             return
         with self._copying:
@@ -319,10 +320,11 @@ class Mirror:
                     self._copied[file] = state
 
     def close(self, patient: bool = False) -> None:
-        """Flush, and remove the scratch folder.
+        """Flush, and remove the temporary folder.
 
         Args:
-            patient: true to repeat what may pass without end; otherwise files that cannot be written are left out, with
+            patient: true to retry temporary failures without end; otherwise files that cannot be written are left out,
+                with
                 a warning.
         """
         if self._scratch is None:
@@ -336,7 +338,7 @@ class Mirror:
         self._scratch.cleanup()
 
     def _flush_or_explain(self) -> None:
-        with explaining():
+        with explain_errors():
             self.flush()
 
     def _follow(self) -> None:
@@ -354,7 +356,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def local(path: Path) -> Iterator[Path]:
-    """Yield a file or folder on the disk: itself, or a copy that is removed after the block."""
+    """Yield a file or folder on the disk: itself, or a copy that is removed after the body."""
     if not in_bucket(path) or not path.exists():
         yield path
         return
@@ -384,7 +386,7 @@ def size(path: Path) -> int:
 
 
 def state(path: Path) -> str:
-    """Return a text that changes when a file is written again."""
+    """Return a text that changes when the file is written again."""
     if in_bucket(path):
         return str(buckets.client().info(os.fspath(path))["generation"])
     status = path.stat()
@@ -397,7 +399,7 @@ CRC32C = "crc32c:"
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file of a folder: its size in bytes, and in a bucket its CRC-32C."""
+    """The description of a file: its size in bytes, and in a bucket its CRC-32C."""
 
     path: Path
     size: int
@@ -406,7 +408,7 @@ class File:
     def digest(self, like: str = "") -> str:
         """Return the SHA-256 of a local file; in a bucket "crc32c:" and the checksum that the bucket stores.
 
-        like: a digest to compare with. The result is of the same kind, because a folder may have been copied.
+        like: a digest to compare with. The result has the same kind, because a folder may have been copied.
         """
         known, checksummed = (f"{CRC32C}{self.crc32c}" if self.crc32c else ""), like.startswith(CRC32C)
         if known and (not like or checksummed):
@@ -432,7 +434,7 @@ def file(path: Path) -> File:
 
 
 def files(folder: Path) -> dict[str, File]:
-    """Return a dict from name relative to a folder to file, for all files below it, sorted by name."""
+    """Return a dict from name relative to `folder` to `File`, for all files below it, sorted by name."""
     if not in_bucket(folder):
         found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         return {name: File(file, file.stat().st_size) for name, file in sorted(found.items())}
@@ -448,7 +450,7 @@ def files(folder: Path) -> dict[str, File]:
 # -------------------------------------------------------------------------------------------------------- errors
 
 
-def explained(error: BaseException) -> Explained | None:
+def explain(error: BaseException) -> Explained | None:
     """Return a one-sentence error for an error of a disk or of a bucket's client, or None for other errors."""
     if lack := out_of_space(error):
         (found, advice), path = lack, getattr(error, "filename", None)
@@ -458,18 +460,18 @@ def explained(error: BaseException) -> Explained | None:
         return UserError(
             f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
         )
-    return buckets.explained(error)
+    return buckets.explain(error)
 
 
 @contextlib.contextmanager
-def explaining() -> Iterator[None]:
-    """Raise errors of a disk or of a bucket's client as one-sentence errors; a missing file stays FileNotFoundError."""
+def explain_errors() -> Iterator[None]:
+    """Raise errors of a disk or of a bucket's client as one-sentence errors. FileNotFoundError is not changed."""
     try:
         yield
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise explained(error) or error from error
+        raise explain(error) or error from error
 
 
 _LACKS = {
@@ -480,9 +482,9 @@ _LACKS = {
 
 
 def out_of_space(error: BaseException) -> tuple[str, str] | None:
-    """Return (finding, advice) for an error of a disk on which a file cannot grow, or None for other errors.
+    """Return (finding, advice) for an error because a file cannot grow, or None for other errors.
 
-    Libraries in other languages (HDF5, safetensors, XLA) have errors of their own, whose text quotes the system's.
+    Libraries in other languages (HDF5, safetensors, XLA) have errors of their own, which quote the system's message.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return _LACKS.get(error.errno)

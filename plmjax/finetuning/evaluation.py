@@ -94,7 +94,7 @@ class Forward:
             texts = writer(prompts[jax.process_index() :: count], settings)
         for row, (text,) in zip(own, texts, strict=False):
             row[: len(text.tokens)] = text.tokens
-        written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, longest)[: len(prompts)]
+        written = hosts.all_gather(own).swapaxes(0, 1).reshape(-1, longest)[: len(prompts)]
         return [self._tokenizer.decode(row[row != _NOTHING].tolist()) for row in written]
 
 

@@ -66,7 +66,7 @@ def prefill(
         settings, variables = (decoder, strategy, constraints), {"params": weights.stack_layers(params)}
         return _prefill(*settings, variables, prompt, prompt_mask, source, keys, lengths, capacity)
 
-    return sharding.scoped(run, mesh)()
+    return sharding.with_mesh(run, mesh)()
 
 
 @functools.partial(jax.jit, static_argnames=STATIC, donate_argnames="progress")
@@ -90,7 +90,7 @@ def decode(
         last = _decode(*settings, variables, progress, lengths, until)
         return last, strategy.is_finished(last.search, lengths)
 
-    return sharding.scoped(run, mesh)()
+    return sharding.with_mesh(run, mesh)()
 
 
 @functools.partial(jax.jit, static_argnames="strategy")

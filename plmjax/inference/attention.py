@@ -101,7 +101,7 @@ def attention(
     own = params if module.name is None else params.get(module.name, {})
     check_parameters(module, own, reader.inputs([0]), checkpoint, "it has no model that attends")
     variables = jax.device_put({"params": own, **(checkpoints.load_collections(directory) or {})})
-    with storage.replacing(output) as path, zipfile.ZipFile(path, "w") as archive:
+    with storage.replace_file(output) as path, zipfile.ZipFile(path, "w") as archive:
         _write(archive, "cut", reader.cut)
         for chosen in reader.batches(batch_size):
             inputs = reader.inputs(chosen + chosen[-1:] * (batch_size - len(chosen)))

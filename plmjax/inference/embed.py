@@ -141,7 +141,7 @@ def embed(
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
-    with locks.locked(parts, report):
+    with locks.lock(parts, report):
         made_from = _claim(parts, directory, input, wanted)
         for number, name in enumerate(names):
             seal = parts / f"{name}{SEAL}"
@@ -155,7 +155,7 @@ def embed(
                 as_text = output.suffix == ".jsonl"
                 storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
                 seals.write(seal, made_from, [name])
-        with storage.replacing(output) as path:
+        with storage.replace_file(output) as path:
             cut = _join([parts / name for name in names], path, output.suffix, wanted)
         for name in (*(f"{name}{SEAL}" for name in names), *names, RECORD):
             storage.remove(parts / name)

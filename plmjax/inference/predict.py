@@ -103,7 +103,7 @@ def write(
     with contextlib.ExitStack() as stack:
         file = sys.stdout
         if output is not None:
-            file = stack.enter_context(stack.enter_context(storage.replacing(output)).open("w", encoding="utf-8"))
+            file = stack.enter_context(stack.enter_context(storage.replace_file(output)).open("w", encoding="utf-8"))
         file.writelines(lines)
     return count
 

@@ -27,7 +27,7 @@ def from_options(run: Experiment, options: Sequence[str], command: str, labelled
         UserError: an option that the command does not take, or a value of the wrong type.
     """
     known = [f"--{name}" for name in _names(run, labelled)]
-    named = [experiments.normalized_option(option.partition("=")[0]) for option in options if option.startswith("--")]
+    named = [experiments.normalize_option(option.partition("=")[0]) for option in options if option.startswith("--")]
     for name in named:
         if name not in known:
             raise UserError(

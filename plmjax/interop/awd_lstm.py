@@ -86,7 +86,7 @@ def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
     tensors = write_tensors(module, EXAMPLE, conversions(module.config), params)
     copies = {name: tensors[TABLE] for name in (DECODER, "0.encoder_dp.emb.weight")}
     path.mkdir(parents=True, exist_ok=True)
-    with storage.replacing(path / FILE) as scratch:
+    with storage.replace_file(path / FILE) as scratch:
         torch_files.write(tensors | copies, scratch)
 
 

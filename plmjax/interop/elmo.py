@@ -104,7 +104,7 @@ def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
     tensors = write_tensors(module, example(module.config), conversions(module.config), params)
     path.mkdir(parents=True, exist_ok=True)
     # The scratch file is locked already, and belongs to this process.
-    with storage.replacing(path / "weights.hdf5") as scratch, h5py.File(scratch, "w", locking=False) as file:
+    with storage.replace_file(path / "weights.hdf5") as scratch, h5py.File(scratch, "w", locking=False) as file:
         for name, tensor in tensors.items():
             file[name] = tensor
     storage.write(path / OPTIONS, json.dumps(options(module.config), indent=2) + "\n")

@@ -91,10 +91,10 @@ def export_function(
         shapes, _inputs(run.model, rows, length)
     )
     output = storage.path(directory)
-    with locks.locked(output), storage.output(output) as folder:
+    with locks.lock(output), storage.output(output) as folder:
         run_directories.claim(output, type(module).__name__, description.step)
         storage.write(folder / FUNCTION, bytes(exported.serialize()))
-        with storage.replacing(folder / PARAMETERS) as path:
+        with storage.replace_file(folder / PARAMETERS) as path:
             safetensors.numpy.save_file(flat, path)
         storage.write(folder / SIGNATURE, json.dumps(_signature(exported, module), indent=2) + "\n")
         tokenizer = description.load_tokenizer()

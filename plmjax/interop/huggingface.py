@@ -174,14 +174,14 @@ def save(
     own = tokenizer_of(tokenizer, model) if tokenizer is not None else None
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with storage.replacing(directory / WEIGHTS) as path:
+        with storage.replace_file(directory / WEIGHTS) as path:
             safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-        with storage.replacing(directory / CONFIG) as path:
+        with storage.replace_file(directory / CONFIG) as path:
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if generation is None:
             (directory / GENERATION).unlink(missing_ok=True)  # from an earlier model
         else:
-            with storage.replacing(directory / GENERATION) as path:
+            with storage.replace_file(directory / GENERATION) as path:
                 path.write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if own is not None:
             row_layouts = rows or tokenizer_files.rows_with(own.vocabulary, adapter.rows(module))

@@ -224,7 +224,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
-    in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")
+    in_int8 = items.int8_paths(checkpoints.find(checkpoint), "params")
     changed = ["stored in int8; exported in float32"] if in_int8 else []
     params, run, densified = _dense(int8.remove_scales(params), description.experiment)
     changed += densified
@@ -254,7 +254,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         "problem_type": problem_types.problem_type_of(run.objective),
     }
     output = storage.path(directory)
-    with locks.locked(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
+    with locks.lock(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         claim(output, architecture, description.step)
         if description.tokenizer:
             tokenizer, rows = description.load_tokenizer(), _rows(run, model, module, architecture)
@@ -345,7 +345,7 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
     params, name = params[own.part] if own.part else params, type(module).__name__
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
-    with locks.locked(output), storage.output(output) as folder:
+    with locks.lock(output), storage.output(output) as folder:
         claim(output, name, description.step)
         own.save(module, params, folder)
         if description.tokenizer:

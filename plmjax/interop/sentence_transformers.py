@@ -48,7 +48,7 @@ def export_sentence_transformer(
     own = {number: {name: np.asarray(one) for name, one in layer.items()} for number, layer in own.items()}
     own = own if vectors.layers else {}
     output = storage.path(directory)
-    with locks.locked(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
+    with locks.lock(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         run_directories.claim(output, architecture, description.step)
         run_directories.export_checkpoint(checkpoint, scratch, architecture)
         cut = dataclasses.replace(vectors, longest=vectors.truncation_length(run.model.longest))

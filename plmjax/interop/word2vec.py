@@ -105,7 +105,7 @@ def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "t
     for word in words:
         if any(separator in word for separator in " \n"):
             raise UserError(f"Expected words without spaces or newlines, found {quoted(word)}; join its parts with _.")
-    with storage.replacing(path) as scratch, scratch.open("wb") as file:
+    with storage.replace_file(path) as scratch, scratch.open("wb") as file:
         if form != "glove":
             file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
         for word, vector in zip(words, vectors, strict=True):

@@ -1,6 +1,6 @@
 """The sharding of arrays on a mesh, for use while a program is traced.
 
-The mesh and the rules from logical names to mesh axes are those of the program (`plmjax.parallel.sharding.scoped`).
+The mesh and the rules from logical names to mesh axes are those of the program (`plmjax.parallel.sharding.with_mesh`).
 """
 
 import math

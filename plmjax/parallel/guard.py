@@ -2,9 +2,9 @@
 
 A collective that waits for a dead host never returns, and JAX's own coordination service ends every process with
 SIGABRT and pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It detects a dead host
-at once. It detects a host that is silent or makes no progress after a time limit. Then it ends its own trainer and
-prints one sentence that names the host. All guards are connected to the guard of host 0 (`host_registry.HostRegistry`).
-A message is one line of JSON.
+at once, and a host that is silent or makes no progress after a time limit. Then it ends its trainer and prints one
+sentence that names the host. All guards are connected to the guard of host 0 (`host_registry.HostRegistry`). A message
+is one line of JSON.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ class Guard:
         code = None
         while code is None and not self.stopped:
             self._pump()
-            code = _ended(pid)
+            code = _exit_code(pid)
         if code is not None:  # its last message may not have arrived yet
             self._pump_until(lambda: self._child_closed, LINGER_SECONDS)
         # When a host dies, JAX fails in the other trainers or aborts them, perhaps before the stop message arrives.
@@ -314,8 +314,8 @@ class Guard:
 class Relay:
     """Forwards a trainer's standard error, without the pages that JAX's coordination client prints when a host is gone.
 
-    The sentence of the guard says the same in one line. Everything else is passed on, such as the last words of libtpu.
-    If TPU_LOG_DIR is set, all of it is also kept there, unchanged, in the file `stderr`.
+    The guard says the same in one sentence. Everything else is passed on, such as the last messages of libtpu. If
+    TPU_LOG_DIR is set, the unfiltered output is also written there, to the file `stderr`.
     """
 
     NOISE = re.compile(rb"[EW]\d{4} [\d:.]+ +\d+ (coordination_service|coredump_hook|client\.cc|process_state)")
@@ -345,7 +345,7 @@ class Relay:
         return bool(read)
 
     def drain(self) -> None:
-        """Pass on the rest of a trainer that has ended, also a last line without its end."""
+        """Pass on the rest of the output of a trainer that has ended, including an incomplete last line."""
         while self.forward():
             pass
         self._print(self._rest)
@@ -363,7 +363,7 @@ def _pass_on(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _ended(pid: int) -> int | None:
+def _exit_code(pid: int) -> int | None:
     """Return the exit code of a child process, or None while it runs."""
     found, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None

@@ -1,4 +1,4 @@
-"""Requests of any host, made known to all hosts at the same step."""
+"""Requests of single hosts, such as a stop, which all hosts learn at the same step."""
 
 import collections
 
@@ -12,10 +12,10 @@ DELAY = 2
 
 
 class HostFlags:
-    """Maximum of all hosts' requests, one vote per step.
+    """The maximum over the requests of all hosts, one vote per step.
 
-    The votes are reduced over the mesh between two steps. So every host gets the same outcome at the same step, without
-    waiting for the slowest host. On one host the outcome is the request itself.
+    The votes are reduced over the mesh between two steps. So every host gets the same result at the same step, without
+    waiting for the slowest host. On one host the result is its own request.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -28,7 +28,7 @@ class HostFlags:
         )
 
     def __call__(self, *requests: int) -> tuple[int, ...]:
-        """Submit this step's requests, and return the outcome of the votes `DELAY` steps ago."""
+        """Submit this step's requests, and return the result of the votes of `DELAY` steps ago."""
         if jax.process_count() == 1:
             return requests
         rows = np.broadcast_to(np.asarray(requests, np.int32), (self._mesh.size, len(requests)))

@@ -1,9 +1,10 @@
-"""State of the hosts of a run, kept by the guard of host 0: joined hosts, agreed values and lost hosts.
+"""The state of the hosts of a run, kept by the guard of host 0: joined hosts, agreed values and lost hosts.
 
-It holds state and time limits and no socket; `guard` sends the messages. A message is a JSON object with one key of
+It contains state and time limits but no socket; `guard` sends the messages. A message is a JSON object with one of
+these keys:
 
     agree   name, "value": a host has reached a point where all hosts must have the same value
-    join    index, "hosts", "name": a host of that many, and its machine's name
+    join    index, "hosts", "name": a host, the number of hosts, and the name of its machine
     beat    {"count", "doing", "silent_seconds", "limit_seconds"}: a trainer is alive, its progress and its limits
     ended   exit code, "sentence", "alone": a trainer has ended, and whether it ended alone
     agreed  name: every host has the same value
@@ -11,7 +12,7 @@ It holds state and time limits and no socket; `guard` sends the messages. A mess
     abandon prefix: a host does not come to the barriers whose names begin with it
     met     name, "all": whether every host has reached the barrier, or one does not come
     start   address of JAX's coordinator: every host has joined
-    stop    exit code, "sentence", "stacks": the run is over, why, and whether to print stacks
+    stop    exit code, "sentence", "stacks": the run is over, the reason, and whether to print stacks
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ Message = dict[str, Any]
 
 @dataclasses.dataclass
 class Host:
-    """State of one host, from the messages received from it.
+    """The state of one host according to its messages.
 
     last_message: time of its last message. progressed: time at which its count last changed.
     """
@@ -39,7 +40,7 @@ class Host:
 
 
 class HostRegistry:
-    """State of all hosts of one run.
+    """The state of all hosts of one run.
 
     send: function that is called with (host, message) for every message to a host's guard.
     """
@@ -55,15 +56,15 @@ class HostRegistry:
 
     @property
     def complete(self) -> bool:
-        """True if every host has joined."""
+        """Return whether every host has joined."""
         return len(self.hosts) == self.count
 
-    def named(self, host: int) -> str:
-        """Return a host for a message: its number, which on a TPU slice is that of its worker, and its machine."""
+    def describe(self, host: int) -> str:
+        """Return the number of a host (on a TPU slice, of its worker) and the name of its machine, for a message."""
         return f"host {host} (worker {host}, {self.hosts[host].name})"
 
     def join(self, host: int, count: int, name: str, now: float) -> str:
-        """Add a host on the machine `name`. Return why that is not possible, or an empty string."""
+        """Add a host on the machine `name`. Return the reason if that is not possible, else an empty string."""
         if count != self.count or not 0 <= host < self.count:
             return f"host 0 waits for hosts 0 to {self.count - 1}, found host {host} of {count}"
         if host in self.hosts:
@@ -91,14 +92,14 @@ class HostRegistry:
             member.ended = message["ended"]
             if member.ended not in (0, SAVED) or message.get("alone"):
                 code = member.ended if member.ended > 0 else UNAVAILABLE
-                self.stop(f"{_capital(self.named(host))} stopped: {message['sentence']}", code)
+                self.stop(f"{_capital(self.describe(host))} stopped: {message['sentence']}", code)
 
     def lose(self, host: int) -> None:
         """Handle a closed connection of a host."""
         if self.hosts[host].ended is None:
             self.stop(
-                f"{_capital(self.named(host))} of {self.count} is gone (its connection closed); run the same command "
-                f"on every host again to continue from the last checkpoint."
+                f"{_capital(self.describe(host))} of {self.count} is gone (its connection closed); run the same "
+                f"command on every host again to continue from the last checkpoint."
             )
 
     def tick(self, now: float) -> None:
@@ -115,7 +116,7 @@ class HostRegistry:
         for index, host in running.items():
             if now - host.last_message > host.beat["silent_seconds"]:
                 self.stop(
-                    f"{_capital(self.named(index))} of {self.count} has not been heard from for "
+                    f"{_capital(self.describe(index))} of {self.count} has not been heard from for "
                     f"{host.beat['silent_seconds']:g} s: it is dead, hangs or is disconnected; run the same command on "
                     f"every host again to continue from the last checkpoint.",
                     stacks=True,
@@ -126,7 +127,7 @@ class HostRegistry:
             if now - since > limit:
                 least = min(host.beat["count"] for host in running.values())
                 behind = [
-                    f"{self.named(i)} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least
+                    f"{self.describe(i)} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least
                 ]
                 self.stop(
                     f"No host has made progress for {limit:g} s, and the one that is behind is {' or '.join(behind)}; "
@@ -171,9 +172,9 @@ class HostRegistry:
 
 
 def difference(first: str, second: str, host: int) -> str:
-    """Return a text that says how a host's value differs from host 0's.
+    """Return a text about the difference between a host's value and host 0's.
 
-    For two JSON objects it names the first key whose values read differently; a key that only one has is "absent".
+    For two JSON objects it names the first key whose values differ; a key that only one of them has is "absent".
     """
     whole = f"{second} on host {host} and {first} on host 0"
     try:

@@ -1,10 +1,11 @@
 """The hosts of a run: join them, run code on host 0 first, agree on values, and watch for stalls.
 
-Every host runs the same command, and prints once which of JAX's processes it has become: on TPUs libtpu numbers the
-processes, and JAX's process 0, which writes the files and prints, need not be worker 0 of the slice. The hosts of a TPU
-slice find each other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts
-each command becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair
-(`host_registry` lists them). A run on one host has no guard, and watches itself.
+Every host runs the same command, and prints once which JAX process it is: on TPUs libtpu numbers the processes, and
+JAX's process 0, which writes the files and prints, need not be worker 0 of the slice. The hosts of a TPU slice find
+each
+other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts each command
+becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair (`host_registry` lists
+them). A run on one host has no guard, and watches itself.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ that grows with the user's text has no limit."""
 
 
 class _Here:
-    """State of this process, shared by its connection to the guard and its stall watch."""
+    """The state of this process, shared by its connection to the guard and its stall watch."""
 
     def __init__(self) -> None:
         self.guard: guard.JsonConnection | None = None
@@ -71,7 +72,7 @@ class _Here:
             time.sleep(guard.BEAT_SECONDS)
 
     def receive_messages(self) -> None:
-        """Receive the guard's messages. End this process when the guard is gone, because nobody else could end it."""
+        """Receive the guard's messages. If the guard is gone, end this process, because nothing else could end it."""
         while (messages := self.guard.receive()) is not None:
             with self._news:
                 self._agreed.update(message["agreed"] for message in messages if "agreed" in message)
@@ -97,7 +98,9 @@ _here = _Here()
 
 @dataclasses.dataclass(frozen=True)
 class JoinOptions:
-    """Address and number of the hosts of a run. Defaults come from the environment or the metadata of the TPU slice."""
+    """The address and number of the hosts of a run. Defaults come from the environment or the metadata of the TPU
+    slice.
+    """
 
     coordinator: str | None = None
     """NAME:PORT of host 0, to which all hosts connect. Default: $JAX_COORDINATOR_ADDRESS."""
@@ -112,7 +115,7 @@ class JoinOptions:
 def join(joining: JoinOptions) -> None:
     """Join the hosts of the run and start JAX on them. Do nothing on a single host.
 
-    Must be called before JAX has been used: it forks, and returns in the trainer.
+    Must be called before JAX has been used: it forks, and returns in the trainer process.
 
     Raises:
         UserError: a setting is missing or wrong, or not every host joined.
@@ -149,14 +152,14 @@ def join(joining: JoinOptions) -> None:
     read, write = os.pipe()
     sys.stdout.flush()
     watched = stopping.is_watched()
-    with stopping.blocked(*stopping.SIGNALS):
+    with stopping.block_signals(*stopping.SIGNALS):
         stopping.unwatch()
         if pid := os.fork():
             theirs.close()
             os.close(write)
             guard.supervise(watcher, pid, ours, read)
         if watched:
-            stopping.watch(report=lambda sentence: failed(sentence, alone=True))
+            stopping.watch(report=lambda sentence: report_failure(sentence, alone=True))
     ours.close()
     os.close(read)
     watcher.leave()
@@ -189,14 +192,14 @@ def join(joining: JoinOptions) -> None:
 
 
 def worker() -> int:
-    """Return the number of this host as it joined: on a TPU slice that of its worker, slice after slice."""
+    """Return the number of this host as it joined; on a TPU slice its worker number, counted over all slices."""
     return _here.worker
 
 
 def agree(name: str, value: str = "") -> None:
     """Wait until every host has called this function.
 
-    If the values differ, end the run and name the host that differs.
+    If the values differ, end the run and name the host with another value.
     """
     if _here.guard is not None:
         _here.agree(name, value)
@@ -208,7 +211,7 @@ def are_guarded() -> bool:
 
 
 def meet(name: str) -> bool:
-    """Wait until every host has called this function. Return false if one does not come.
+    """Wait until every host has called this function. Return false if one host does not come (`abandon`).
 
     Several threads may wait at barriers of different names. There must be several hosts (`are_guarded`).
     """
@@ -216,15 +219,17 @@ def meet(name: str) -> bool:
 
 
 def abandon(prefix: str) -> None:
-    """Tell the hosts at barriers whose names begin with `prefix`, now or later, that this one does not come."""
+    """Declare that this host does not come to barriers whose names begin with `prefix`, so that other hosts do not
+    wait.
+    """
     if _here.guard is not None:
         _here.guard.send({"abandon": prefix})
 
 
-def gathered(array: "np.ndarray") -> "np.ndarray":
+def all_gather(array: "np.ndarray") -> "np.ndarray":
     """Return the arrays of all hosts, [hosts ...], on every host.
 
-    It waits for all hosts. Shapes and dtypes must be the same on each.
+    Every host must call this with the same shapes and dtypes; it waits for all hosts.
     """
     from jax.experimental import multihost_utils
 
@@ -232,8 +237,8 @@ def gathered(array: "np.ndarray") -> "np.ndarray":
 
 
 @contextlib.contextmanager
-def in_turn(name: str) -> Iterator[None]:
-    """Run the body on host 0 first, then on the other hosts, which find the results of host 0."""
+def host_0_first(name: str) -> Iterator[None]:
+    """Run the body on host 0 first, then on the other hosts, which find the files that host 0 has written."""
     import jax
 
     if jax.process_index():
@@ -244,10 +249,10 @@ def in_turn(name: str) -> Iterator[None]:
         agree(name)
 
 
-def failed(sentence: str, alone: bool = False) -> None:
-    """Send the other hosts the reason why this host stops. The process must end next.
+def report_failure(sentence: str, alone: bool = False) -> None:
+    """Send the other hosts the reason for which this host stops. The process must end next.
 
-    alone: True if only this host stops. When all hosts have saved the same step, all of them stop.
+    alone: true if only this host stops. When all hosts have saved the same step, all of them stop.
     """
     if _here.guard is not None:
         _here.guard.send({"failed": sentence, "alone": alone})
@@ -261,28 +266,28 @@ def leave(code: int) -> None:
         os._exit(code)
 
 
-def progressed(doing: str, pace: str = STEP) -> None:
-    """Report progress, and what is done next. Every host must call this equally often.
+def report_progress(doing: str, pace: str = STEP) -> None:
+    """Report progress and the next activity. Every host must call this equally often.
 
-    pace: STEP, ACTIVITY or UNLIMITED, which give the time until the next call.
+    pace: STEP, ACTIVITY or UNLIMITED, the time limit until the next call.
     """
     _here.count, _here.doing, _here.pace, _here.progressed = _here.count + 1, doing, pace, time.monotonic()
 
 
 def still_here() -> None:
-    """Report progress within the current activity."""
-    progressed(_here.doing, _here.pace)
+    """Report that the current activity makes progress."""
+    report_progress(_here.doing, _here.pace)
 
 
 @contextlib.contextmanager
-def watched(settings: "Hosts") -> Iterator[None]:
-    """Watch the body for a stall. What it does must call `progressed`.
+def watch_for_stalls(settings: "Hosts") -> Iterator[None]:
+    """Watch the body for a stall. The body must call `report_progress`.
 
-    If nothing progresses for the time that `settings` allows, the stacks of all threads are printed to standard error
+    If there is no progress for the time that `settings` allows, the stacks of all threads are printed to standard error
     and the process ends with UNAVAILABLE. On several hosts the guards do this, and name the host that is behind.
     """
     _here.settings = settings
-    progressed("starting", ACTIVITY)
+    report_progress("starting", ACTIVITY)
     done = threading.Event()
 
     def look() -> None:
@@ -308,24 +313,24 @@ def watched(settings: "Hosts") -> Iterator[None]:
     try:
         yield
     finally:
-        progressed("ending", ACTIVITY)
+        report_progress("ending", ACTIVITY)
         done.set()
 
 
 @contextlib.contextmanager
-def holding(workdir: Path, settings: "Hosts | None" = None) -> Iterator[None]:
-    """Hold the folder of a run: host 0 locks it (`plmjax.files.locks`), and all hosts are watched by the settings.
+def hold_folder(workdir: Path, settings: "Hosts | None" = None) -> Iterator[None]:
+    """Lock the folder of a run on host 0 (`plmjax.files.locks`), and watch all hosts for stalls during the body.
 
-    settings: None watches nothing, for a folder of several runs.
+    settings: time limits; None does not watch, for a folder of several runs.
     """
-    lock = locks.locked(workdir) if is_primary() else contextlib.nullcontext()
-    watch = contextlib.nullcontext() if settings is None else watched(settings)
+    lock = locks.lock(workdir) if is_primary() else contextlib.nullcontext()
+    watch = contextlib.nullcontext() if settings is None else watch_for_stalls(settings)
     with watch, lock:
         yield
 
 
 def is_primary() -> bool:
-    """Return whether this host writes the run's files and prints. Only host 0 does."""
+    """Return whether this is host 0, the only host that writes the run's files and prints."""
     import jax
 
     return jax.process_index() == 0

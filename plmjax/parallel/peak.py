@@ -19,7 +19,7 @@ def product_size(platform: str) -> int:
     return 1024 if platform == "cpu" else 8192
 
 
-def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
+def measure_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
     """Return the FLOP/s of one device for products of size x size matrices.
 
     It is the best of as many trials as fit in `seconds`.
@@ -39,7 +39,7 @@ class PeakFlops:
     """Peak FLOP/s of a mesh, relative to which MFU is computed.
 
     rate: matrix FLOP/s of all devices, from the data sheet or else the largest rate that this process has measured.
-    origin: text that names which of the two it is.
+    origin: text that says whether the rate is from the data sheet or measured.
     """
 
     def __init__(self, mesh: jax.sharding.Mesh) -> None:
@@ -51,11 +51,12 @@ class PeakFlops:
         self.origin = "the fastest products measured here" if self._measured else "of the data sheet"
         self._fastest = DOUBTED * self.rate
 
-    def share(self, achieved: float) -> float:
-        """Return the MFU of a step with this rate of model FLOP/s. It is at most 1 where the peak is measured.
+    def mfu(self, achieved: float) -> float:
+        """Return the MFU of a step with `achieved` model FLOP/s. It is at most 1 where the peak is measured.
 
-        A processor that was busy during the measurement may be idle now, and the MFU would exceed 1. So the products
-        are measured again after a step that is much faster than all before it, at most a few times in a run.
+        A processor that was busy during the measurement may be idle now, and the MFU would exceed 1. So the peak is
+        measured
+        again after a step that is much faster than all earlier ones, at most a few times per run.
         """
         if self._measured and achieved > self._fastest:
             self.rate = max(self.rate, self._largest(again=True))
@@ -67,10 +68,10 @@ class PeakFlops:
     def _largest(self, again: bool = False) -> float:
         """Return the largest rate of the mesh that this process has measured.
 
-        Measure it if there is none, or if `again`.
+        It is measured if there is none yet, or if `again` is true.
         """
         if again or self._kind not in MEASURED:
-            found = measured_flops() if self._on_cpu else measured_flops(jnp.bfloat16, size=product_size("gpu"))
+            found = measure_flops() if self._on_cpu else measure_flops(jnp.bfloat16, size=product_size("gpu"))
             MEASURED[self._kind] = max(found, MEASURED.get(self._kind, 0.0))
         # Simulated devices share the cores, so the rate of one is the rate of all.
         return MEASURED[self._kind] * (1 if self._on_cpu else self._devices)

@@ -1,9 +1,9 @@
-"""Rings of devices along the two axes of a slice: parameters are gathered and gradients summed beside computation.
+"""Rings of devices along the two axes of a slice: all-gather and reduce-scatter that overlap computation.
 
 libtpu runs a permute beside the instructions that do not need it, but waits for an all-reduce and for most all-gathers.
-So a gather is written as permutes. Along one axis of the slice every device passes on the piece that it has received
-last, until it has seen all of them. Then whole rows of pieces travel along the other axis. The sum of a gradient takes
-the same way back: every device adds its own part to what arrives and passes the result on.
+So a gather is written as permutes. Along one axis of the slice every device passes on the shard that it has received
+last, until it has received all of them. Then whole lines of shards travel along the other axis. The reduce-scatter of a
+gradient is the reverse: every device adds its part to the received sum and passes the result on.
 
 A ring visits the chips of an axis in the order 0, 2, 4, 6, 7, 5, 3, 1. No hop is longer than two links, each link
 carries one hop in each direction, and no wrap-around link is needed.
@@ -43,12 +43,14 @@ class Rings:
 
     @classmethod
     def of(cls, mesh: Mesh) -> Self | None:
-        """Return the rings of a mesh; None if `AXIS` has not all devices of one slice, in the order of its rows."""
-        return cls.on(mesh) if possible(list(mesh.devices.flat)) else None
+        """Return the rings of a mesh; None unless `AXIS` has all devices of one slice, in the order of its rows."""
+        return cls.on(mesh) if are_supported(list(mesh.devices.flat)) else None
 
     @classmethod
     def on(cls, mesh: Mesh) -> Self | None:
-        """Return the same on chips of every generation; devices without places, such as a CPU's, lie in any grid."""
+        """Return the rings of a mesh of chips of any generation. Devices without coordinates, such as a CPU's, form
+        any grid.
+        """
         devices = list(mesh.devices.flat)
         shape = grid(devices)
         if mesh.shape[AXIS] != len(devices) or shape is None or devices != in_rows(devices):
@@ -61,32 +63,34 @@ class Rings:
         return self.shape[0] * self.shape[1]
 
     def begin(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
-        """Return the blocks that the pieces of this device's line make: the first half of a gather.
+        """Gather the shards of this device's line into a block: the first half of a gather.
 
-        The gradient of each half is summed over the devices, and each device has its own part of it. Call both within a
-        `shard_map`.
+        The gradient of each half is summed over the devices, and each device receives its part of it. Call both halves
+        within
+        a `shard_map`.
 
-        dimension: the dimension of the array along which it is in pieces, negative.
-        first: the axis of the slice along which the pieces travel first. If one half of the parameters begins with the
-            one axis and one half with the other, the links of both are in use all the time.
+        dimension: the sharded dimension of the array, negative.
+        first: the axis of the slice along which the shards travel first. If half of the parameters use one axis first
+        and half
+            the other, the links of both axes are always in use.
         """
         return _begin(piece, self, _row(piece.shape, dimension), dimension, first)
 
     def finish(self, blocks: jax.Array, shape: tuple[int, ...], dimension: int, first: int) -> jax.Array:
-        """Return the array that the blocks of all lines make: the second half of a gather. shape: of a piece."""
+        """Gather the blocks of all lines into the array: the second half of a gather. shape: shape of a shard."""
         return _finish(blocks, self, _row(shape, dimension), dimension, first)
 
     def bidirectional_reduce_scatter(self, array: jax.Array, dimension: int, dtype: jnp.dtype) -> jax.Array:
-        """Return this device's piece of the sum of the devices' arrays, in `dtype`: the reverse of a gather.
+        """Reduce-scatter an array in `dtype`, the reverse of a gather, and return this device's shard of the sum.
 
-        Each half of a piece begins with an axis of its own.
+        The two halves of a shard travel along different axes first.
         """
         return jnp.moveaxis(self._scatter_halves(_in_order(self._blocks(array, dimension)), dtype), 0, dimension)
 
     def fused_reduce_scatter(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
-        """Return the pieces of the sums of several arrays of one dtype, which travel as one array, in halves.
+        """Reduce-scatter several arrays of one dtype, which travel as one array, in halves.
 
-        Each step of a ring takes a time of its own, however few bytes it moves.
+        Each step of a ring has a fixed cost, however few bytes it moves.
         """
         blocks = [self._blocks(array, dimension) for array, dimension in zip(arrays, dimensions, strict=True)]
         joined = jnp.concatenate([block.reshape(*self.shape, -1) for block in blocks], axis=-1)
@@ -101,7 +105,7 @@ class Rings:
         ]
 
     def _blocks(self, array: jax.Array, dimension: int) -> jax.Array:
-        """Return the pieces of an array, [rows columns piece ...]."""
+        """Return the shards of an array, [rows columns shard ...]."""
         array = jnp.moveaxis(array, dimension, 0)
         return array.reshape(*self.shape, -1, *array.shape[1:])
 
@@ -130,8 +134,9 @@ class Rings:
     def _scatter_along(self, blocks: jax.Array, axis: int, cut: Cut = lambda block: block) -> jax.Array:
         """Return the sum of the devices' blocks along an axis.
 
-        cut: applied to a block before it is added. Beside the steps of the ring it takes no time of its own; all blocks
-            at once would be one more copy of the array before the first step.
+        cut: applied to a block before it is added. During the steps of the ring it costs no additional time; applied to
+        all
+            blocks at once it would be one more copy of the array before the first step.
         """
         size = self.shape[axis]
         place, permutation = self._place(axis), self.hops(axis)
@@ -145,13 +150,13 @@ class Rings:
         return total
 
     def _place(self, axis: int) -> jax.Array:
-        """Return this device's place on its ring along an axis; int32 scalar."""
+        """Return this device's position on its ring along an axis; int32 scalar."""
         device, columns = jax.lax.axis_index(AXIS), self.shape[1]
         chip = jax.lax.rem(device, columns) if axis else jax.lax.div(device, columns)
         return jnp.where(jax.lax.rem(chip, 2) == 0, jax.lax.div(chip, 2), self.shape[axis] - 1 - jax.lax.div(chip, 2))
 
     def hops(self, axis: int) -> list[tuple[int, int]]:
-        """Return (sender, receiver) of each hop of the rings along an axis, as places on the mesh axis."""
+        """Return (sender, receiver) of each hop of the rings along an axis, as indices of the mesh axis."""
         order = _order(self.shape[axis])
         devices = np.arange(self.size).reshape(self.shape)
         lines = devices.T if axis == 0 else devices  # [line, chip of the line]
@@ -167,14 +172,15 @@ def _row(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
 def _in_lanes(row: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape in which a row of a matrix travels.
 
-    The heads of attention have fewer features than a tile has lanes, and a ring would move the empty lanes too. Heads
-    and features are one axis then.
+    The heads of attention have fewer features than a tile has lanes, and a ring would move the empty lanes too. So
+    heads
+    and features are merged into one axis.
     """
     return row if len(row) < 2 or row[-1] >= TILE[1] else (math.prod(row),)
 
 
 def _to_rows(array: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Array:
-    """Return the rows of an array along a dimension, in the shape in which they travel. row: the shape of one.
+    """Return the rows of an array along a dimension, in the shape in which they travel. row: shape of one row.
 
     The products of attention's heads store rows as columns. Two axes are faster to transpose than three.
     """
@@ -185,17 +191,18 @@ def _to_rows(array: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Arra
 
 
 def _from_rows(rows: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Array:
-    """Return the array whose rows these are; the reverse of `_to_rows`."""
+    """Return the array with these rows; the reverse of `_to_rows`."""
     if _in_lanes(row) == row:
         return jnp.moveaxis(rows, 0, dimension)
     return jnp.moveaxis(_in_order(rows.T).reshape(*row, -1), -1, dimension)
 
 
 def _in_order(blocks: jax.Array) -> jax.Array:
-    """Return the same array, whose axes are stored in their order.
+    """Return the same array, with its axes stored in row-major order.
 
-    The products beside a ring may want the axis of the pieces within a tile of memory. If the compiler stores the
-    blocks so, each step of the ring reads or writes parts of tiles.
+    The products beside a ring may want the axis of the shards within a tile of memory. If the compiler stores the
+    blocks
+    so, each step of the ring reads or writes parts of tiles.
     """
     return with_layout_constraint(blocks, Layout(major_to_minor=tuple(range(blocks.ndim))))
 
@@ -206,24 +213,24 @@ def _order(size: int) -> list[int]:
 
 
 def _chip(place: jax.Array, size: int) -> jax.Array:
-    """Return the chip at a place of the ring of a line, from -size to size - 1: `_order(size)[place]`.
+    """Return the chip at a position of the ring of a line, from -size to size - 1: `_order(size)[place]`.
 
-    It is computed, because XLA keeps a table in the HBM, and reads it again at each step of a ring.
+    It is computed, because XLA stores a table in HBM and reads it again at each step of a ring.
     """
     place = jnp.where(place < 0, place + size, place)
     return jnp.where(place < (size + 1) // 2, 2 * place, 2 * (size - 1 - place) + 1)
 
 
-def possible(devices: Sequence[jax.Device]) -> bool:
+def are_supported(devices: Sequence[jax.Device]) -> bool:
     """Return true for the chips of one slice with at least two rows and columns, of a generation with `Chip.rings`."""
     chip = chip_of(devices[0].device_kind)
     return chip is not None and chip.rings and grid(devices) is not None
 
 
 def grid(devices: Sequence[jax.Device]) -> tuple[int, int] | None:
-    """Return the rows and columns of the devices of one slice; None if either is less than two.
+    """Return the numbers of rows and columns of the devices of one slice; None if either is less than two.
 
-    Devices without places (of a CPU, GPUs) are a grid that is as square as their number allows.
+    Devices without coordinates (CPU, GPU) form a grid that is as square as their number allows.
     """
     if not all(hasattr(device, "coords") for device in devices):
         rows = max((size for size in range(2, math.isqrt(len(devices)) + 1) if len(devices) % size == 0), default=1)

@@ -45,7 +45,7 @@ def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: M
     return PartitionSpec(*entries)
 
 
-def boxed(tree: Any, mesh: Mesh) -> Any:
+def shardings_of(tree: Any, mesh: Mesh) -> Any:
     """Return the shardings of a tree of arrays, some of them boxed with logical axes.
 
     The result has the structure of the unboxed tree.
@@ -72,14 +72,14 @@ def logical_axes(tree: Any) -> Any:
 
 
 def is_axes(leaf: Any) -> bool:
-    """Return whether a leaf holds the names of an array's axes; the tree around it may have tuples too."""
+    """Return whether a leaf is a tuple of axis names; the tree around it may have tuples too."""
     return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
 
 
-def scoped(function: Callable, mesh: Mesh) -> Callable:
+def with_mesh(function: Callable, mesh: Mesh) -> Callable:
     """Return the function with the mesh and the logical axis rules in scope, for the model's sharding constraints.
 
-    Compiled programs keep the function's own name in logs and profiles.
+    It keeps the name of the function, which logs and profiles of compiled programs show.
     """
 
     @functools.wraps(function)
@@ -97,7 +97,7 @@ def within_device() -> contextlib.AbstractContextManager:
 
 
 def bytes_on_device(tree: Any) -> int:
-    """Return the number of bytes that a tree of arrays (or of their shapes) with shardings takes on one device."""
+    """Return the bytes on one device of a tree of arrays or ShapeDtypeStructs with shardings."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
@@ -107,22 +107,23 @@ def batch(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(("data", "fsdp"))), tree)
 
 
-def over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Return the shardings of the parameter shares that devices own and update (ZeRO, arXiv 1910.02054).
+def shard_over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
+    """Return the shardings of the parameter shards that devices store and update (ZeRO, arXiv 1910.02054).
 
-    params: boxed parameters. shardings: those of the copy that the model computes with.
+    params: boxed parameters. shardings: those of the gathered copy.
 
-    Each share is sharded over `data` as well, along the longest dimension that divides evenly and is not sharded yet.
-    So every replica receives the gradient sum of its own share and updates that share. The last dimension is used only
-    if no other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features
-    before its rows. The gradient of a row then goes to the devices that own its features, and no sum over the whole
-    table is needed.
+    Each parameter is also sharded over `data`, along the longest dimension that divides evenly and is not sharded yet.
+    So every replica receives the gradient sum of its shard and updates that shard. The last dimension is used only if
+    no
+    other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features before its
+    rows. The gradient of a row then goes to the devices with its features, and no sum over the complete table is
+    needed.
     """
 
     def leaf_sharding(leaf: Any, sharding: NamedSharding) -> NamedSharding:
         value = leaf.value if isinstance(leaf, nn.LogicallyPartitioned) else leaf
         axes = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
-        return NamedSharding(mesh, _over_data(sharding.spec, value.shape, axes, mesh))
+        return NamedSharding(mesh, _shard_over_data(sharding.spec, value.shape, axes, mesh))
 
     return jax.tree.map(
         leaf_sharding, params, shardings, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
@@ -156,7 +157,9 @@ def _names(path: Any) -> tuple[str, ...]:
     return tuple(str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", "")))) for entry in path)
 
 
-def _over_data(spec: PartitionSpec, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> PartitionSpec:
+def _shard_over_data(
+    spec: PartitionSpec, shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh
+) -> PartitionSpec:
     entries = list(spec) + [None] * (len(shape) - len(spec))
     shards = mesh.shape["data"]
     free = [i for i, size in enumerate(shape) if entries[i] is None and size % shards == 0]

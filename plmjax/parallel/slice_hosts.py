@@ -25,8 +25,8 @@ PATIENCE_SECONDS = 60.0
 class SliceHost:
     """A host among all hosts of a run's slices.
 
-    first: name or address of host 0. count: number of hosts of all slices. index: index of this host, slice after
-    slice.
+    first: name or address of host 0. count: number of hosts of all slices. index: index of this host, counted over all
+    slices.
     """
 
     first: str
@@ -85,7 +85,7 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _attribute(name: str) -> str | None:
-    """Return an attribute of this machine, or None if it has none of that name or belongs to no cloud.
+    """Return an attribute of this machine; None if it does not have it, or is not a machine of the cloud.
 
     Raises:
         Unavailable: the metadata server does not answer. A host that took this for "no slice" would train alone.

@@ -31,11 +31,11 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Remembers SIGTERM and Ctrl-C so that the loop can finish its step and save. A Ctrl-C after that stops at once.
+    """Records SIGTERM and Ctrl-C so that the loop can finish its step and save. A second Ctrl-C stops at once.
 
     SIGTERM may come several times: a machine that shuts down sends it to every process, and parents pass it on.
 
-    unsaved: True if a stop would lose work. A watched process ends at once while it is False.
+    unsaved: true if a stop would lose work. While it is false, a watched process ends at once.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def handle(self, number: int) -> bool:
-        """Remember a signal. Return False if it asks to stop at once: a Ctrl-C that is not the first signal."""
+        """Record a signal. Return False if it asks to stop at once: a Ctrl-C that is not the first signal."""
         if self.received is not None and number == signal.SIGINT:
             return False
         self.received = self.received or signal.Signals(number)
@@ -69,7 +69,7 @@ class StopSignals:
 
 
 class _Watch(threading.Thread):
-    """Thread that ends this process.
+    """A thread that ends this process.
 
     report: function that is called with the sentence before the end.
     """
@@ -117,11 +117,11 @@ _watch: _Watch | None = None
 
 
 def watch(program: str = "plmjax", report: Callable[[str], None] = lambda sentence: None) -> None:
-    """Let SIGTERM and Ctrl-C end this process at once, except while `StopSignals` listens and its state is unsaved.
+    """Let SIGTERM and Ctrl-C end this process at once, except while `StopSignals` is active and has unsaved work.
 
     Must be called in the main thread. A signal that the process was started to ignore stays ignored.
 
-    report: function that is called with the sentence that is printed, before the end.
+    report: function that is called with the printed sentence before the process ends.
     """
     global _watch
     _watch = _Watch(program, report)
@@ -156,14 +156,14 @@ def is_watched() -> bool:
 
 
 def give_way() -> None:
-    """Return unless a signal is ending this process. An error that happens meanwhile must not be printed as well."""
+    """Wait forever if a signal is ending this process, so that an error in the meantime is not printed as well."""
     if _watch is not None and _watch.ending.is_set():
         threading.Event().wait()
 
 
 @contextlib.contextmanager
-def blocked(*signals: signal.Signals) -> Iterator[None]:
-    """Block signals until the body ends. A process that is started in the body never receives them."""
+def block_signals(*signals: signal.Signals) -> Iterator[None]:
+    """Block signals during the body. A process that is started in the body never receives them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

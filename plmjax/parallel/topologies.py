@@ -48,12 +48,13 @@ PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 
 
 def solids(largest: int) -> tuple[str, ...]:
-    """Return the slices of a network in three dimensions: a few below one cube of 4x4x4 chips, then whole cubes.
+    """Return the shapes of the slices of a 3D torus: a few below one cube of 4x4x4 chips, then multiples of the cube.
 
-    They are in the order of their chips. Of equally many the most cube-like comes first, which Cloud TPU gives for an
-    accelerator type.
+    They are sorted by their number of chips. Of equally many chips the most cube-like comes first, which Cloud TPU
+    gives
+    for an accelerator type.
 
-    largest: number of chips of the largest one.
+    largest: number of chips of the largest slice.
     """
     sides = range(4, 256, 4)
     cubes = [
@@ -189,7 +190,7 @@ lets the others follow one another where they hide nothing. With these options i
 
 
 def compiler_options(device: jax.Device, *, rings: bool) -> dict[str, str]:
-    """Return the options with which a train step is compiled for a device, absent or not; none where it is no TPU.
+    """Return the XLA options of a train step for a device, absent or not; an empty dict if it is no TPU.
 
     rings: true if the step has rings.
     """
@@ -214,7 +215,7 @@ def device_memory(device: jax.Device) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Chips of one generation in a grid, or several such grids that are joined only by the data-center network."""
+    """Chips of one generation in a grid, or several such grids joined only by the data-center network."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -243,7 +244,7 @@ class Slice:
 
     @property
     def usual_shape(self) -> str:
-        """Shape of the slice that Cloud TPU gives for the accelerator type."""
+        """The shape that Cloud TPU gives for the accelerator type."""
         return next(one for one in self.chip.shapes if math.prod(_sizes(one)) == math.prod(self.shape))
 
     @property
@@ -296,10 +297,9 @@ class Slice:
 def schedules() -> Path:
     """Return the folder into which libtpu writes its final schedules while it compiles.
 
-    It is removed when the process ends.
-
-    libtpu reads this setting once, when it is loaded. Code that compiles for a slice removes the files after each
-    program.
+    It is removed when the process ends. libtpu reads this setting once, when it is loaded. Code that compiles for a
+    slice
+    removes the files after each program.
     """
     folder = Path(tempfile.mkdtemp(prefix="plmjax-schedules-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -402,7 +402,7 @@ def several(part: Slice, count: int) -> Slice:
 
 
 def of_accelerator_type(name: str) -> Slice:
-    """Parse Cloud's name of a slice, such as v4-32 or v5litepod-16: its shape is the usual one of its size.
+    """Parse Cloud's name of a slice, such as v4-32 or v5litepod-16. Its shape is the usual one of its size.
 
     The number counts TensorCores from v2 to v5p, and chips on v5e and v6e, which have one core each.
 
@@ -427,9 +427,9 @@ def of_accelerator_type(name: str) -> Slice:
 
 
 def nearest_shapes(chip: Chip, shape: str, count: int = 4) -> list[str]:
-    """Return the offered shapes whose numbers of chips are closest to that of another shape, from the smallest.
+    """Return the offered shapes whose numbers of chips are closest to that of another shape, smallest first.
 
-    shape: any text; what is no shape is as large as the smallest slice.
+    shape: any text; text that is no shape counts as the smallest slice.
     """
     size = math.prod(max(number, 1) for number in _sizes(shape))
     close = sorted(chip.shapes, key=lambda known: abs(math.log(math.prod(_sizes(known)) / size)))[:count]

@@ -44,7 +44,7 @@ class Batches(NamedTuple):
     @classmethod
     def of_text(cls, experiment: Experiment) -> Self:
         """Return the batches of an experiment on text, whose layout gives their shapes; no text is read."""
-        return cls(Vocabulary.placeholder(experiment.model.vocab_size), placement.of_layout(experiment))
+        return cls(Vocabulary.placeholder(experiment.model.vocab_size), placement.text_batch_shapes(experiment))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,8 +121,8 @@ def predicted(experiment: Experiment, program: programs.Program) -> int:
 
     def targets(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-        corrupted = experiment.trained.corrupt(batch, jax.random.key(0), vocabulary, constants)
-        return experiment.trained.targets(corrupted)[0]
+        corrupted = experiment.training_objective.corrupt(batch, jax.random.key(0), vocabulary, constants)
+        return experiment.training_objective.targets(corrupted)[0]
 
     return math.prod(_shapes(targets, program).shape)
 
@@ -145,7 +145,10 @@ def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, in
 
     def rows(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-        return rows_of(experiment.trained, experiment.trained.corrupt(batch, jax.random.key(0), vocabulary, constants))
+        return rows_of(
+            experiment.training_objective,
+            experiment.training_objective.corrupt(batch, jax.random.key(0), vocabulary, constants),
+        )
 
     widths: dict[str, int] = {}
     paths.map_named(lambda name, leaf: widths.setdefault(name, leaf.shape[-1]), program.state.params)
@@ -202,7 +205,7 @@ def describe(
     state, chip = program.state, part.chip
     read = hlo.Program(compilation.text)
     shards = meshes.batch_shards(program.mesh)
-    flops = experiment.trained.train_flops(experiment.model, program.batch)
+    flops = experiment.training_objective.train_flops(experiment.model, program.batch)
     communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
     hbm = hbm_seconds(read, chip)

@@ -68,7 +68,7 @@ def what_fits(
         if fits(rows // more, phase.accumulation * more) is None:
             answer += f" or --{option}.accumulation {phase.accumulation * more}"
             break
-    named = switches.of(experiment, mesh.devices.flat[0])
+    named = switches.applicable(experiment, mesh.devices.flat[0])
     return f"{answer}, or try {named}." if named else f"{answer}."
 
 

@@ -36,7 +36,7 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     here = loop.devices(run.training.platform)
     checks.on_devices(run, len(here), meshes.slices(here))
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    placed = placement.choose_mesh(run, here, vocabulary, placement.of_layout(run))
+    placed = placement.choose_mesh(run, here, vocabulary, placement.text_batch_shapes(run))
     records = []
     for phase in run.resolved_phases:
         with memory.explain_out_of_memory(run, phase, here[0]):
@@ -48,7 +48,7 @@ def _phase(
     run: Experiment, phase: phases.ResolvedPhase, mesh: jax.sharding.Mesh, steps: int, warmup: int
 ) -> dict[str, Any]:
     vocabulary, batches = _batches(run, phase)
-    program = build(run, phase, mesh, vocabulary, placement.of_layout(run))
+    program = build(run, phase, mesh, vocabulary, placement.text_batch_shapes(run))
     state = program.initialize(run.training.seed, constants.placeholder(vocabulary))
     start = time.perf_counter()
     with switches.explain_compilation(run, program):
@@ -62,7 +62,7 @@ def _phase(
     platform = mesh.devices.flat[0].platform
     dtype = execution(run, platform).dtype
     size = peak.product_size(platform)
-    matmul = peak.measured_flops(dtype, size, seconds=0.5)
+    matmul = peak.measure_flops(dtype, size, seconds=0.5)
     pace, begin_cpu = StepTimer(), time.process_time()
     for _ in range(steps):
         pace.throttle()
@@ -74,8 +74,8 @@ def _phase(
     arrays.close()
     devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
     # Other work on this machine slows measurements: the products are measured before and after the steps.
-    matmul = max(matmul, peak.measured_flops(dtype, size, seconds=0.5)) * devices
-    flops = run.trained.train_flops(run.model, program.batch)
+    matmul = max(matmul, peak.measure_flops(dtype, size, seconds=0.5)) * devices
+    flops = run.training_objective.train_flops(run.model, program.batch)
     sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
     return {
         "phase": phase.index,

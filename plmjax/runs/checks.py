@@ -149,8 +149,8 @@ def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
         UserError: a batch, a mesh, or names of parameters or metrics do not fit the model, the layout or the devices.
     """
     grids = meshes.candidates(experiment.mesh, devices, slices)
-    vocabulary, shapes = Vocabulary.placeholder(experiment.model.vocab_size), placement.of_layout(experiment)
-    if len(grids) == 1 or not placement.even(experiment, grids, vocabulary, shapes):
+    vocabulary, shapes = Vocabulary.placeholder(experiment.model.vocab_size), placement.text_batch_shapes(experiment)
+    if len(grids) == 1 or not placement.even_meshes(experiment, grids, vocabulary, shapes):
         mesh = AbstractMesh(grids[0], meshes.AXES)
         for phase in experiment.resolved_phases:
             meshes.check_batch(phase.batch_size, phase.accumulation, mesh)

@@ -49,7 +49,7 @@ def finetune(
     # The run: its experiment, complete, and what it starts from.
     checks.kind(experiment, text=False)
     run = resolve(experiment, init_from, like=like, overrides=overrides, command=command, report=report)
-    with hosts.holding(workdir := storage.path(workdir), run.experiment.hosts):
+    with hosts.hold_folder(workdir := storage.path(workdir), run.experiment.hosts):
         # Its inputs: the examples give the labels and the number of steps. Every host has the same.
         inputs = task.inputs(run, workdir)
         unknown = task.unknown_tokens(inputs)
@@ -57,7 +57,7 @@ def finetune(
         hosts.agree("the experiment", json.dumps(flatten(inputs.experiment) | libraries.versions()))
 
         # Its folder.
-        with hosts.in_turn("the run directory"):
+        with hosts.host_0_first("the run directory"):
             folder.record_start(workdir, run.init_from.name, run.recorded)
             folder.record_experiment(workdir, inputs.experiment, report)
             if hosts.is_primary():

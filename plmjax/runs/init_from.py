@@ -196,13 +196,15 @@ class InitFrom:
         def with_checkpoint(sampled: Any) -> Any:
             wanted = flax.traverse_util.flatten_dict(sampled, sep="/")
             missing = missing_in_heads(own.keys(), wanted.keys(), experiment.model)
-            missed = [name for name in missing if not (is_new(name) or experiment.weight_mapping.draws(name))]
+            missed = [name for name in missing if not (is_new(name) or experiment.weight_mapping.is_sampled(name))]
             if missed:
                 report(f"start      initialized at random, as {self.name} has none: {abbreviated(missed)}")
             taken = [
                 name
                 for name in wanted
-                if not (is_new(name) or name in missing or (name not in own and experiment.weight_mapping.draws(name)))
+                if not (
+                    is_new(name) or name in missing or (name not in own and experiment.weight_mapping.is_sampled(name))
+                )
             ]
             return flax.traverse_util.unflatten_dict(wanted | placed(own, wanted, taken, self.name), sep="/")
 

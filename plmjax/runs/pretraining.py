@@ -39,7 +39,7 @@ def pretrain(
     # The run: its experiment, complete, and what it starts from.
     checks.kind(experiment, text=True)
     run = resolve(experiment, init_from, overrides=overrides, command=command, report=report)
-    with hosts.holding(workdir := storage.path(workdir), run.experiment.hosts):
+    with hosts.hold_folder(workdir := storage.path(workdir), run.experiment.hosts):
         checks.text(run.experiment, has_tokenizer=run.init_from.description is not None)
         devices = loop.devices(run.experiment.training.platform)
         checks.on_devices(run.experiment, len(devices), meshes.slices(devices))

@@ -32,7 +32,7 @@ def finetune_seeds(
     if len(set(seeds)) < len(seeds):
         raise UserError(f"Expected --seeds that differ, found {' '.join(map(str, seeds))}; leave one out.")
     results = {}
-    with hosts.holding(storage.path(workdir)):
+    with hosts.hold_folder(storage.path(workdir)):
         for seed in seeds:
             named = [*options.get("overrides", ()), "--training.seed", str(seed)]
             folder = storage.path(workdir) / f"seed_{seed}"

@@ -49,8 +49,8 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
     opened = functools.partial(remote.open_dataset, limit=data.cache_bytes, vocab_size=size, report=report)
     dataset = opened(data.path) if data.path else None
     datasets = mixture.open_sources(data.mixture, data.cache_bytes, size, report)
-    hosts.progressed("preparing the text", hosts.UNLIMITED)
-    with hosts.in_turn("the tokenizer and the dataset"), folder.forgotten_after_mistakes(workdir):
+    hosts.report_progress("preparing the text", hosts.UNLIMITED)
+    with hosts.host_0_first("the tokenizer and the dataset"), folder.forgotten_after_mistakes(workdir):
         history = _record(run, workdir, datasets, report)
         found = run.init_from.tokenizer(experiment)
         with options_named(NAMES):
@@ -64,7 +64,7 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
         prepared = list(datasets.values()) or [dataset]
         for one in prepared:
             data.layout.prepare(one, tokenizer.vocabulary)
-    hosts.progressed("starting", hosts.ACTIVITY)
+    hosts.report_progress("starting", hosts.ACTIVITY)
     for one in prepared:
         for line in data.layout.remarks(one):
             report_once(line)

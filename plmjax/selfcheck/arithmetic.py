@@ -13,7 +13,7 @@ import optax
 from plmjax.layers import dropout
 from plmjax.layers.attention import row_rotation
 from plmjax.parallel import sharding
-from plmjax.parallel.rings import grid, possible
+from plmjax.parallel.rings import are_supported, grid
 from plmjax.selfcheck.ground import Ground
 from plmjax.selfcheck.verdicts import DIFFERS, OK, Found, Skipped
 
@@ -34,7 +34,7 @@ def rings(ground: Ground) -> Found:
         raise Skipped("one device sends nothing to others")
     if grid(ground.devices) is None:
         raise Skipped(f"{len(ground.devices)} devices are not two or more rows and columns of one slice")
-    if ground.platform != "cpu" and not possible(ground.devices):
+    if ground.platform != "cpu" and not are_supported(ground.devices):
         raise Skipped(f"no step on {ground.devices[0].device_kind} has rings unless its run asks for them")
     plain = ground.plain
     ringed = ground.step(ground.mesh, rings="on", dropout_prng="rbg")
@@ -154,7 +154,7 @@ def dropped(generator: str, ground: Ground) -> Found:
         return jnp.mean(masks, axis=1), masks @ masks.T / elements, jnp.max(kept), jnp.mean(y != back(ones)[0])
 
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    found = jax.jit(sharding.scoped(draw, mesh), out_shardings=whole)(0)
+    found = jax.jit(sharding.with_mesh(draw, mesh), out_shardings=whole)(0)
     rates, together, scale, backward = map(np.asarray, found)
     rate = dropout.effective_rate(RATE)
     bound, pair = (DEVIATIONS * math.sqrt(p * (1 - p) / elements) for p in (rate, rate**2))

@@ -117,7 +117,7 @@ class Ground:
         run = experiment(self.platform, len(self.devices), **training)
         run = dataclasses.replace(run, model=run.model.with_dropout(0.0))
         (phase,) = run.resolved_phases
-        return Step(run, programs.build(run, phase, mesh, vocabulary(run), placement.of_layout(run)))
+        return Step(run, programs.build(run, phase, mesh, vocabulary(run), placement.text_batch_shapes(run)))
 
 
 def vocabulary(run: Experiment) -> Vocabulary:

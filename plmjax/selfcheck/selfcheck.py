@@ -53,10 +53,10 @@ def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda
     """
     made, rows = Report(machine()), checks()
     width, show = max(map(len, rows)), report if hosts.is_primary() else lambda line: None
-    with hosts.watched(Hosts(stall_minutes=STALL_MINUTES)), _folder(output) as folder:
+    with hosts.watch_for_stalls(Hosts(stall_minutes=STALL_MINUTES)), _folder(output) as folder:
         ground = Ground(jax.devices(), folder)
         for name, check in rows.items():
-            hosts.progressed(f"checking {name}")
+            hosts.report_progress(f"checking {name}")
             begin = time.perf_counter()
             found = _agreed(_outcome(check, ground))
             made.rows.append(Row(name, found, time.perf_counter() - begin))
@@ -75,7 +75,7 @@ def _outcome(check: Check, ground: Ground) -> Found:
     except Skipped as reason:
         return Found(SKIPPED, str(reason))
     except Exception as error:
-        error = storage.explained(error) or error
+        error = storage.explain(error) or error
         if isinstance(error, Unavailable):
             return Found(UNAVAILABLE, str(error))
         if isinstance(error, Explained):
@@ -91,8 +91,8 @@ def _agreed(found: Found) -> Found:
     told = np.zeros(SENTENCE, np.uint8)
     text = found.sentence.encode()[:SENTENCE]
     told[: len(text)] = np.frombuffer(text, np.uint8)
-    ranks = hosts.gathered(np.asarray(WORST_FIRST.index(found.verdict), np.int32))
-    sentences = hosts.gathered(told)
+    ranks = hosts.all_gather(np.asarray(WORST_FIRST.index(found.verdict), np.int32))
+    sentences = hosts.all_gather(told)
     worst = int(np.argmin(ranks))
     verdict = WORST_FIRST[int(ranks[worst])]
     if verdict == found.verdict:
@@ -115,7 +115,7 @@ def _folder(output: Path | None) -> Iterator[Path | None]:
         return
 
     def clear() -> None:
-        with hosts.in_turn("the folder of the selfcheck"):
+        with hosts.host_0_first("the folder of the selfcheck"):
             if hosts.is_primary():
                 storage.remove(folder)
 

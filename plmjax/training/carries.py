@@ -1,4 +1,4 @@
-"""The carry: what a model takes from one batch to the next, such as a memory; made, and reset where a text begins."""
+"""The carry: model state that passes from one batch to the next, such as memory. It is created, and reset per row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +15,10 @@ BEGINS = "begins"
 
 
 def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
-    """Return a function (carry, batch) -> the carry, with its first value in rows that do not go on (`BEGINS`).
+    """Return a function (carry, batch) -> carry with the initial value in the rows where a new text starts (`BEGINS`).
 
-    initial: function that returns the first carry, boxed with logical axes. Leaves without a "batch" axis stay.
+    initial: function that returns the first carry, boxed with logical axes. Leaves without a "batch" axis are not
+    reset.
     """
     axes = sharding.logical_axes(jax.eval_shape(initial))
 
@@ -37,6 +38,6 @@ def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
     return reset_rows
 
 
-def maker(carry: Callable[[], Any], shardings: Any, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
-    """Return the jitted function that makes a first carry on its devices."""
-    return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=shardings)
+def initializer(carry: Callable[[], Any], shardings: Any, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
+    """Return the jitted function that creates the first carry on its devices."""
+    return jax.jit(sharding.with_mesh(lambda: nn.meta.unbox(carry()), mesh), out_shardings=shardings)

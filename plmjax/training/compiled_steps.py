@@ -1,4 +1,4 @@
-"""The compiled train steps of a run: one a phase, and one for each size of a model that adapts to its parameters."""
+"""The compiled train steps of a run: one per phase, or one per model size if the model adapts to its parameters."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from plmjax.training.state import TrainState
 
 
 class AdaptedPrograms:
-    """The programs of a phase that compute as much of the model as the parameters need (`AdaptsModel`)."""
+    """The programs of a phase for a model whose size follows a learned statistic of its parameters (`AdaptsModel`)."""
 
     def __init__(self, run: Experiment, program_of: Callable[[Experiment, ResolvedPhase], Program]) -> None:
         self._run, self._program_of = run, program_of
@@ -41,7 +41,7 @@ class AdaptedPrograms:
 
 
 class CompiledSteps:
-    """The compiled train steps of a session. Each is compiled once, when it is needed first."""
+    """The compiled train steps of a session. Each is compiled at its first use."""
 
     def __init__(self, run: Experiment, session: Session, adapted: Callable[[Program, Any], Program]) -> None:
         self._run, self._session, self._adapted = run, session, adapted
@@ -54,18 +54,18 @@ class CompiledSteps:
         """
         program = self._adapted(program, state.params)
         if program not in self._known:
-            self._known[program] = self._compiled(program, state, done)
+            self._known[program] = self._compile(program, state, done)
         return program, *self._known[program]
 
-    def _compiled(self, program: Program, state: TrainState, done: int) -> tuple[Any, Rates]:
+    def _compile(self, program: Program, state: TrainState, done: int) -> tuple[Any, Rates]:
         run, session = self._run, self._session
-        session.progressed("compiling", hosts.ACTIVITY)
+        session.report_progress("compiling", hosts.ACTIVITY)
         session.print(f"compile  the step of phase {program.phase.index}, for {program.mesh.size} device(s)")
         start = time.perf_counter()
         with switches.explain_compilation(run, program):
             compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
-        flops = run.trained.train_flops(program.model, program.batch)
+        flops = run.training_objective.train_flops(program.model, program.batch)
         rates = Rates(header.tokens(run, program), flops, peak.PeakFlops(program.mesh) if session.is_primary else None)
         if session.is_primary:
             session.print(*header.lines(run, program, compiled, flops, rates.peak_flops, seconds, done))

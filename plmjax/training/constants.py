@@ -16,7 +16,7 @@ from plmjax.training.checkpoints.checkpoints import Description
 
 
 def placeholder(vocabulary: Vocabulary) -> ConstantSources:
-    """Return sources of the right shapes without text or checkpoint, for a plan and for the shapes of a step."""
+    """Return sources of the right shapes without text or checkpoint, to plan a run and to trace shapes."""
     return ConstantSources(
         vocabulary,
         np.zeros(vocabulary.size, np.int64),
@@ -31,7 +31,7 @@ def shapes(objective: Objective, config: Any, vocabulary: Vocabulary) -> Any:
 
 
 def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description: Description) -> ConstantSources:
-    """Return the sources of a run.
+    """Return the sources of a run's constants.
 
     Args:
         token_counts: int64 [V]; None, as in fine-tuning, counts 0 for every token.
@@ -48,7 +48,7 @@ def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description:
 
 
 def _parameters(checkpoint: str, init: Callable[[jax.Array], Any]) -> Any:
-    """Return the parameters of a checkpoint, boxed as those of `init`.
+    """Return the parameters of a checkpoint, boxed like those that `init` returns.
 
     Raises:
         UserError: the checkpoint lacks one of them, or has it in another shape.

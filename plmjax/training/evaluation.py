@@ -21,7 +21,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Evaluation(Protocol):
-    """An evaluation of a run: the means of its objective, or the metrics of a downstream task."""
+    """An evaluation of a run: the mean losses of its objective, or the metrics of a downstream task."""
 
     def names(self, program: Program) -> list[str]:
         """Return the names of its metrics."""
@@ -49,7 +49,7 @@ def joint_loss(means: Mapping[str, float], coefficients: Mapping[str, float]) ->
 
 
 def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
-    """Return the names of the metrics of `HeldOut`. They are found by tracing the evaluation of the program."""
+    """Return the names of the metrics of `HeldOut`, found by tracing the evaluation of the program."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     loss_inputs = program.state.loss_inputs.replace(carry=jax.eval_shape(program.start_evaluation_carry))
     names = list(jax.eval_shape(program.evaluate, loss_inputs, program.evaluation_batch, key)[1])
@@ -59,7 +59,7 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
 def batches(
     program: Program, loss_inputs: LossInputs, source: BatchSource, seed: int, limit: int = 0
 ) -> Iterator[tuple[dict[str, Pair], Any]]:
-    """Yield (name -> (sum, weight), outputs of a downstream task) of every held-out batch, as arrays on the host.
+    """Yield (name -> (sum, weight), outputs of a downstream task) of every held-out batch, as host arrays.
 
     The corruption of a batch is sampled from the seed and the number of the batch, so every evaluation has the same
     targets.
@@ -94,10 +94,10 @@ class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
 
     Attributes:
-        coefficients: term -> coefficient, of an objective with weighted terms; their joint loss is then one of the
-            means. A term without a coefficient has 1, as in training.
+        coefficients: term -> coefficient, for an objective with weighted terms; their joint loss is added to the means.
+            A term without a coefficient has 1, as in training.
         seed: seed of the corruption of the batches.
-        multiples: name -> factor, of metrics that are the loss in another unit.
+        multiples: name -> factor, for metrics that are the loss in another unit.
     """
 
     source: BatchSource
@@ -107,13 +107,12 @@ class HeldOut:
 
     @classmethod
     def of(cls, run: Experiment, source: BatchSource) -> "HeldOut":
-        """Return the evaluation of a run. Nats of single bytes are told in bits too."""
+        """Return the evaluation of a run. For a byte-level model, the loss is also reported in bits."""
         of_bytes = run.objective.perplexity and source.vocabulary.bytes
         bits = {"bits_per_byte": 1 / math.log(2)} if of_bytes else {}
         return cls(source, run.training.seed, run.objective.coefficients(), bits)
 
     def names(self, program: Program) -> list[str]:
-        """Return the names of the means."""
         return [*means(program, self.coefficients), *self.multiples]
 
     def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
@@ -141,7 +140,7 @@ class HeldOut:
         return totals
 
     def means(self, totals: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the means of these sums and weights."""
+        """Return the mean of each name: its sum divided by its weight."""
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
             means["joint_loss"] = joint_loss(means, self.coefficients)

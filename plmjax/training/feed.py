@@ -33,18 +33,20 @@ class BatchSource(Protocol):
         """Return a dict from field to shape and dtype of the phase's global batch."""
 
     def train(self, phase: ResolvedPhase, start: int, places: np.ndarray) -> Iterator[HostBatch]:
-        """Yield the rows `places` of the phase's global batches `start`, `start` + 1, ...: the rows of this host."""
+        """Yield the rows `places` (those of this host) of the phase's global batches `start`, `start` + 1, ..."""
 
     def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
-        """Yield the same rows of the held-out batches, once and in order; rows of padding have weight 0."""
+        """Yield the rows `places` of the held-out batches, once and in order; padding rows have weight 0."""
 
 
 @runtime_checkable
 class Mixes(Protocol):
-    """A source of batches that takes its rows from several named sources: datasets, or tasks."""
+    """A source of batches that mixes several named sources: datasets, or tasks."""
 
     def portions(self, phases: Sequence[ResolvedPhase], step: int) -> dict[str, Portion]:
-        """Return the portion of each source after `step` steps of a run with these phases; empty for one source."""
+        """Return the portion of each source after `step` steps of a run with these phases; an empty dict for one
+        source.
+        """
 
 
 def mixture_metrics(source: BatchSource, phases: Sequence[ResolvedPhase], step: int) -> dict[str, float]:
@@ -65,7 +67,7 @@ def local_rows(shapes: Shapes) -> np.ndarray:
 
 
 def on_device(batches: Iterator[HostBatch], shapes: Shapes, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
-    """Yield batches as global arrays with the shardings of `shapes`; a thread transfers each `ahead` steps early.
+    """Yield batches as global arrays with the shardings of `shapes`; a thread transfers each batch `ahead` steps early.
 
     batches: batches of the rows `local_rows(shapes)`.
     """

@@ -23,7 +23,7 @@ def mesh(placed: MeshChoice) -> str:
 def cores(before: int) -> list[str]:
     """Return a line if a run resumes on a CPU with another number of cores than its last checkpoint was saved on.
 
-    before: that number; 0 if the run did not compute on a CPU.
+    before: number of cores at the last checkpoint; 0 if the run did not compute on a CPU.
     """
     now = platform.cores()
     if jax.default_backend() != "cpu" or before in (0, now):

@@ -1,4 +1,4 @@
-"""The state before the first step of a phase: its shapes with their shardings, and the program that makes it."""
+"""The state before the first step of a phase: its shapes with their shardings, and the program that creates it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,11 +28,12 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 
 @dataclasses.dataclass(frozen=True)
 class InitialParameters:
-    """The initial parameters of a run, by default those that are sampled from the seed.
+    """The initial parameters of a run; by default they are sampled from the seed.
 
-    from_sampled: function from the sampled parameters to the initial ones; it does not change shardings.
-    replaced: function from a name (`bert/pooler/kernel`) to true if `from_sampled` gives that parameter another value.
-        Such a parameter is not sampled.
+    from_sampled: function from the sampled parameters to the initial ones; it keeps the shardings.
+    replaced: function from a name (`bert/pooler/kernel`) to true if `from_sampled` sets that parameter. Such a
+    parameter
+        is not sampled.
     """
 
     from_sampled: Callable[[Any], Any] = lambda params: params
@@ -41,10 +42,10 @@ class InitialParameters:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InitialState:
-    """The state before the first step of a phase: functions that make it, and its shapes.
+    """Functions that create the state before the first step of a phase, and the shapes of the state.
 
     variables: function from a key to the variables of the module, boxed with logical axes.
-    boxed: shapes of the variables, boxed. boxed_constants: those of the constants.
+    boxed: shapes of the variables, boxed. boxed_constants: shapes of the constants, boxed.
     carry: function that returns the first carry of the phase, boxed.
     """
 
@@ -68,10 +69,12 @@ class InitialState:
         batch: Shapes,
         mesh: jax.sharding.Mesh,
     ) -> Self:
-        """Return the state of a phase whose batches have the shapes of `batch`; `dtype` is that of the products."""
-        objective, config = experiment.trained, experiment.model
+        """Return the state of a phase whose batches have the shapes of `batch`; `dtype` is the dtype of matrix
+        products.
+        """
+        objective, config = experiment.training_objective, experiment.model
         variables = initial_variables(experiment, phase, module, vocabulary, batch)
-        boxed = jax.eval_shape(sharding.scoped(variables, mesh), jax.random.key(0))
+        boxed = jax.eval_shape(sharding.with_mesh(variables, mesh), jax.random.key(0))
         optimizer = optax.identity()  # for a model that is evaluated and never trained
         if experiment.optimizer is not None:
             groups = objective.parameter_groups(config)
@@ -91,7 +94,7 @@ class InitialState:
             optimizer,
         )
 
-    def of_variables(self, variables: dict[str, Any], key: jax.Array) -> TrainState:
+    def from_variables(self, variables: dict[str, Any], key: jax.Array) -> TrainState:
         """Return the state with these variables, without constants."""
         collections = nn.meta.unbox(variables)
         params = collections.pop("params")
@@ -104,37 +107,37 @@ class InitialState:
             key=jax.random.key_data(jax.random.fold_in(key, 1)),
         )
 
-    def abstract_state(self, owned: Any) -> TrainState:
-        """Return the shapes of the state with their shardings.
+    def abstract_state(self, sharded: Any) -> TrainState:
+        """Return the state as ShapeDtypeStructs with their shardings.
 
-        owned: the shardings of the parameters.
+        sharded: the shardings of the parameters.
         """
-        shapes = jax.eval_shape(self.of_variables, self.boxed, jax.random.key(0))
+        shapes = jax.eval_shape(self.from_variables, self.boxed, jax.random.key(0))
         whole = NamedSharding(self.mesh, PartitionSpec())
         collections = {name: tree for name, tree in self.boxed.items() if name != "params"}
         shardings = TrainState(
             step=whole,
-            params=owned,
-            collections=sharding.boxed(collections, self.mesh),
-            optimizer_state=sharding.optimizer_state(shapes.optimizer_state, shapes.params, owned, self.mesh),
-            carry=sharding.boxed(jax.eval_shape(self.carry), self.mesh),
+            params=sharded,
+            collections=sharding.shardings_of(collections, self.mesh),
+            optimizer_state=sharding.optimizer_state(shapes.optimizer_state, shapes.params, sharded, self.mesh),
+            carry=sharding.shardings_of(jax.eval_shape(self.carry), self.mesh),
             key=whole,
-            constants=sharding.boxed(self.boxed_constants, self.mesh),
+            constants=sharding.shardings_of(self.boxed_constants, self.mesh),
         )
         shapes = shapes.replace(constants=nn.meta.unbox(self.boxed_constants))
         return jax.tree.map(with_sharding, shapes, shardings)
 
     def initializer(self, abstract: TrainState) -> Callable[..., TrainState]:
-        """Return the function that makes the state, every array on its devices (see `Program`)."""
+        """Return the function that creates the state, every array on its devices (see `Program`)."""
 
         def initialize(key: jax.Array, zero: tuple[str, ...]) -> TrainState:
-            state = self.of_variables(self.variables(jax.random.fold_in(key, 0)), key)
+            state = self.from_variables(self.variables(jax.random.fold_in(key, 0)), key)
             flat = flax.traverse_util.flatten_dict(state.params, sep="/")
             flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
             return state.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))
 
         shardings = shardings_of(abstract.replace(constants=()))
-        begin = jax.jit(sharding.scoped(initialize, self.mesh), static_argnums=1, out_shardings=shardings)
+        begin = jax.jit(sharding.with_mesh(initialize, self.mesh), static_argnums=1, out_shardings=shardings)
 
         def start(
             seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
@@ -147,7 +150,7 @@ class InitialState:
             names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
             # In the order of the parameters: that of a set differs between hosts, and so would their programs.
             state = begin(jax.random.key(seed), tuple(filter(replaced, names)))
-            return state.replace(constants=placed(made, abstract.constants)) if has_constants else state
+            return state.replace(constants=put_on_devices(made, abstract.constants)) if has_constants else state
 
         return start
 
@@ -160,10 +163,10 @@ def initial_variables(
     batch: Shapes,
 ) -> Callable[[jax.Array], dict[str, Any]]:
     """Return a function from a key to the variables of the phase's module, boxed with logical axes."""
-    objective, config = experiment.trained, experiment.model
+    objective, config = experiment.training_objective, experiment.model
 
     def init(key: jax.Array) -> dict[str, Any]:
-        corrupted, constant_zeros = corrupted_zeros(experiment, vocabulary, batch, key)
+        corrupted, constant_zeros = corrupt_zeros(experiment, vocabulary, batch, key)
         carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
         variables = dict(objective.init(module, key, corrupted, constant_zeros, carry))
         variables.pop("intermediates", None)  # outputs for inspection, not variables
@@ -172,16 +175,16 @@ def initial_variables(
     return init
 
 
-def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
+def corrupt_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
     """Return (a batch of zeros after the objective's corruption, constants of zeros)."""
-    objective = experiment.trained
+    objective = experiment.training_objective
     constant_zeros = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
     zeros, constant_zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, constant_zeros))
     return objective.corrupt(zeros, key, vocabulary, constant_zeros), constant_zeros
 
 
-def placed(tree: Any, abstract: Any) -> Any:
-    """Return host arrays as global arrays with the shardings of `abstract`; each device gets its own shard.
+def put_on_devices(tree: Any, abstract: Any) -> Any:
+    """Return host arrays as global arrays with the shardings of `abstract`; each device gets its shard.
 
     Raises:
         ValueError: a tree, shape or dtype differs from `abstract`.
@@ -195,10 +198,10 @@ def placed(tree: Any, abstract: Any) -> Any:
 
 
 def with_sharding(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    """Return the shape and the dtype of an array, with a sharding."""
+    """Return the shape and dtype of an array as a ShapeDtypeStruct with a sharding."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def shardings_of(described: Any) -> Any:
-    """Return the shardings of a tree of shapes that have them."""
+    """Return the shardings of a tree of arrays or ShapeDtypeStructs."""
     return jax.tree.map(lambda leaf: leaf.sharding, described)

@@ -1,6 +1,6 @@
 """The training loop: build, restore, and for every step: step, log, evaluate, save.
 
-The order within a step is fixed. The checkpoint is the last part. So a run that is killed at any moment and started
+The order within a step is fixed, and the checkpoint is its last part. So a run that is killed at any moment and started
 again repeats the logging and the evaluation that were not finished, and ends with the same parameters.
 """
 
@@ -119,7 +119,7 @@ def train(
             phase = program.phase
             if step == phase.first_step:
                 state = state.replace(carry=program.start_carry())
-            if step >= phase.last_step or session.exhausted:
+            if step >= phase.last_step or session.out_of_patience:
                 continue
             with memory.explain_out_of_memory(run, phase, placed.mesh.devices.flat[0]):
                 program, compiled, rates = steps.compile(program, state, step)
@@ -132,12 +132,12 @@ def train(
                     session.profile.before(step)
                     if earlier := pace.throttle():
                         session.show(step - 2, earlier, pace, rates)
-                    session.progressed(f"waiting for the batch of step {step}", limit)
+                    session.report_progress(f"waiting for the batch of step {step}", limit)
                     batch = pace.next_batch(batches)
                     if adapted(program, state.params) is not program:
                         session.gather(pace, step - 1)
                         (program, compiled, rates), pace = steps.compile(program, state, step - 1), StepTimer()
-                    session.progressed(f"computing step {step}", limit)
+                    session.report_progress(f"computing step {step}", limit)
                     session.stop.unsaved = True
                     state, metrics = compiled(state, batch)
                     pace.add(metrics)
@@ -153,8 +153,8 @@ def train(
                         session.show(step, finished, pace, rates)
                     if due.evaluate:
                         state = session.evaluate(program, state, step)
-                        due = session.stopped_meanwhile(due)
-                    if session.exhausted or step == last:
+                        due = session.add_stop(due)
+                    if session.out_of_patience or step == last:
                         break  # The checkpoint of the run's last step waits for the last evaluation.
                     if due.save or due.stop:
                         session.save(state, step, last=bool(due.stop))

@@ -17,7 +17,7 @@ from plmjax.training.program import Program
 
 
 def check(run: Experiment, program: Program, compiled: Any) -> None:
-    """Raise UserError if a compiled step needs more memory than a device has, before anything is computed."""
+    """Raise UserError before the first step if a compiled step needs more memory than a device has."""
     available = _available(program.mesh.devices.flat[0])
     phase, sizes = program.phase, compiled.memory_analysis()
     resident = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
@@ -37,7 +37,7 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
 
 @contextlib.contextmanager
 def explain_out_of_memory(run: Experiment, phase: ResolvedPhase, device: jax.Device) -> Iterator[None]:
-    """Turn a failed allocation on a device into one sentence with advice."""
+    """Turn a failed allocation on a device into a one-sentence error with advice."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -54,7 +54,7 @@ def _advice(run: Experiment, phase: ResolvedPhase, device: jax.Device, part: int
     group = f"--phases.{phase.index}" if run.phases else "--training"
     count = f" {phase.accumulation * part}" if part else ""
     remat = "" if run.training.remat == "full" else ", --training.remat full"
-    named = switches.of(run, device)
+    named = switches.applicable(run, device)
     unproven = f", or try {named}" if named else ""
     return (
         f"take more microbatches with {group}.accumulation{count}{remat} or fewer rows with {group}.batch_size"

@@ -51,17 +51,17 @@ class MetricsFile:
     def flush(self) -> None:
         """Wait until every record is in WORKDIR.
 
-        Before that, a run in a bucket that is killed may lose records.
+        A run in a bucket that is killed before this may lose records.
         """
         self._mirror.flush()
 
-    def close(self, whole: bool = True) -> None:
-        """Close the files. `whole` is true if the run has ended; the tracker shows it as failed otherwise."""
+    def close(self, succeeded: bool = True) -> None:
+        """Close the files. `succeeded` is true if the run has ended; otherwise the tracker shows it as failed."""
         self._file.close()
         self._events.close()
         if self._tracker:
-            self._tracker.close(whole)
-        self._mirror.close(patient=whole)
+            self._tracker.close(succeeded)
+        self._mirror.close(patient=succeeded)
 
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
@@ -81,7 +81,7 @@ CHECKSUM = "crc32"
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """Return the line of metrics.jsonl for a record, with its checksum."""
+    """Return a record as a line of metrics.jsonl, with its checksum."""
     return to_json(record | {CHECKSUM: zlib.crc32(to_json(record).encode())}) + "\n"
 
 
@@ -125,7 +125,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 class _Events:
     """A TensorBoard event file of this process, written by the tensorboard package if it is installed.
 
-    step: the last step whose records of earlier processes stay.
+    step: records of earlier processes are kept up to this step.
 
     The records of the package are written to an ordinary Python file. Its EventFileWriter would open the file by
     TensorFlow, whose import takes longer than many runs on a CPU.
@@ -196,7 +196,7 @@ QUIET_SECONDS = 10.0
 
 
 class Terminal:
-    """The header of a run, then a progress bar with the metrics of the last step on a terminal, or lines in a log."""
+    """The terminal output of a run: its header, then a progress bar with the last metrics, or lines in a log file."""
 
     def __init__(self, steps: int, step: int) -> None:
         self._bar = None
@@ -207,7 +207,7 @@ class Terminal:
             from rich.text import Text
 
             class Bar(Progress):
-                """The numbers have a line of their own: beside the bar they would not fit a terminal's width."""
+                """A bar with its numbers on a second line: beside the bar they do not fit a terminal."""
 
                 def get_renderables(self) -> Iterator[Any]:
                     yield from super().get_renderables()
@@ -239,7 +239,7 @@ class Terminal:
         """Move the bar after a step that is not logged; show its loss after QUIET_SECONDS without a line.
 
         Args:
-            metrics: of the step; read only when the loss is shown.
+            metrics: metrics of the step; read only when the loss is shown.
             pace: tokens per second and seconds left, or None if not known yet.
         """
         if time.monotonic() - self._shown >= QUIET_SECONDS:
@@ -249,7 +249,7 @@ class Terminal:
             self._bar.update(self._task, completed=step)
 
     def _remind(self) -> None:
-        """Show long activities: compilation, the first batch of a large text, an evaluation."""
+        """Show activities that take long: compilation, the first batch of a large text, an evaluation."""
         reported = -math.inf
         while not self._closed.wait(QUIET_SECONDS / 10):
             (doing, since), now = self._doing, time.monotonic()

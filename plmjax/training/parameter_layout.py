@@ -1,4 +1,4 @@
-"""The layout of a program's parameters on its devices, and the way to compute their gradient that follows from it."""
+"""The layout of a program's parameters on its devices, and the method to compute their gradient."""
 
 import dataclasses
 import functools
@@ -19,23 +19,23 @@ from plmjax.parallel.rings import Rings
 from plmjax.training.gradients.all_gather import AllGather
 from plmjax.training.gradients.looked_up_rows import LookedUpRows, Tables
 from plmjax.training.gradients.rings import RingExchange
-from plmjax.training.initial_state import Shapes, corrupted_zeros
+from plmjax.training.initial_state import Shapes, corrupt_zeros
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParameterLayout:
-    """The division of the parameters among the devices, and the copies that a step gathers.
+    """The sharding of the parameters over the devices, and the copies that a step gathers.
 
-    all: all parameters, as devices own and update them.
-    tables: the parameters whose rows the objective names; the rows are looked up where they are stored.
-    trained: all other parameters, from which a train step gathers its copy. evaluated: the same for an evaluation.
-    axes: logical axis names of that copy.
+    all: all parameters, as devices store and update them.
+    tables: the tables whose rows the objective names; rows are looked up where they are stored.
+    train: all other parameters, as a train step gathers them. evaluation: the same for an evaluation.
+    axes: logical axis names of the gathered copy.
     """
 
     all: ParameterShards
     tables: Tables
-    trained: ParameterShards
-    evaluated: ParameterShards
+    train: ParameterShards
+    evaluation: ParameterShards
     axes: Any
 
     @classmethod
@@ -49,26 +49,26 @@ class ParameterLayout:
         mesh: jax.sharding.Mesh,
         rings: Rings | None,
     ) -> Self:
-        """Return the layout of boxed parameters; the objective names the rows of tables for `batch`.
+        """Return the layout of boxed parameters. The objective names the rows of tables for `batch`.
 
         rings: used if the objective names no rows.
         """
-        exchanged, zero = jnp.dtype(experiment.training.gradient_dtype), experiment.mesh.zero
-        shards = ParameterShards.of(boxed, mesh, dtype, exchanged, zero=zero)
-        corrupted, _ = jax.eval_shape(
-            lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0)
-        )
+        reduce_dtype, zero = jnp.dtype(experiment.training.gradient_dtype), experiment.mesh.zero
+        shards = ParameterShards.of(boxed, mesh, dtype, reduce_dtype, zero=zero)
+        corrupted, _ = jax.eval_shape(lambda key: corrupt_zeros(experiment, vocabulary, batch, key), jax.random.key(0))
         tables = Tables.of(
-            shards.owned,
-            jax.eval_shape(lambda batch: rows_of(experiment.trained, batch), corrupted),
+            shards.sharded,
+            jax.eval_shape(lambda batch: rows_of(experiment.training_objective, batch), corrupted),
             next(iter(batch.values())).sharding,
             by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
         )
         rest, _ = tables.split(boxed)
-        trained = ParameterShards.of(rest, mesh, dtype, exchanged, zero=zero, rings=None if tables.owned else rings)
+        train = ParameterShards.of(
+            rest, mesh, dtype, reduce_dtype, zero=zero, rings=None if tables.shardings else rings
+        )
         # Only gradients may be rounded before they are sent over the network; an evaluation has none.
-        evaluated = dataclasses.replace(trained, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)), rings=None)
-        return cls(shards, tables, trained, evaluated, sharding.logical_axes(rest))
+        evaluation = dataclasses.replace(train, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)), rings=None)
+        return cls(shards, tables, train, evaluation, sharding.logical_axes(rest))
 
     def gradient(
         self,
@@ -78,14 +78,14 @@ class ParameterLayout:
         phase: ResolvedPhase,
         mesh: jax.sharding.Mesh,
     ) -> AllGather | RingExchange | LookedUpRows:
-        """Return the way to gather parameters and to compute their gradient.
+        """Return the object that gathers the parameters and computes their gradient.
 
-        shards: `trained` or `evaluated`. carry: function that returns the first carry, boxed with logical axes.
+        shards: `train` or `evaluation`. carry: function that returns the first carry, boxed with logical axes.
         """
         axes = sharding.logical_axes(jax.eval_shape(carry))
         if shards.rings is not None:
             return RingExchange(shards, axes, phase.accumulation)
         gathered = AllGather(shards, axes, phase.accumulation, mesh.shape["data"])
-        if not self.tables.owned:
+        if not self.tables.shardings:
             return gathered
         return LookedUpRows(self.tables, functools.partial(rows_of, objective), gathered)

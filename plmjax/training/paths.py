@@ -23,7 +23,7 @@ def name(path: KeyPath) -> str:
 
 
 def map_named(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return the tree of `function(path, parameter, ...)` of every parameter; a boxed one is passed in its box."""
+    """Return the tree of `function(path, parameter, ...)` for every parameter; a boxed one is passed in its box."""
     return jax.tree_util.tree_map_with_path(
         lambda path, *leaves: function(name(path), *leaves), tree, *others, is_leaf=is_parameter
     )

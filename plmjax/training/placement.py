@@ -1,9 +1,9 @@
-"""The mesh of a run: the one that it sets, or the one that is chosen for the model and the devices.
+"""The mesh of a run: from its settings, or chosen for the model and the devices.
 
 Data parallelism is preferred. Parameters and optimizer state are sharded over the devices, and each device computes
 with a copy of all parameters (ZeRO). If a device has too little memory for that, the copy is sharded as well (fsdp).
-So it is if a large table, whose rows the objective names, has no dimension that the number of devices divides: each
-device would keep it whole, and add up a gradient of its size.
+The copy is also sharded if a large table, whose rows the objective names, has no dimension that the number of devices
+divides: otherwise each device would store the complete table and add up a gradient of its size.
 Heads and feed-forward are sharded (tensor) if the batch has fewer rows than there are devices, or if nothing else fits.
 The memory is estimated from shapes, without compilation:
 
@@ -45,8 +45,8 @@ Sizes = tuple[int, int, int]
 Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
 
 
-def of_layout(run: Experiment) -> Shapes:
-    """Return the function from a phase to the shapes of its batches, for an experiment on text."""
+def text_batch_shapes(run: Experiment) -> Shapes:
+    """Return a function from a phase to the shapes of its batches, for an experiment on text."""
     return lambda phase: run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 
@@ -59,11 +59,11 @@ class MeshChoice:
 
 
 class StateBytes(NamedTuple):
-    """Numbers of bytes on a device.
+    """Memory on a device that does not depend on the rows, in bytes.
 
     Attributes:
         kept: the state without its carry.
-        copy: the copy of the parameters that a step computes with.
+        copy: the gathered copy of the parameters.
         table: the largest parameter of that copy outside of the layers.
         rings: true if parameters and gradients travel along rings (`plmjax.parallel.rings`).
         whole_tables: the looked-up tables (`gradients.looked_up_rows`) that no axis of the mesh divides.
@@ -91,7 +91,7 @@ def choose_mesh(run: Experiment, devices: Sequence[jax.Device], vocabulary: Voca
             meshes.make(run.mesh, devices, run.training.rings),
             "one device" if len(devices) == 1 else "as the run sets it",
         )
-    possible = even(run, every, vocabulary, shapes)
+    possible = even_meshes(run, every, vocabulary, shapes)
     rows = _rows(resolved)
     few_rows = rows < len(devices)
     if not possible:
@@ -117,21 +117,21 @@ def choose_mesh(run: Experiment, devices: Sequence[jax.Device], vocabulary: Voca
         fitting = [sizes for sizes in bytes_of if bytes_of[sizes] <= USABLE * memory]
         chosen = min(fitting, key=tables_of.get) if fitting else min(bytes_of, key=bytes_of.get)
         if chosen != possible[0]:
-            why += [_against(possible[0], bytes_of[possible[0]], tables_of[possible[0]], USABLE * memory)]
+            why += [_reason_against(possible[0], bytes_of[possible[0]], tables_of[possible[0]], USABLE * memory)]
         fits = "" if fitting else "no mesh is likely to fit, the best "
         why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
     return MeshChoice(meshes.make(named, devices, run.training.rings), "; ".join(why))
 
 
-def _against(sizes: Sizes, needed: float, tables: int, usable: float) -> str:
-    """Return why a mesh is not chosen: its memory, or tables that it leaves whole."""
+def _reason_against(sizes: Sizes, needed: float, tables: int, usable: float) -> str:
+    """Return the reason against a mesh: its memory, or tables that it does not shard."""
     if needed > usable:
         return f"{mesh_text(sizes)} would need about {needed / 2**30:.1f} GiB a device"
     return f"{mesh_text(sizes)} would leave tables of {tables / 2**30:.1f} GiB whole on every device"
 
 
-def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
+def even_meshes(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
     """Return the meshes that give every device the same number of rows and divide the parameters evenly."""
     resolved = run.resolved_phases
     divided = any(sizes[1:] != (1, 1) for sizes in every)
@@ -153,8 +153,8 @@ def mesh_text(sizes: Iterable[int]) -> str:
 def _cut_dimensions(
     run: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary, shapes: Shapes
 ) -> dict[str, set[int]]:
-    """Return a dict from mesh axis to the sizes of the parameters' dimensions that it must divide."""
-    module = run.trained.module(run.model, programs.execution(run, "cpu"))
+    """Return a dict from mesh axis to the sizes of the parameter dimensions that the axis must divide."""
+    module = run.training_objective.module(run.model, programs.execution(run, "cpu"))
     init = initial_state.initial_variables(run, phase, module, vocabulary, shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
     of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
@@ -209,7 +209,7 @@ def state_bytes(
 def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: StateBytes, residuals: tuple[int, int]) -> float:
     """Return the bytes that a phase needs on a device of a mesh of these sizes.
 
-    state: result of `state_bytes`. residuals: `residuals` of one row and of two rows.
+    state: result of `state_bytes`. residuals: results of `residuals` for one row and for two rows.
     """
     data, fsdp, tensor = sizes
     rows = phase.batch_size // (data * fsdp * phase.accumulation)
@@ -224,21 +224,21 @@ def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: StateBytes, residual
 def residuals_of_rows(
     run: Experiment, resolved: Sequence[ResolvedPhase], platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> list[tuple[int, int]]:
-    """Return `residuals` of one row and of two rows, for every phase."""
+    """Measure `residuals` for one row and for two rows of every phase; the difference is the cost of a row."""
     return [tuple(residuals(run, phase, rows, platform, vocabulary, shapes) for rows in (1, 2)) for phase in resolved]
 
 
 def residuals(
     run: Experiment, phase: ResolvedPhase, rows: int, platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> int:
-    """Return the bytes of the forward pass that the backward pass needs, for `rows` rows.
+    """Return the bytes that the forward pass of `rows` rows saves for the backward pass.
 
     They include the copy of the parameters. Nothing is computed: the forward pass is traced, and the arrays that its
     transpose closes over are counted.
     """
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)
-    objective, how = run.trained, programs.execution(run, platform)
+    objective, how = run.training_objective, programs.execution(run, platform)
     module, dtype = objective.module(run.model, how), how.dtype
     init = initial_state.initial_variables(run, few, module, vocabulary, batch)
     boxed = jax.eval_shape(init, jax.random.key(0))

@@ -1,8 +1,8 @@
-"""Profiles of a few steps, in the format of TensorBoard and xprof: those of a setting, and those that are asked for.
+"""Profiles of a few steps, in the format of TensorBoard and xprof: by a setting, or on request.
 
-While a run trains, a file WORKDIR/profile_request.json asks for a profile: {"id": "any text", "steps": 5}, and "first"
+While a run trains, a file WORKDIR/profile_request.json requests a profile: {"id": "any text", "steps": 5}, and "first"
 for a first step that is not the next one. The trace appears in WORKDIR/profile/, and WORKDIR/profile_done.json has the
-id of the request and the place of its trace. A request is met once.
+id of the request and the path of its trace. A request is answered once.
 """
 
 import contextlib
@@ -47,13 +47,12 @@ class Request:
         return None if found is None else cls(**found)
 
     def write(self, workdir: Path) -> None:
-        """Write the request into a run directory."""
         _write(workdir / REQUEST, self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """Answer to a request."""
+    """The answer to a request."""
 
     id: str
     first: int
@@ -75,12 +74,11 @@ class Done:
         return None if found is None else cls(**found)
 
     def write(self, workdir: Path) -> None:
-        """Write the answer into a run directory."""
         _write(workdir / DONE, self)
 
 
 def _read(path: Path, shape: dict[str, Any], optional: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return the fields of a record, or None without one; raise ValueError if the file holds something else."""
+    """Return the fields of a record, or None without a file; raise ValueError if the file has other contents."""
     try:
         found = json_text.parse(storage.contents(path))
     except FileNotFoundError:
@@ -94,12 +92,12 @@ def _write(path: Path, record: Request | Done) -> None:
 
 
 class Profile:
-    """Records the steps `first` to `last` in a folder, and later those that are asked for.
+    """Records a profile of the steps `first` to `last`, and profiles that are requested later.
 
     steps: (first, last), or (step,) for one step; an empty tuple records nothing.
-    start: the first step of this process; the profile starts there if its own first step is earlier.
-    final: the last step of the run, at which a profile ends at the latest.
-    workdir: the run directory in which to look for requests; None to look for none.
+    start: the first step of this process; if `first` is earlier, the profile starts here.
+    final: the last step of the run; a profile ends there at the latest.
+    workdir: the run directory in which to look for requests; None looks for none.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class Profile:
             self._finish(self._step, f"{FOLDER}/plugins/profile/{newest}")
 
     def _finish(self, step: int, folder: str = "", error: str = "") -> None:
-        """Leave the answer to the thread, because a bucket may take a while."""
+        """Write the answer in a thread, because a bucket may take a while."""
         self._answer, self._recording = Done(self._recording.id, self._begin, step, folder, error), None
 
     def _look(self) -> None:

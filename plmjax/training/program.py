@@ -43,10 +43,9 @@ GENERATORS = ("auto", "rbg", "threefry2x32")
 class Program:
     """One phase of a run, ready to compile for its mesh.
 
-    model: the sizes that it computes with.
+    model: the config of the model that the program computes.
     train: (state, batch) -> (state, StepMetrics), jitted, the state donated.
-    evaluate: (loss_inputs, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. A downstream task computes
-        its predictions from the outputs.
+    evaluate: (loss_inputs, batch, key) -> EvaluationOutputs, jitted.
     initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed if the
         objective has constants. replaced: function from a name (`bert/pooler/kernel`) to true if the parameter is 0
         instead of sampled, for a caller that sets its value; the sampling of such a parameter is not compiled either.
@@ -86,14 +85,14 @@ class Program:
 
         The parameters are the averaged ones if the optimizer averages.
         """
-        params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
+        params = self.averaged(state) if optimizers.has_average(state.optimizer_state) else state.params
         return state.loss_inputs.replace(params=params, carry=self.start_evaluation_carry())
 
 
 def execution(experiment: Experiment, platform: str) -> Execution:
     """Return the execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
 
-    cuDNN's attention is dense where there is no GPU, so that any machine evaluates the run's checkpoints.
+    Without a GPU, dense attention replaces cuDNN's, so that any machine can evaluate the checkpoints of the run.
 
     Raises:
         UserError: an unknown dtype, remat policy, attention backend or kind of products.
@@ -114,7 +113,7 @@ def execution(experiment: Experiment, platform: str) -> Execution:
 
 
 def check_cudnn(experiment: Experiment, platform: str) -> None:
-    """Raise UserError if the training asks for cuDNN's attention and is not on a GPU in bfloat16."""
+    """Raise UserError if the run asks for cuDNN's attention and does not train on a GPU in bfloat16."""
     dtype = jnp.dtype(execution(experiment, platform).dtype).name
     if experiment.training.attention == "cudnn" and (platform, dtype) != ("gpu", "bfloat16"):
         raise UserError(
@@ -131,7 +130,7 @@ def dropout_prng(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
 
 
 def check_prng(name: str) -> None:
-    """Raise UserError unless `name` is a generator for dropout, or "auto"."""
+    """Raise UserError unless `name` is a random number generator for dropout, or "auto"."""
     check_choice("--training.dropout_prng", name, GENERATORS)
 
 
@@ -158,24 +157,26 @@ def build(
     check_model(experiment, phase, vocabulary)
 
     run_on = execution(experiment, mesh.devices.flat[0].platform)
-    module = experiment.trained.module(experiment.model, run_on)
-    batch, evaluation_batch = (divided_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
+    module = experiment.training_objective.module(experiment.model, run_on)
+    batch, evaluation_batch = (sharded_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
     first = InitialState.of(experiment, phase, module, run_on.dtype, vocabulary, batch, mesh)
-    rings = rings_of(experiment, phase, first, mesh)
+    rings = choose_rings(experiment, phase, first, mesh)
     layout = ParameterLayout.of(experiment, vocabulary, batch, first.boxed["params"], run_on.dtype, mesh, rings)
-    if experiment.training.rings == "on" and rings is not layout.trained.rings:
-        raise rings_refused("an objective that looks up no rows of tables", type(experiment.objective).__name__)
+    if experiment.training.rings == "on" and rings is not layout.train.rings:
+        raise rings_error("an objective that looks up no rows of tables", type(experiment.objective).__name__)
     rows, length = evaluation_phase.batch_size, evaluation_phase.sequence_length
 
     def evaluation_carry() -> Any:
-        return experiment.evaluated.evaluation_carry(experiment.model, rows, length, run_on.dtype)
+        return experiment.evaluation_objective.evaluation_carry(experiment.model, rows, length, run_on.dtype)
 
-    training = training_of(experiment, phase, vocabulary, module, layout, first, mesh)
+    training = training_parts(experiment, phase, vocabulary, module, layout, first, mesh)
     evaluation = Evaluation(
-        objective=experiment.evaluated,
+        objective=experiment.evaluation_objective,
         module=module,
         vocabulary=vocabulary,
-        gather=layout.gradient(layout.evaluated, experiment.evaluated, evaluation_carry, phase, mesh).gather,
+        gather=layout.gradient(
+            layout.evaluation, experiment.evaluation_objective, evaluation_carry, phase, mesh
+        ).gather,
         reset_carry=carries.reset(evaluation_carry),
         unigram=unigram,
     )
@@ -186,9 +187,9 @@ def build(
     def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
         return evaluation_step(loss_inputs, batch, key, evaluation)
 
-    state = first.abstract_state(layout.all.owned)
+    state = first.abstract_state(layout.all.sharded)
     replicated, shardings = NamedSharding(mesh, PartitionSpec()), shardings_of(state)
-    evaluated = shardings.loss_inputs.replace(carry=sharding.boxed(jax.eval_shape(evaluation_carry), mesh))
+    evaluated = shardings.loss_inputs.replace(carry=sharding.shardings_of(jax.eval_shape(evaluation_carry), mesh))
     return Program(
         phase=phase,
         evaluation_phase=evaluation_phase,
@@ -196,20 +197,20 @@ def build(
         model=experiment.model,
         module=module,
         train=jax.jit(
-            sharding.scoped(step, mesh),
+            sharding.with_mesh(step, mesh),
             in_shardings=(shardings, shardings_of(batch)),
             out_shardings=(shardings, replicated),
             donate_argnums=0,
-            compiler_options=compiler_options(experiment, mesh, layout.trained.rings),
+            compiler_options=compiler_options(experiment, mesh, layout.train.rings),
         ),
         evaluate=jax.jit(
-            sharding.scoped(evaluate, mesh),
+            sharding.with_mesh(evaluate, mesh),
             in_shardings=(evaluated, shardings_of(evaluation_batch), replicated),
             out_shardings=(evaluated.carry, replicated, replicated),
         ),
         initialize=first.initializer(state),
         averaged=jax.jit(
-            lambda state: optimizers.evaluated(state.optimizer_state, state.params),
+            lambda state: optimizers.evaluation_params(state.optimizer_state, state.params),
             in_shardings=(shardings,),
             out_shardings=shardings.params,
         ),
@@ -221,14 +222,14 @@ def build(
             out_shardings=shardings,
             donate_argnums=0,
         ),
-        start_carry=carries.maker(first.carry, shardings.carry, mesh),
-        start_evaluation_carry=carries.maker(evaluation_carry, evaluated.carry, mesh),
+        start_carry=carries.initializer(first.carry, shardings.carry, mesh),
+        start_evaluation_carry=carries.initializer(evaluation_carry, evaluated.carry, mesh),
         state=state,
         batch=batch,
         evaluation_batch=evaluation_batch,
-        copy=layout.trained.copy(layout.tables.split(state.params)[0]),
+        copy=layout.train.copy(layout.tables.split(state.params)[0]),
         axes=layout.axes,
-        rings=layout.trained.rings,
+        rings=layout.train.rings,
     )
 
 
@@ -239,41 +240,41 @@ docs/tpu.md four microbatches gain, and sixteen do not.
 """
 
 
-def rings_of(
+def choose_rings(
     experiment: Experiment, phase: ResolvedPhase, first: InitialState, mesh: jax.sharding.Mesh
 ) -> Rings | None:
-    """Return the rings along which the parameters of a train step travel; None if the compiler divides its work.
+    """Return the rings along which the parameters of a train step travel; None if XLA inserts the collectives.
 
-    More microbatches than `MICROBATCHES_ON_RINGS` are left to the compiler, unless the run asks for rings.
+    With more microbatches than `MICROBATCHES_ON_RINGS`, rings are used only if the run asks for them.
 
     Raises:
-        UserError: the run asks for rings, and its step cannot have them.
+        UserError: the run asks for rings, and its step cannot use them.
     """
     wanted = experiment.training.rings
     if mesh.size == 1 or wanted == "off":
         return None
     if wanted == "on":
-        if obstacle := without_rings(experiment, first, mesh):
-            raise rings_refused(*obstacle)
+        if obstacle := missing_for_rings(experiment, first, mesh):
+            raise rings_error(*obstacle)
         if (rings := Rings.on(mesh)) is None:
             sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-            raise rings_refused("all devices of a slice of two or more rows and columns along --mesh.data", sizes)
+            raise rings_error("all devices of a slice of two or more rows and columns along --mesh.data", sizes)
         return rings
     if phase.accumulation > MICROBATCHES_ON_RINGS or Rings.of(mesh) is None:
         return None
-    return None if without_rings(experiment, first, mesh) else Rings.of(mesh)
+    return None if missing_for_rings(experiment, first, mesh) else Rings.of(mesh)
 
 
-def rings_refused(expected: str, found: str) -> UserError:
-    """Return the error for a step that cannot have the rings that a run asks for."""
+def rings_error(expected: str, found: str) -> UserError:
+    """Return the error for a step that cannot use the rings that a run asks for."""
     return UserError(f"Expected {expected} for --training.rings on, found {found}; change it, or set rings auto.")
 
 
-def without_rings(experiment: Experiment, first: InitialState, mesh: jax.sharding.Mesh) -> tuple[str, str] | None:
-    """Return (what a step with rings needs, what was found instead), or None if the step can have them.
+def missing_for_rings(experiment: Experiment, first: InitialState, mesh: jax.sharding.Mesh) -> tuple[str, str] | None:
+    """Return (requirement of rings, finding instead), or None if the step can use rings.
 
-    With rings every device computes with its own rows and its own key. So all that a step carries must have a batch
-    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`).
+    With rings every device computes with its own rows and its own key. So every leaf of the carry must have a batch
+    axis. Threefry excludes rings, because its dropout masks are the same on every mesh (`plmjax.layers.dropout`).
     """
     carry = jax.eval_shape(first.carry)
     axes = jax.tree.structure(nn.meta.unbox(carry)).flatten_up_to(sharding.logical_axes(carry))
@@ -289,19 +290,19 @@ def without_rings(experiment: Experiment, first: InitialState, mesh: jax.shardin
 
 
 def compiler_options(experiment: Experiment, mesh: jax.sharding.Mesh, rings: Rings | None) -> dict[str, str | bool]:
-    """Return the options with which a train step is compiled: those for the device, and those that the run sets."""
+    """Return the XLA options of a train step: those for the device, and those that the run sets."""
     known = topologies.compiler_options(mesh.devices.flat[0], rings=rings is not None)
     found = known | dict(option.split("=", 1) for option in experiment.training.compiler_options)
     truth = {"true": True, "false": False}  # XLA's own options read no such text
     return {name: truth.get(value.lower(), value) for name, value in found.items() if value}
 
 
-def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
+def sharded_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
     """Return the shapes of a global batch with their shardings."""
     return jax.tree.map(with_sharding, batch, sharding.batch(batch, mesh))
 
 
-def training_of(
+def training_parts(
     experiment: Experiment,
     phase: ResolvedPhase,
     vocabulary: Vocabulary,
@@ -318,11 +319,11 @@ def training_of(
         return optax.apply_updates(params, updates), optimizer_state
 
     return Training(
-        objective=experiment.trained,
+        objective=experiment.training_objective,
         module=module,
         vocabulary=vocabulary,
-        gradient=layout.gradient(layout.trained, experiment.trained, first.carry, phase, mesh),
-        update=functools.partial(layout.tables.update, optimizer) if layout.tables.owned else update,
+        gradient=layout.gradient(layout.train, experiment.training_objective, first.carry, phase, mesh),
+        update=functools.partial(layout.tables.update, optimizer) if layout.tables.shardings else update,
         learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, steps, step),
         reset_carry=carries.reset(first.carry),
         dropout_prng=dropout_prng(experiment, mesh),
@@ -355,7 +356,7 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
 def check_length(experiment: Experiment, length: int, option: str = "") -> None:
     """Raise UserError if rows have more positions than the model; fine-tuning cannot change the model.
 
-    option: the option that sets the length; by default the one of training.
+    option: the option that sets the length; by default that of training.
     """
     longest, read = experiment.model.longest, experiment.objective.longest(length)
     if longest is not None and read > longest:

@@ -1,4 +1,4 @@
-"""WORKDIR/progress.json: the progress of a run, in a record that stays small however long the run is."""
+"""WORKDIR/progress.json: the progress of a run, in a small record of constant size."""
 
 import dataclasses
 import time
@@ -13,7 +13,7 @@ NAME = "progress.json"
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The progress of a run, for those who follow it from outside."""
+    """The progress of a run, for programs that follow it."""
 
     step: int
     steps: int
@@ -38,7 +38,7 @@ class Progress:
         return "  ".join(parts)
 
     def write(self, folder: Path) -> None:
-        """Replace the record in a local folder, with the present time."""
+        """Replace the record in a local folder, with the current time."""
         record = dataclasses.asdict(self) | {"time": round(time.time(), 3)}
         # Whoever reads it sees a whole record. Nothing is lost with it, so that no step waits for the disk.
         file = folder / f"{NAME}{storage.WRITING}"
@@ -57,10 +57,10 @@ _SHAPE = {
 
 
 def read(workdir: Path) -> Progress | None:
-    """Return the progress in a run directory, or None before there is any.
+    """Return the progress in a run directory, or None if there is none yet.
 
     Raises:
-        UserError: the record holds something else.
+        UserError: the file has other contents.
     """
     path = workdir / NAME
     try:

@@ -1,4 +1,4 @@
-"""The work of a run besides its steps: log, evaluate, save, and stop. One session is one invocation of a run."""
+"""Logging, evaluation, checkpoints and stopping of a run. One session is one invocation of a run."""
 
 import contextlib
 import dataclasses
@@ -98,7 +98,7 @@ class Session:
                 closing.enter_context(contextlib.suppress(Explained))
             closing.callback(self._finish_saving, all_hosts=error is None or isinstance(error, Interrupted))
             if self.is_primary:
-                closing.callback(self.file.close, whole=error is None)
+                closing.callback(self.file.close, succeeded=error is None)
                 closing.callback(self.terminal.close)
             closing.callback(self.profile.close)
 
@@ -114,19 +114,19 @@ class Session:
         if all_hosts:
             hosts.agree("the end of the run")
 
-    def progressed(self, doing: str, pace: str = hosts.STEP) -> None:
+    def report_progress(self, doing: str, pace: str = hosts.STEP) -> None:
         """Report progress. Every host must call this equally often."""
-        hosts.progressed(doing, pace)
+        hosts.report_progress(doing, pace)
         if self.is_primary:
             self.terminal.set_activity(doing)
 
     @property
-    def exhausted(self) -> bool:
+    def out_of_patience(self) -> bool:
         """Return whether the metric of the best checkpoint has not improved for `training.patience` evaluations."""
-        return self.best.exhausted(self.record)
+        return self.best.out_of_patience(self.record)
 
     def print(self, *lines: str) -> None:
-        """Print lines, on the host that prints."""
+        """Print lines on host 0."""
         for line in lines if self.is_primary else ():
             self.terminal.print(line)
 
@@ -142,8 +142,8 @@ class Session:
             stop=stop,
         )
 
-    def stopped_meanwhile(self, due: Due) -> Due:
-        """Return what is due, after an evaluation during which a signal may have arrived on some host."""
+    def add_stop(self, due: Due) -> Due:
+        """Return `due` with the stop signal that may have arrived on some host during an evaluation."""
         return dataclasses.replace(due, stop=max(due.stop, self.votes(self.stop.received or 0, 0)[0]))
 
     def gather(self, pace: StepTimer, step: int) -> list[dict[str, float]]:
@@ -167,7 +167,7 @@ class Session:
         return values
 
     def show(self, step: int, metrics: Mapping[str, float], pace: StepTimer, rates: "Rates") -> None:
-        """Show a finished step that is not logged."""
+        """Show the loss of a finished step that is not logged."""
         if self.is_primary:
             seconds, left = pace.seconds, self.run.training.steps - step
             # The time of the first step may include a wait for text.
@@ -176,14 +176,14 @@ class Session:
             )
 
     def log(self, step: int, metrics: dict[str, float], pace: StepTimer, rates: "Rates") -> None:
-        """Write the line of a step: means over the window, and the rates since the last line."""
+        """Log a step: means over the window, and the rates since the last logged step."""
         values = self.window.means()
         if self.is_primary:
             seconds = pace.seconds
             values["learning_rate"] = metrics["learning_rate"]
             values["tokens_per_second"] = rates.tokens / seconds
             values["model_flops_per_second"] = rates.flops / seconds
-            values["mfu"] = rates.peak_flops.share(rates.flops / seconds)
+            values["mfu"] = rates.peak_flops.mfu(rates.flops / seconds)
             values["input_wait"] = pace.input_wait
             values |= mixture_metrics(self.source, self.run.resolved_phases, step)
             self.file.write(step, values)
@@ -208,11 +208,12 @@ class Session:
     def evaluate(self, program: Program, state: TrainState, step: int) -> TrainState:
         """Evaluate, if this step has not been evaluated, and log the metrics.
 
-        Return the state after the optimizer has received the loss.
+        Returns:
+            the state after the optimizer has received the loss.
         """
         if self.evaluated == step:
             return state
-        self.progressed(f"evaluating at step {step}", hosts.ACTIVITY)
+        self.report_progress(f"evaluating at step {step}", hosts.ACTIVITY)
         inputs = program.loss_inputs(state)
         program = self.adapted(program, inputs.params)
         means = self.evaluation(program, inputs, self.run.training.evaluation_batches)
@@ -222,13 +223,13 @@ class Session:
             self.print(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
         self.evaluated, self.metrics = step, values
         self.record = self.best.after(self.record, values)
-        if self.exhausted:
-            self.print(f"stopped    {self.best.waiting(self.record)}")
+        if self.out_of_patience:
+            self.print(f"stopped    {self.best.describe_wait(self.record)}")
         return program.on_evaluation(state, means["loss"]) if "loss" in means else state
 
     def save(self, state: TrainState, step: int, last: bool = False) -> None:
-        """Start to save a checkpoint of this step; the last one of the run is finished when this returns."""
-        self.progressed(f"saving at step {step}", hosts.ACTIVITY)
+        """Start to save a checkpoint of this step. If it is the last one of the run, wait until it is finished."""
+        self.report_progress(f"saving at step {step}", hosts.ACTIVITY)
         metrics = self.metrics if self.evaluated == step else {}
         description = Description(
             experiment=self.run,

@@ -15,11 +15,11 @@ class TrainState:
     step: int32 scalar, number of finished optimizer steps.
     params: the parameters of the model, float32, unboxed.
     collections: other collections of the model's variables, name -> tree; empty for most models.
-    constants: arrays that are neither differentiated nor updated; computed once a run, and saved beside its
+    constants: arrays that are neither differentiated nor updated; computed once per run, and saved beside its
         checkpoints.
     optimizer_state: optax state.
     carry: state of the model from step to step; empty for most models.
-    key: uint32 [2], data of the run's threefry key. It never changes; each step folds its number into it.
+    key: uint32 [2], data of the run's threefry key. It never changes; each step folds in its number.
     """
 
     step: jax.Array

@@ -65,7 +65,7 @@ def train_step(state: TrainState, batch: Batch, training: Training) -> tuple[Tra
         optimizer_state=optimizer_state,
         carry=sums.carry,
         collections=sums.collections,
-    ), StepMetrics.joined(metrics)
+    ), StepMetrics.join(metrics)
 
 
 def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: Weights) -> jax.Array:
@@ -78,7 +78,7 @@ def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: Weight
 class Evaluation:
     """The parts of an evaluation step.
 
-    gather: (inputs, corrupted batch) -> the inputs with the parameters that the module computes with.
+    gather: (inputs, corrupted batch) -> the inputs with gathered parameters.
     unigram: nats [V] of each token by its frequency in the training text, or None.
     """
 
@@ -115,7 +115,7 @@ def evaluation_step(
 
 
 def _key_of(prng: str, key: jax.Array) -> jax.Array:
-    """Return a key of the named random number generator, derived from a threefry key."""
+    """Derive a key of the named random number generator from a threefry key."""
     if prng == "threefry2x32":
         return key
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=prng))).shape

@@ -1,7 +1,7 @@
-"""The metrics of a step, joined in one array on the devices, and told apart on the host.
+"""The metrics of a step, stacked into one array on the devices, and separated by name on the host.
 
-A logged line needs the metrics of all steps since the last one. Each array is fetched by itself, which takes the host
-far longer than the few bytes of a scalar.
+A logged line needs the metrics of all steps since the last one. The host fetches each array separately, and for a
+scalar this takes far longer than the transfer of its bytes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,21 +18,21 @@ EXACT = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 @flax.struct.dataclass
 class StepMetrics(Mapping[str, float]):
-    """The metrics of one step by their names. To read one on the host waits for the step.
+    """The metrics of one step by name. Reading one on the host waits for the step.
 
     array: float32 [number of metrics], replicated.
-    names: of its numbers, sorted. They belong to the program, and are known without its result.
+    names: sorted names of its elements. They belong to the program, and are known before it has run.
     """
 
     array: jax.Array
     names: tuple[str, ...] = flax.struct.field(pytree_node=False)
 
     @classmethod
-    def joined(cls, metrics: dict[str, jax.Array]) -> Self:
-        """Join scalars of the dtypes in `EXACT`.
+    def join(cls, metrics: dict[str, jax.Array]) -> Self:
+        """Stack scalars of the dtypes in `EXACT`.
 
         Raises:
-            TypeError: a metric is no such scalar.
+            TypeError: a metric is not a scalar of such a dtype.
         """
         for name, value in metrics.items():
             if jnp.shape(value) or jnp.result_type(value) not in EXACT:
@@ -44,7 +44,7 @@ class StepMetrics(Mapping[str, float]):
         return cls(jnp.stack([jnp.asarray(metrics[name], jnp.float32) for name in names]), names)
 
     def floats(self) -> dict[str, float]:
-        """Wait for the step, and return all its metrics by their names."""
+        """Wait for the step, and return all its metrics by name."""
         return dict(zip(self.names, np.asarray(self.array).tolist(), strict=True))
 
     def __getitem__(self, name: str) -> float:

@@ -1,4 +1,4 @@
-"""Step time: the steps that are being computed, their metrics, and the time that they take."""
+"""Step time: the steps that the devices compute, their metrics, and the time that they take."""
 
 import math
 import time
@@ -26,7 +26,7 @@ class StepTimer:
         self._waited, self._elapsed, self._steps = 0.0, 0.0, 0
 
     def throttle(self) -> StepMetrics | None:
-        """Wait until at most one step is being computed, and return the metrics of the last finished step.
+        """Wait until at most one step is pending, and return the metrics of the last finished step.
 
         Return None if fewer than two steps have been started since `drain`.
         """
@@ -36,7 +36,7 @@ class StepTimer:
         return self._pending[-2]
 
     def next_batch(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch. The wait for it is counted if the device has no step to compute."""
+        """Return the next batch. The wait for it is counted if no step is pending on the device."""
         asked = time.perf_counter()
         batch = next(batches)
         if not self._pending or self._pending[-1].array.is_ready():
@@ -44,7 +44,7 @@ class StepTimer:
         return batch
 
     def add(self, metrics: StepMetrics) -> None:
-        """Add the metrics of a step that has been started."""
+        """Add the metrics of a step that was started."""
         self._pending.append(metrics)
 
     def drain(self) -> list[dict[str, float]]:
@@ -86,14 +86,14 @@ class MetricsWindow:
         self.sums = dict(sums)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Add the metrics of one step, without the learning rate; a NaN counts for the loss only."""
+        """Add the metrics of one step, without the learning rate; a NaN is counted only for the loss."""
         for name, value in metrics.items():
             if name != "learning_rate" and (name == "loss" or not math.isnan(value)):
                 total, count = self.sums.get(name, (0.0, 0))
                 self.sums[name] = (total + value, count + 1)
 
     def means(self) -> dict[str, float]:
-        """Return the means, with their names in metrics.jsonl, and empty the window."""
+        """Return the means by their names in metrics.jsonl, and empty the window."""
         means = {f"train/{name}": total / count for name, (total, count) in self.sums.items()}
         self.sums = {}
         return means

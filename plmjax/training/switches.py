@@ -1,7 +1,7 @@
-"""The switches of what no chip has proven yet, and the messages that name them.
+"""Options that turn off parts which were not yet tested on a TPU, and the error messages that name them.
 
-Rings, kernels and the options of the compiler were found on plans (docs/tpu.md). Each has an option that turns it off,
-which a resumed run may change.
+Rings, kernels and compiler options were developed with compilation for absent slices (docs/tpu.md). Each has an option
+that turns it off. A resumed run may change it.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ FIRST_LINES = 3
 """Number of lines of the compiler's message that are repeated."""
 
 
-def of(run: Experiment, device: jax.Device) -> str:
-    """Return the switches that may help a step on a device, joined by "or"; empty if nothing can be turned off."""
+def applicable(run: Experiment, device: jax.Device) -> str:
+    """Return the options that may help a step on a device, joined by "or"; empty if there are none."""
     chip, training = topologies.chip_of(device.device_kind), run.training
     found = []
     if training.rings == "on" or (training.rings == "auto" and chip is not None and chip.rings):
@@ -36,21 +36,21 @@ def of(run: Experiment, device: jax.Device) -> str:
 
 @contextlib.contextmanager
 def explain_compilation(run: Experiment, program: Program) -> Iterator[None]:
-    """Turn a failed compilation of a train step into one sentence that names the switches.
+    """Turn a failed compilation of a train step into a one-sentence error that names the options to turn off.
 
-    An error about memory or a lost connection stays as it is, and so does every error where no switch can help.
+    An error about memory or a lost connection is not changed, nor is an error where no option can help.
 
     Raises:
-        UserError: the compiler knows an option of the run not, or fails.
+        UserError: the compiler does not know an option of the run, or fails.
     """
     try:
         yield
     except Exception as error:
-        if not _of_compiler(error):
+        if not _is_compiler_error(error):
             raise
         device = program.mesh.devices.flat[0]
         options = programs.compiler_options(run, program.mesh, program.rings)
-        sentence = _wrong_option(run, options, device, error) or _failed(run, program, device, error)
+        sentence = _option_error(run, options, device, error) or _compilation_error(run, program, device, error)
         if not sentence:
             raise
         raise UserError(sentence) from error
@@ -60,7 +60,7 @@ def check_options(run: Experiment, device: jax.Device) -> None:
     """Compile a program of one instruction with the options of the run, before anything is saved.
 
     Raises:
-        UserError: the compiler does not know an option, or does not take its value.
+        UserError: the compiler does not know an option, or rejects its value.
     """
     if not run.training.compiler_options:
         return
@@ -71,19 +71,19 @@ def check_options(run: Experiment, device: jax.Device) -> None:
     try:
         jax.jit(lambda x: x + 1).lower(number).compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
-        if sentence := _wrong_option(run, options, device, error):
+        if sentence := _option_error(run, options, device, error):
             raise UserError(sentence) from error
         raise
 
 
-def _of_compiler(error: Exception) -> bool:
-    """Return whether an error is one of XLA, or of the compiler of kernels."""
+def _is_compiler_error(error: Exception) -> bool:
+    """Return whether an error comes from XLA, or from the compiler of kernels."""
     if type(error).__module__.startswith("jax._src.pallas"):
         return True
     return isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith(ELSEWHERE)
 
 
-def _wrong_option(run: Experiment, options: dict[str, str | bool], device: jax.Device, error: Exception) -> str | None:
+def _option_error(run: Experiment, options: dict[str, str | bool], device: jax.Device, error: Exception) -> str | None:
     detail = _first_lines(error)
     about = sorted((name for name in options if name in detail), key=len, reverse=True)
     if not str(error).startswith("INVALID_ARGUMENT") or not about:
@@ -97,8 +97,8 @@ def _wrong_option(run: Experiment, options: dict[str, str | bool], device: jax.D
     )
 
 
-def _failed(run: Experiment, program: Program, device: jax.Device, error: Exception) -> str | None:
-    named = of(run, device)
+def _compilation_error(run: Experiment, program: Program, device: jax.Device, error: Exception) -> str | None:
+    named = applicable(run, device)
     if not named:
         return None
     return (

@@ -60,10 +60,10 @@ class WeightsAndBiases:
         self._next = self._run.step
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Send one record. Records that a resumed run repeats were sent already, and are skipped."""
+        """Send one record. A record that a resumed run repeats was sent already, and is skipped."""
         if step >= self._next:
             self._run.log(values, step=step)
 
-    def close(self, whole: bool) -> None:
-        """Send the remaining records. `whole` is true if the run has ended; otherwise it is shown as failed."""
-        self._run.finish(exit_code=0 if whole else 1)
+    def close(self, succeeded: bool) -> None:
+        """Send the remaining records. `succeeded` is true if the run has ended; otherwise it is shown as failed."""
+        self._run.finish(exit_code=0 if succeeded else 1)

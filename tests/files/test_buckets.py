@@ -106,9 +106,9 @@ ERRORS = [
 def test_errors_of_the_client(error: BaseException, passes: bool, sentence: str | None) -> None:
     """Those that may be gone at the next try, and those that are a sentence."""
     assert buckets.may_pass(error) is passes
-    assert sentence is None or str(buckets.explained(error, "mine")).startswith(f"Expected {sentence}")
+    assert sentence is None or str(buckets.explain(error, "mine")).startswith(f"Expected {sentence}")
     if not isinstance(error, Answer | ConnectionResetError) and sentence is None:
-        assert buckets.explained(error, "mine") is None
+        assert buckets.explain(error, "mine") is None
 
 
 def test_the_waits_between_tries_double() -> None:

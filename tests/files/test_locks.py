@@ -21,7 +21,7 @@ HOLD = """
 import sys, time
 from plmjax.files import locks, storage
 
-with locks.locked(storage.path(sys.argv[1])):
+with locks.lock(storage.path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -50,23 +50,23 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_folder_is_held_by_one_process_which_is_named(folder: Path) -> None:
     with holder(folder) as process:
         with pytest.raises(UserError, match=rf"found process {process.pid} on \S+ \(since .*name another folder"):
-            locks.locked(folder).__enter__()
+            locks.lock(folder).__enter__()
         process.send_signal(signal.SIGKILL)  # which leaves the file where it is
         process.wait()
         assert json.loads((folder / locks.NAME).read_text())["pid"] == process.pid
-        with locks.locked(folder):
+        with locks.lock(folder):
             assert json.loads((folder / locks.NAME).read_text())["pid"] == os.getpid()
             with pytest.raises(UserError, match=f"process {os.getpid()} "):
-                locks.locked(folder).__enter__()
+                locks.lock(folder).__enter__()
     assert not (folder / locks.NAME).exists()
 
 
 def test_folders_that_stay_empty_are_removed_again(tmp_path: Path) -> None:
-    with locks.locked(tmp_path / "runs" / "refused"):
+    with locks.lock(tmp_path / "runs" / "refused"):
         assert (tmp_path / "runs" / "refused" / locks.NAME).exists()
     assert not list(tmp_path.iterdir())
     (tmp_path / "there").mkdir()
-    with locks.locked(tmp_path / "there" / "kept"):
+    with locks.lock(tmp_path / "there" / "kept"):
         (tmp_path / "there" / "kept" / "made").touch()
     assert [path.name for path in (tmp_path / "there" / "kept").iterdir()] == ["made"]
 
@@ -86,11 +86,11 @@ def test_a_lock_that_was_removed_before_it_was_taken_is_taken_again(tmp_path: Pa
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with locks.locked(tmp_path / "run"):
+    with locks.lock(tmp_path / "run"):
         assert len(calls) == 3
         assert json.loads((tmp_path / "run" / locks.NAME).read_text())["pid"] == os.getpid()
         with pytest.raises(UserError, match=f"process {os.getpid()} "):
-            locks.locked(tmp_path / "run").__enter__()
+            locks.lock(tmp_path / "run").__enter__()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
@@ -100,7 +100,7 @@ def test_the_number_of_a_holder_that_is_gone_may_be_that_of_another_process(buck
     lost = known | {"token": "of a lock that this process lost"}
     for left in (known | {"pid": os.getppid(), "started": "1"}, lost):
         assert buckets.replace(folder / locks.NAME, json.dumps(left), 0)
-        with locks.locked(folder, said.append):  # at once: on this machine nothing has to be waited for
+        with locks.lock(folder, said.append):  # at once: on this machine nothing has to be waited for
             assert json.loads((folder / locks.NAME).read_text())["token"] not in (known["token"], lost["token"])
     assert not said
 
@@ -122,20 +122,20 @@ def test_a_lock_of_another_machine_is_watched_before_it_is_taken_over(bucket: st
     leaving = threading.Timer(0.3, lambda: storage.remove(path))
     leaving.start()
     begun = time.monotonic()
-    with locks.locked(folder, said.append):
+    with locks.lock(folder, said.append):
         assert time.monotonic() - begun < locks.SILENT_SECONDS / 2
     leaving.join()
     assert buckets.replace(path, left, 0)
     writing = threading.Timer(0.3, lambda: buckets.replace(path, left, buckets.generation(path)[0]))
     writing.start()
     with pytest.raises(Unavailable, match=f"found process {os.getpid()} on "):
-        locks.locked(folder, said.append).__enter__()
+        locks.lock(folder, said.append).__enter__()
     writing.join()
     assert buckets.generation(path)[1] == left
     monkeypatch.setattr(locks, "SILENT_SECONDS", 0.5)
     begun = time.monotonic()
     del said[:]
-    with locks.locked(folder, said.append):
+    with locks.lock(folder, said.append):
         assert time.monotonic() - begun > 0.5
         assert len(said) == 1 and said[0].startswith(f"waiting    up to 0.5 s, whether process {os.getpid()} on ")
 
@@ -157,7 +157,7 @@ def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(locks, "_lost", lambda *where: lost.append(where) or 0)
     monkeypatch.setattr(buckets, "replace", slow)
-    with locks.locked(folder):
+    with locks.lock(folder):
         assert begun.wait(30)
     assert ended.wait(30) and not lost
     assert buckets.generation(folder / locks.NAME) == (0, "")
@@ -171,7 +171,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) ->
     for target in (letter, tmp_path / "none", "lock.json"):
         (folder / locks.NAME).symlink_to(target)
         with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found a file that"):
-            locks.locked(folder).__enter__()
+            locks.lock(folder).__enter__()
         (folder / locks.NAME).unlink()
     assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]
 
@@ -181,7 +181,7 @@ def test_no_two_runs_work_in_one_folder(tmp_path: Path, prose: Path, small_run: 
     folder = tmp_path / "run"
     tuning = ("finetune", "experiments/finetune_sentences.py", "--from", small_run, "--workdir", folder)
     pretraining = ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL_BERT)
-    with locks.locked(folder):
+    with locks.lock(folder):
         for command in (pretraining, tuning, (*tuning, "--seeds", "1", "2")):
             assert f"{folder} for this process alone, found process {os.getpid()} on " in fails(*command)
             assert [path.name for path in folder.iterdir()] == [locks.NAME]

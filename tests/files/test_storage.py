@@ -307,19 +307,19 @@ SYSTEMS = [
 def test_what_a_disk_refuses_is_one_sentence() -> None:
     """Errors of other languages quote the system's, as those of safetensors, HDF5 and XLA; a text is no such error."""
     for number, found in SYSTEMS:
-        assert found in str(storage.explained(OSError(number, os.strerror(number), "run/file")))
-        assert (storage.explained(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
+        assert found in str(storage.explain(OSError(number, os.strerror(number), "run/file")))
+        assert (storage.explain(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
     for text in ("I/O error: No space left on device (os error 28)", "(errno = 27, File too large)"):
         for error in (RuntimeError(text), OSError(text)):
-            assert "Expected room for what is written, found " in str(storage.explained(error))
+            assert "Expected room for what is written, found " in str(storage.explain(error))
     for error in (RuntimeError("no space"), UserError("Expected a file, found: No space left on device; free some.")):
-        assert storage.explained(error) is None
+        assert storage.explain(error) is None
 
 
 def test_two_processes_that_write_a_file_have_a_beginning_each(tmp_path: Path) -> None:
     """The last one stays, whole. What a killed process left is removed, and what a living one writes is not."""
     path, code = tmp_path / "file", "import sys, time; from pathlib import Path; from plmjax.files import storage\n"
-    code += "with storage.replacing(Path(sys.argv[1])) as file:\n"
+    code += "with storage.replace_file(Path(sys.argv[1])) as file:\n"
     code += "    file.write_bytes(b'theirs'); print(file, flush=True); sys.stdin.read()"
     started = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     with (
@@ -342,7 +342,7 @@ def test_files_are_the_same_on_a_disk_and_in_a_bucket(bucket: str, tmp_path: Pat
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             storage.write(root / name, b"before")
             storage.write(root / name, contents)
-        with pytest.raises(ZeroDivisionError), storage.replacing(root / "e") as file:
+        with pytest.raises(ZeroDivisionError), storage.replace_file(root / "e") as file:
             file.write_bytes(b"half")
             raise ZeroDivisionError
         assert {name: (root / name).read_bytes() for name in storage.files(root)} == names
@@ -423,7 +423,7 @@ def test_a_file_that_says_a_folder_is_whole_is_copied_last(object_store: ObjectS
 def test_a_file_of_a_library_has_the_usual_mode_and_an_error_names_the_file_that_was_to_be_written(tmp_path) -> None:
     before = os.umask(0o022)
     try:
-        with storage.replacing(tmp_path / "file") as file:
+        with storage.replace_file(tmp_path / "file") as file:
             file.unlink()
             os.close(os.open(file, os.O_CREAT, 0o600))  # as one for its user alone
     finally:

@@ -133,13 +133,13 @@ def _mixture(folder: Path, given: Fixtures) -> None:
 
 
 def _lock(folder: Path, given: Fixtures) -> None:
-    with locks.locked(folder):
+    with locks.lock(folder):
         content = (folder / locks.NAME).read_bytes()
     (folder / locks.NAME).write_bytes(content)
 
 
 def _read_lock(folder: Path) -> None:
-    with locks.locked(folder, lambda line: None):
+    with locks.lock(folder, lambda line: None):
         pass
 
 

@@ -207,7 +207,7 @@ def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, mo
     whole, other = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     embed(small_run, texts, whole)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        stopping(patch, "replacing", other)
+        stopping(patch, "replace_file", other)
         embed(small_run, texts, other)
     parts = other.with_name(f"{other.name}.parts")
     names = sorted(path.name for path in parts.glob(f"*.{suffix}"))

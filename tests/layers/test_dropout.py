@@ -90,7 +90,7 @@ def drawn(implementation: str, *sizes: int) -> tuple:
         return nn.with_logical_constraint(mask, ("batch", "heads", None, None))
 
     place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "tensor"))
-    lowered = jax.jit(sharding.scoped(draw, mesh), out_shardings=place).lower()
+    lowered = jax.jit(sharding.with_mesh(draw, mesh), out_shardings=place).lower()
     shapes = re.findall(r"rng_bit_generator.*tensor<([\dx]+)xui32>", lowered.as_text())
     return np.asarray(lowered.compile()()), *shapes
 
@@ -112,7 +112,7 @@ def test_a_mask_of_a_size_that_devices_cannot_share_is_drawn_whole() -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
     key = jax.random.key(0, impl="rbg")
     place = NamedSharding(mesh, PartitionSpec())
-    found = jax.jit(sharding.scoped(lambda: keep_mask(key, 0.5, (3, 8, 8)), mesh), out_shardings=place)()
+    found = jax.jit(sharding.with_mesh(lambda: keep_mask(key, 0.5, (3, 8, 8)), mesh), out_shardings=place)()
     np.testing.assert_array_equal(found, keep_mask(key, 0.5, (3, 8, 8)))
 
 
@@ -126,7 +126,7 @@ def test_the_shards_of_a_batch_draw_masks_of_their_own() -> None:
             return jax.vmap(lambda key: keep_mask(key, 0.5, (2, 16, 24)), spmd_axis_name="data")(keys)
 
     place = NamedSharding(mesh, PartitionSpec("data", "fsdp"))
-    masks = np.asarray(jax.jit(sharding.scoped(draw, mesh), out_shardings=place)(keys)).reshape(8, -1)
+    masks = np.asarray(jax.jit(sharding.with_mesh(draw, mesh), out_shardings=place)(keys)).reshape(8, -1)
     assert len({mask.tobytes() for mask in masks}) == 8
     for one in range(8):
         for other in range(one):

@@ -81,7 +81,7 @@ def test_the_features_inside_are_dropped_by_the_devices_that_have_them() -> None
     x, key = jnp.ones((4, 8, 3)), jax.random.key(0, impl="rbg")
     params = nn.meta.unbox(module.init(jax.random.key(0), x))
     apply = lambda params: module.apply(params, x, deterministic=False, rngs={"dropout": key})  # noqa: E731
-    text = jax.jit(sharding.scoped(apply, mesh)).lower(params).as_text()
+    text = jax.jit(sharding.with_mesh(apply, mesh)).lower(params).as_text()
     assert re.findall(r"rng_bit_generator.*tensor<([\dx]+)xui32>", text) == ["2x2x8"]
 
 

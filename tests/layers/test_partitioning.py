@@ -12,7 +12,7 @@ AXES = ("batch", "heads")
 
 def asked(question, shape: tuple[int, ...]):
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    return sharding.scoped(lambda: question(shape, AXES), mesh)()
+    return sharding.with_mesh(lambda: question(shape, AXES), mesh)()
 
 
 def test_dimensions_that_divide_are_divided() -> None:
@@ -24,6 +24,6 @@ def test_dimensions_that_divide_are_divided() -> None:
 def test_all_rows_are_on_every_device_and_other_dimensions_may_be_divided() -> None:
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tensor"))
     divided = jax.device_put(np.arange(16.0).reshape(8, 2), NamedSharding(mesh, PartitionSpec("data", "tensor")))
-    found = jax.jit(sharding.scoped(with_all_rows, mesh))(divided)
+    found = jax.jit(sharding.with_mesh(with_all_rows, mesh))(divided)
     assert found.sharding.shard_shape(found.shape) == (8, 1)
     assert with_all_rows(divided) is divided  # outside of a mesh

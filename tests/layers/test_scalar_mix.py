@@ -29,10 +29,10 @@ def test_on_eight_devices_the_gradient_is_exact_to_the_sums_that_it_is_the_diffe
 
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
     rows = sharding.batch(np.moveaxis(layers, 0, 1), mesh)
-    places = sharding.boxed(boxed, mesh), rows
+    places = sharding.shardings_of(boxed, mesh), rows
     params = nn.meta.unbox(boxed)
     one = jax.jit(gradient)(params, layers)
-    spread = sharding.scoped(lambda params, rows: gradient(params, jnp.moveaxis(rows, 1, 0)), mesh)
+    spread = sharding.with_mesh(lambda params, rows: gradient(params, jnp.moveaxis(rows, 1, 0)), mesh)
     eight = jax.jit(spread, in_shardings=places)(params, np.moveaxis(layers, 0, 1))
     exact = np.tensordot(layers.astype(np.float64), given, 3)
     expected = (exact - exact.mean()) / 3

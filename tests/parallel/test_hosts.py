@@ -270,9 +270,9 @@ from plmjax.files import storage
 from plmjax.parallel import hosts
 def waits_for_ever():
     time.sleep(3)
-with hosts.watched(experiment.Hosts({limits})):
+with hosts.watch_for_stalls(experiment.Hosts({limits})):
     for _ in range(3):
-        hosts.progressed("restoring", {pace})
+        hosts.report_progress("restoring", {pace})
         time.sleep(0.4)
     waits_for_ever()
 """
@@ -291,8 +291,8 @@ import time
 from plmjax import experiment
 from plmjax.files import storage
 from plmjax.parallel import hosts
-with hosts.watched(experiment.Hosts(stall_minutes=0.05)):
-    hosts.progressed("computing")
+with hosts.watch_for_stalls(experiment.Hosts(stall_minutes=0.05)):
+    hosts.report_progress("computing")
     print("ready", flush=True)
     time.sleep(1.0)
 """
@@ -338,14 +338,14 @@ def test_a_host_of_a_slice_knows_the_others_by_the_slice(monkeypatch):
 @pytest.mark.parametrize("index", [0, 1])
 def test_host_0_holds_the_folder_of_a_run(index, monkeypatch, tmp_path):
     monkeypatch.setattr(jax, "process_index", lambda: index)
-    with hosts.holding(tmp_path, experiment.Hosts(stall_minutes=0, activity_minutes=0)):
+    with hosts.hold_folder(tmp_path, experiment.Hosts(stall_minutes=0, activity_minutes=0)):
         assert (tmp_path / locks.NAME).exists() == (index == 0)
     assert not (tmp_path / locks.NAME).exists()
 
 
 def test_a_host_alone_waits_for_nobody_and_tells_nobody():
     hosts.agree("the experiment", "any")
-    hosts.failed("Stopped.")
+    hosts.report_failure("Stopped.")
     hosts.leave(3)
 
 

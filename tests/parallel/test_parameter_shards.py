@@ -37,25 +37,25 @@ def test_matrices_are_copied_in_the_dtype_of_products_and_tables_are_not() -> No
     found, _ = shares()
     float32 = {"scale": jnp.float32, "table": jnp.float32}
     assert found.dtypes == {"kernel": jnp.bfloat16, "bias": jnp.bfloat16, **float32}
-    assert found.sent == found.dtypes | {"table": jnp.bfloat16}
+    assert found.ring_dtypes == found.dtypes | {"table": jnp.bfloat16}
     assert set(jax.tree.leaves(shares("bfloat16")[0].dtypes)) == {jnp.dtype("bfloat16")}
 
 
 def test_a_copy_is_whole_and_its_gradient_returns_to_the_shares() -> None:
     found, _ = shares()
     params = jax.tree.map(lambda s: jnp.ones(s.shape), nn.meta.unbox(boxed()))
-    params = jax.device_put(params, found.owned)
+    params = jax.device_put(params, found.sharded)
     assert params["kernel"].addressable_shards[0].data.shape == (3, 8, 16)  # fsdp and data
     params["kernel"] += 1e-3  # which bfloat16 rounds away
     copy = jax.jit(found.gather)(params)
-    for one, place in zip(jax.tree.leaves(copy), jax.tree.leaves(found.whole), strict=True):
+    for one, place in zip(jax.tree.leaves(copy), jax.tree.leaves(found.gathered), strict=True):
         assert one.sharding.is_equivalent_to(place, one.ndim)
     described = found.copy(params)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), copy) == jax.tree.map(lambda x: (x.shape, x.dtype), described)
     assert (np.asarray(copy["kernel"]) == 1).all() and (np.asarray(copy["table"]) == 1).all()
     back = jax.jit(found.scatter)(copy)
     assert {leaf.dtype for leaf in jax.tree.leaves(back)} == {np.dtype("float32")}
-    assert back["kernel"].sharding.is_equivalent_to(found.owned["kernel"], 3)
+    assert back["kernel"].sharding.is_equivalent_to(found.sharded["kernel"], 3)
 
 
 @pytest.mark.parametrize("exchanged", ["float32", "bfloat16"])
@@ -66,7 +66,7 @@ def test_gradients_of_the_shards_of_a_batch_are_added_in_the_dtype_of_the_copy(e
     total = jax.jit(lambda gradient: found.scatter(found.add(gradient)))(placed)
     expected, rounded = jax.tree.map(lambda x: x.sum(0), rows), set()
     for name, one in total.items():
-        assert one.dtype == np.float32 and one.sharding.is_equivalent_to(found.owned[name], one.ndim)
+        assert one.dtype == np.float32 and one.sharding.is_equivalent_to(found.sharded[name], one.ndim)
         np.testing.assert_allclose(one, expected[name], rtol=1e-2)
         if np.abs(np.asarray(one) - expected[name]).max() > 1e-4:
             rounded.add(name)
@@ -85,4 +85,4 @@ def test_pieces_are_those_of_large_matrices_of_layers_that_devices_divide(
 
 def test_without_zero_every_device_owns_all_that_it_computes_with() -> None:
     found, _ = shares(zero=False)
-    assert found.owned == found.whole
+    assert found.sharded == found.gathered

@@ -31,27 +31,27 @@ def mesh():
 )
 def test_a_rate_that_a_step_comes_near_is_measured_again(measured, steps, mesh, monkeypatch):
     rates = iter(map(float, measured))
-    monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
+    monkeypatch.setattr(peak, "measure_flops", lambda: next(rates))
     peak_flops = peak.PeakFlops(mesh)
-    assert [peak_flops.share(rate) for rate, _ in steps] == [pytest.approx(share) for _, share in steps]
+    assert [peak_flops.mfu(rate) for rate, _ in steps] == [pytest.approx(share) for _, share in steps]
     assert next(rates, None) is None
 
 
 def test_runs_and_phases_of_a_process_share_what_it_has_measured(mesh, monkeypatch):
     rates = iter([100.0, 400.0])
-    monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
+    monkeypatch.setattr(peak, "measure_flops", lambda: next(rates))
     first, second = peak.PeakFlops(mesh), peak.PeakFlops(mesh)
     assert first.rate == second.rate == 100.0
-    assert second.share(60.0) == 60 / 400  # doubtful, so measured again
+    assert second.mfu(60.0) == 60 / 400  # doubtful, so measured again
     assert first.rate == 100.0 and peak.PeakFlops(mesh).rate == 400.0
 
 
 def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: 100.0)
-    monkeypatch.setattr(peak, "measured_flops", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(peak, "measure_flops", lambda: pytest.fail("measured"))
     peak_flops = peak.PeakFlops(mesh)
     assert (peak_flops.rate, peak_flops.origin) == (200.0, "of the data sheet")
-    assert peak_flops.share(190.0) == 0.95
+    assert peak_flops.mfu(190.0) == 0.95
 
 
 def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):
@@ -67,5 +67,5 @@ def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):
 
     monkeypatch.setattr(peak, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(peak, "jax", types.SimpleNamespace(jit=product))
-    assert peak.measured_flops(size=64, seconds=0.3) == pytest.approx(2 * 64**3 / 0.05)
+    assert peak.measure_flops(size=64, seconds=0.3) == pytest.approx(2 * 64**3 / 0.05)
     assert next(seconds, None) is None

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plmjax import experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
-from plmjax.parallel.rings import AXIS, Rings, possible
+from plmjax.parallel.rings import AXIS, Rings, are_supported
 from plmjax.plan import hlo
 from plmjax.plan.compilation import compiled_for_slice
 from tests import devices_in_turn
@@ -116,12 +116,12 @@ def test_a_slice_has_rings_where_permutes_are_asynchronous_and_data_has_all_devi
 
 def test_a_part_of_a_slice_and_halves_of_two_slices_have_no_rings() -> None:
     devices = topologies.parse("v5e:4x4").devices()
-    assert possible(devices) and possible(devices[:8])
-    assert not possible(devices[:15])
+    assert are_supported(devices) and are_supported(devices[:8])
+    assert not are_supported(devices[:15])
     two = topologies.parse("v5e:4x4*2").devices()
     halves = [*two[:8], *two[24:]]
     assert sorted(device.coords for device in halves) == sorted(device.coords for device in devices)
-    assert not possible(halves) and not possible(two)
+    assert not are_supported(halves) and not are_supported(two)
 
 
 # A compiler for each generation, 3 to 8 s: pytest -m nightly tests/parallel/test_rings.py

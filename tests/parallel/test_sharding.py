@@ -29,11 +29,11 @@ def kernel() -> nn.LogicallyPartitioned:
 )
 def test_zero_cuts_every_moment_that_data_parallelism_leaves_whole(axes, parameter, moment):
     params = {"layer": {"kernel": kernel()}}
-    places = sharding.boxed(params, mesh(*axes))
+    places = sharding.shardings_of(params, mesh(*axes))
     assert places["layer"]["kernel"].spec == parameter
     plain = nn.meta.unbox(params)
     state = {"first": plain, "count": jax.ShapeDtypeStruct((), jnp.int32)}
-    over_data = sharding.over_data(params, places, mesh(*axes))
+    over_data = sharding.shard_over_data(params, places, mesh(*axes))
     assert over_data["layer"]["kernel"].spec == moment
     cut = sharding.optimizer_state(state, plain, over_data, mesh(*axes))
     assert cut["first"]["layer"]["kernel"].spec == moment
@@ -46,7 +46,7 @@ def test_zero_cuts_a_vocabulary_along_its_features():
     table = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((64, 16), jnp.float32), ("vocab", "embed"))
     bias = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((64,), jnp.float32), ("vocab",))
     params, grid = {"table": table, "bias": bias}, mesh(8, 1, 1)
-    cut = sharding.over_data(params, sharding.boxed(params, grid), grid)
+    cut = sharding.shard_over_data(params, sharding.shardings_of(params, grid), grid)
     assert cut["table"].spec == PartitionSpec(None, "data") and cut["bias"].spec == PartitionSpec("data")
 
 
@@ -77,7 +77,7 @@ def test_zero_cuts_the_longest_dimension_but_the_last():
         name: nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), (None,) * 3)
         for name, shape in shapes.items()
     }
-    cut = sharding.over_data(params, sharding.boxed(params, grid), grid)
+    cut = sharding.shard_over_data(params, sharding.shardings_of(params, grid), grid)
     assert {name: list(one.spec).index("data") for name, one in cut.items() if "data" in one.spec} == {
         "first": 0,
         "second": 1,

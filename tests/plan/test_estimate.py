@@ -215,7 +215,7 @@ def test_prices_are_of_all_generations_or_of_one():
 
 def built(run: Experiment, devices: list[jax.Device], phase: int = 0) -> programs.Program:
     """The program of a phase, which nothing compiles."""
-    vocabulary, shapes = Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run)
+    vocabulary, shapes = Vocabulary.placeholder(run.model.vocab_size), placement.text_batch_shapes(run)
     return programs.build(run, run.resolved_phases[phase], meshes.make(run.mesh, devices), vocabulary, shapes)
 
 

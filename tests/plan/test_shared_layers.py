@@ -79,6 +79,8 @@ def test_the_largest_size_takes_what_one_layer_takes(monkeypatch: pytest.MonkeyP
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=run.training.accumulation))
     (phase,) = run.resolved_phases
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    state = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, placement.of_layout(run))
+    state = placement.state_bytes(
+        run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, placement.text_batch_shapes(run)
+    )
     assert state.copy == 4 * 223_158_450
     assert 0 <= state.kept - 3 * state.copy < 100

@@ -18,8 +18,8 @@ from tests.third_party import experiments
 
 @pytest.mark.nightly
 def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
-    products = peak.measured_flops
-    monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: products(dtype, 64, seconds=0.01))
+    products = peak.measure_flops
+    monkeypatch.setattr(peak, "measure_flops", lambda dtype, size, seconds: products(dtype, 64, seconds=0.01))
     cli.run(["bench", "experiments/bert_tiny.py", *SMALL_BERT, "--measured_steps", "1"])
     shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()}
     assert "mfu" not in shown and "None" not in shown.values()  # a CPU has no data sheet
@@ -33,7 +33,7 @@ def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
 def test_rates_are_relative_to_the_seconds_of_a_step(small_run, monkeypatch):
     """Two devices share the cores of a CPU, but have a data sheet each. The batches are those of a named dataset."""
     rate = 1e9
-    monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: rate)
+    monkeypatch.setattr(peak, "measure_flops", lambda dtype, size, seconds: rate)
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: rate)
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
     run = resolve(experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")).experiment

@@ -277,7 +277,7 @@ def test_sharded_equals_unsharded(name: str) -> None:
     head, (path, shape) = FAMILIES[name].trained, FAMILIES[name].sharded
     module, (params, batch, expected) = head.module, looped(name, head)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    placed = jax.device_put(params, sharding.boxed(boxed_shapes(module), mesh))
+    placed = jax.device_put(params, sharding.shardings_of(boxed_shapes(module), mesh))
     with jax.set_mesh(mesh), nn.logical_axis_rules(sharding.RULES):
         found = loss_and_gradient(head, placed, jax.device_put(batch, sharding.batch(batch, mesh)))
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -46,8 +46,8 @@ def main(name: str, workdir: str, *arguments: str) -> None:
     hosts.join(hosts.JoinOptions())
     run = experiment.override(getattr(experiments, name)(), arguments)
     source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
-    with hosts.watched(run.hosts):
-        with hosts.in_turn("experiment.json"):
+    with hosts.watch_for_stalls(run.hosts):
+        with hosts.host_0_first("experiment.json"):
             folder.record_experiment(storage.path(workdir), run)
         loop.train(run, workdir, source, {})
     assert "tensorflow" not in sys.modules, "a run whose rows come from elsewhere waits for no import of TensorFlow"

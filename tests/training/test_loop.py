@@ -83,7 +83,7 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
     assert kept[3] == kept[9] == {}  # an evaluation is that of its own step alone
     last = metrics.read(workdir / "metrics.jsonl")[-2]
     assert 0 <= last["input_wait"] < 1 and last["tokens_per_second"] > 0 and last["mfu"] > 0
-    flops = options().trained.train_flops(options().model, result.program.batch)  # of 4 rows of 24 tokens
+    flops = options().training_objective.train_flops(options().model, result.program.batch)  # of 4 rows of 24 tokens
     assert last["model_flops_per_second"] / last["tokens_per_second"] == pytest.approx(flops / (4 * 24))
     assert (workdir / "tensorboard").is_dir()
 

@@ -18,7 +18,9 @@ def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> pla
     run = experiments.load(name)
     run = dataclasses.replace(run, mesh=mesh, training=dataclasses.replace(run.training, **training))
     devices = topologies.parse(topology).devices() if topology else jax.devices()
-    return placement.choose_mesh(run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run))
+    return placement.choose_mesh(
+        run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.text_batch_shapes(run)
+    )
 
 
 @pytest.mark.nightly
@@ -85,7 +87,7 @@ def test_the_estimate_is_what_the_compiler_takes():
         ("large_8x8", "v5e:8x8", 2.70),
     ):
         run = experiments.load(f"experiments/bert_{name}.py")
-        devices, shapes = topologies.parse(topology).devices(), placement.of_layout(run)
+        devices, shapes = topologies.parse(topology).devices(), placement.text_batch_shapes(run)
         vocabulary, last = Vocabulary.placeholder(run.model.vocab_size), run.resolved_phases[-1]
         sizes = (len(devices), 1, 1)
         (residuals,) = placement.residuals_of_rows(run, [last], "tpu", vocabulary, shapes)
@@ -116,7 +118,7 @@ def test_a_mesh_that_cuts_is_asked_for_the_heads_after_one_that_does_not(devices
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=1))
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     cuts = (1, 1, devices)
-    found = placement.even(run, [(devices, 1, 1), cuts], vocabulary, placement.of_layout(run))
+    found = placement.even_meshes(run, [(devices, 1, 1), cuts], vocabulary, placement.text_batch_shapes(run))
     assert found == [cuts] * divide
 
 
@@ -125,7 +127,7 @@ def test_the_phase_with_the_fewest_rows_decides():
     parts = (experiments.Phase(0.5, batch_size=16), experiments.Phase(0.5, batch_size=4, accumulation=2))
     run = dataclasses.replace(run, phases=parts)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    placed = placement.choose_mesh(run, jax.devices(), vocabulary, placement.of_layout(run))
+    placed = placement.choose_mesh(run, jax.devices(), vocabulary, placement.text_batch_shapes(run))
     assert placed.reason.startswith("the batch has 2 rows for 8 devices")
     assert tuple(placed.mesh.shape.values()) == (2, 1, 4)
 
@@ -168,7 +170,7 @@ def test_a_mesh_cuts_every_dimension_into_equal_parts(sizes, mesh, divides):
     run = experiments.load("experiments/bert_tiny.py")
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes))
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    found = placement.even(run, [mesh], vocabulary, placement.of_layout(run))
+    found = placement.even_meshes(run, [mesh], vocabulary, placement.text_batch_shapes(run))
     assert found == ([mesh] if divides else [])
 
 
@@ -192,7 +194,7 @@ def test_data_that_does_not_go_across_the_slices_is_named(mesh):
 def test_the_state_of_a_device_is_its_share_and_the_copy_is_cut_by_fsdp_alone():
     """Parameters and two moments in float32, over eight devices; the copy and its largest table over two of them."""
     run = experiments.load("experiments/bert_tiny.py")
-    (phase,), vocabulary, shapes = run.resolved_phases, Vocabulary.placeholder(4096), placement.of_layout(run)
+    (phase,), vocabulary, shapes = run.resolved_phases, Vocabulary.placeholder(4096), placement.text_batch_shapes(run)
     found = placement.state_bytes(run, phase, (4, 2, 1), jax.devices(), vocabulary, shapes)
     whole = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, shapes)
     assert whole.table == 4 * 4096 * 128 == 2 * found.table
@@ -207,6 +209,6 @@ def test_remat_keeps_less():
 
     def kept(remat: str) -> int:
         changed = dataclasses.replace(run, training=dataclasses.replace(run.training, remat=remat))
-        return placement.residuals(changed, last, 4, "tpu", vocabulary, placement.of_layout(changed))
+        return placement.residuals(changed, last, 4, "tpu", vocabulary, placement.text_batch_shapes(changed))
 
     assert kept("none") > 1.2 * kept("dots") > 1.4 * kept("full")

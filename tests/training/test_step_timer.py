@@ -43,13 +43,13 @@ def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch:
         return now[0]
 
     monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
-    measured, metrics = StepTimer(), StepMetrics.joined({"loss": jnp.float32(2)})
+    measured, metrics = StepTimer(), StepMetrics.join({"loss": jnp.float32(2)})
     batches = iter([passes, passes, passes])
     assert measured.throttle() is None and measured.next_batch(iter(range(1))) == 0
     passes(3)
     measured.add(metrics)
     assert measured.steps == 0 and measured.seconds == 3 and measured.throttle() is None
-    measured.add(StepMetrics.joined({"loss": jnp.float32(1)}))
+    measured.add(StepMetrics.join({"loss": jnp.float32(1)}))
     passes(2)
     assert measured.steps == 1 and measured.seconds == 5 and measured.throttle() is metrics
     assert measured.drain() == [{"loss": 2}, {"loss": 1}]
@@ -109,7 +109,7 @@ def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
         "other_half": jnp.float16(1 / 3),
     }
     whole = NamedSharding(meshes.make(Mesh(), jax.devices()), PartitionSpec())
-    metrics = jax.jit(StepMetrics.joined, out_shardings=whole)(scalars)
+    metrics = jax.jit(StepMetrics.join, out_shardings=whole)(scalars)
     assert len(jax.tree.leaves(metrics)) == 1 and metrics.array.dtype == jnp.float32
     pace = StepTimer()
     pace.add(metrics)
@@ -122,7 +122,7 @@ def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
 
 
 def test_a_metric_that_the_step_does_not_have_is_a_missing_key() -> None:
-    metrics = StepMetrics.joined({"loss": jnp.float32(1)})
+    metrics = StepMetrics.join({"loss": jnp.float32(1)})
     assert "accuracy" not in metrics and len(metrics) == 1
     with pytest.raises(KeyError, match="accuracy"):
         metrics["accuracy"]
@@ -132,4 +132,4 @@ def test_a_metric_that_the_step_does_not_have_is_a_missing_key() -> None:
 def test_a_metric_that_float32_would_round_is_refused(value: jax.Array) -> None:
     """A count above 2**24 is the sum of a metric, which is divided by its weight in float32 anyway."""
     with pytest.raises(TypeError, match="Expected a float32 scalar as the metric targets, found"):
-        StepMetrics.joined({"loss": jnp.float32(1), "targets": value})
+        StepMetrics.join({"loss": jnp.float32(1), "targets": value})

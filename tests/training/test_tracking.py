@@ -54,7 +54,7 @@ def test_a_resume_goes_on_with_the_same_run_and_repeats_nothing(tmp_path, librar
     file = metrics.MetricsFile(tmp_path, 0, RUN)
     for step in (2, 4, 6):
         file.write(step, {"train/loss": 0.5 * step})
-    file.close(whole=False)
+    file.close(succeeded=False)
     file = metrics.MetricsFile(tmp_path, 4, RUN)
     file.write(6, {"train/loss": -1.0})
     file.write(7, {"train/loss": 3.5})

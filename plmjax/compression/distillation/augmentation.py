@@ -226,7 +226,7 @@ def augment(
     augmenter = Augmenter.read(checkpoint, vectors, dataclasses.replace(settings, kept=kept))
     read = written = 0
     rows = tables.rows(str(input))
-    with storage.replacing(output) as file, file.open("w", encoding="utf-8", newline="") as opened:
+    with storage.replace_file(output) as file, file.open("w", encoding="utf-8", newline="") as opened:
         header = None
         while part := list(itertools.islice(rows, PART)):
             for row in _copied(augmenter, part, text, str(input)):

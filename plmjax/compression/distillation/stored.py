@@ -121,7 +121,7 @@ def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any
         there = weights > 0
         found["classes"][rows_of_file[there]], found["logits"][rows_of_file[there]] = classes[there], logits[there]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with storage.replacing(path) as file, file.open("wb") as opened:
+    with storage.replace_file(path) as file, file.open("wb") as opened:
         np.savez(opened, offsets=offsets, **found)
     seals.write(seal, made_from, [path.name])
 

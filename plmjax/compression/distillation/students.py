@@ -69,7 +69,7 @@ class RandomLayers(Random):
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """Return the parameters outside of the layers."""
-        return {path: value for path, value in params.items() if not self.draws(path)}
+        return {path: value for path, value in params.items() if not self.is_sampled(path)}
 
     def draws(self, parameter: str) -> bool:
         return "/layers/" in parameter

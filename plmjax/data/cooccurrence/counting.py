@@ -84,7 +84,7 @@ def count(
         _tidy(output)
         report(f"cells      {output} was counted before from the same text; nothing to do")
         return cells.open_cells(output)
-    with locks.locked(output):
+    with locks.lock(output):
         _begin(output, made_from)
         with _workers(work, processes, output, runner, runner_options) as workers:
             _count_runs(output, work, workers, report)

@@ -79,7 +79,7 @@ def write_counted(folder: Path, run: Run, pairs: np.ndarray, weights: np.ndarray
     weights: int64, one for every distance. made_from: digest of the inputs of the count.
     """
     pairs.sort()
-    with storage.replacing(run.path(folder)) as scratch, scratch.open("wb") as file:
+    with storage.replace_file(run.path(folder)) as scratch, scratch.open("wb") as file:
         begin = 0
         while begin < len(pairs):
             part = pairs[begin : begin + SORTED_AT_ONCE]
@@ -97,7 +97,7 @@ def write_counted(folder: Path, run: Run, pairs: np.ndarray, weights: np.ndarray
 def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run:
     """Merge neighboring runs into one, and remove them. made_from: digest of the inputs of the count."""
     whole = Run(runs[0].start, runs[-1].stop)
-    with storage.replacing(whole.path(folder)) as scratch, scratch.open("wb") as file:
+    with storage.replace_file(whole.path(folder)) as scratch, scratch.open("wb") as file:
         for sums in merged([run.path(folder) for run in runs], memory):
             file.write(sums)
     seals.write(whole.seal(folder), made_from, [whole.path(folder).name])

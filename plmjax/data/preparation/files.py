@@ -121,7 +121,7 @@ def is_sealed(path: Path, made_from: str) -> bool:
 def write_arrays(path: Path, arrays: list[np.ndarray], dtype: type) -> None:
     """Write arrays of different lengths completely or not at all."""
     values = np.concatenate([np.empty(0, dtype), *arrays])
-    with storage.replacing(path) as file, file.open("wb") as opened:
+    with storage.replace_file(path) as file, file.open("wb") as opened:
         np.savez(opened, values=values, lengths=np.array([len(array) for array in arrays], np.int64))
 
 

@@ -81,7 +81,7 @@ def locked(output: Path, made_from: str) -> Iterator[None]:
 
     made_from: what `digest` returns.
     """
-    with locks.locked(output):
+    with locks.lock(output):
         _clear(output, made_from)
         yield
         tidy(output)
@@ -96,7 +96,7 @@ def tidy(output: Path) -> None:
 def tidy_after_kill(output: Path) -> None:
     """Remove what a command left that was killed after it had written the manifest."""
     if any((output / name).exists() for name in (files.FOLDER, BEGUN, locks.NAME)):
-        with locks.locked(output):
+        with locks.lock(output):
             tidy(output)
 
 

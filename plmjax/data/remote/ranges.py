@@ -57,7 +57,7 @@ def read(folder: str, part: Range, wait: Callable[[float], bool]) -> bytes:
                 raise UserError(
                     f"Expected {where}, found that the object is shorter or gone; copy the dataset again."
                 ) from error
-            raise buckets.explained(error) or error from error
+            raise buckets.explain(error) or error from error
 
     for seconds in itertools.islice(patience.waits(), TRIES):
         data = patience.insist(answer, f"reading {where}", PATIENCE_SECONDS, pause)

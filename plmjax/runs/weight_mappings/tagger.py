@@ -52,7 +52,7 @@ class FromLanguageModel(WeightMapping):
         names = {name: f"{model.system.name}/{LANGUAGE_MODEL}/" for name in params if name.startswith(within)}
         return {there + name.removeprefix(within): params[name] for name, there in names.items()}
 
-    def draws(self, parameter: str) -> bool:
+    def is_sampled(self, parameter: str) -> bool:
         """Return whether a parameter is initialized: all but the language models are."""
         return parameter.split("/")[1] != LANGUAGE_MODEL
 
@@ -80,6 +80,6 @@ class FromWordVectors(WeightMapping):
         """Return only the table."""
         return {model.system.token_table: origin.system.vectors(params)[: model.vocab_size]}
 
-    def draws(self, parameter: str) -> bool:
+    def is_sampled(self, parameter: str) -> bool:
         """Return whether a parameter is initialized: all but the table are."""
         return parameter != self.tagger.system.token_table

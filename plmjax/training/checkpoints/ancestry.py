@@ -1,11 +1,11 @@
-"""The record of a compressed run: from which checkpoint it was made, and by what.
+"""The record of a compressed run: the checkpoints that it was made from, and the commands that made it.
 
 WORKDIR/ancestry.json holds a list, the oldest first:
 
     [{"from": "runs/snli", "step": 1200, "sha256": "...", "by": "prune", "settings": {"method": "magnitude", ...}}]
 
-`sha256` is the digest of the parameters of that checkpoint. A run that is compressed again has the records of the run
-that it was made from, and one more.
+`sha256` is the digest of the parameters of that checkpoint. If a compressed run is compressed again, its records are
+copied and one is added.
 """
 
 import dataclasses
@@ -38,12 +38,10 @@ class Ancestor:
     settings: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data."""
         return {"from": self.checkpoint} | {name: getattr(self, name) for name in ("step", "sha256", "by", "settings")}
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
-        """Return the record of plain data."""
         json_text.check(found, {"from": str, "step": COUNT, "sha256": str, "by": str, "settings": {str: object}})
         return cls(found["from"], found["step"], found["sha256"], found["by"], found["settings"])
 
@@ -58,7 +56,7 @@ def digest(params: dict[str, np.ndarray]) -> str:
 
 
 def read(workdir: Path) -> list[Ancestor]:
-    """Return the records of a run directory, the oldest first; none for a run that was not compressed.
+    """Return the records of a run directory, the oldest first; an empty list for a run that was not compressed.
 
     Raises:
         UserError: the file is damaged.
@@ -72,7 +70,7 @@ def read(workdir: Path) -> list[Ancestor]:
 
 
 def same(found: Sequence[Ancestor], expected: Sequence[Ancestor]) -> bool:
-    """Return whether two records tell of the same compressions, wherever their checkpoints are."""
+    """Return whether two records list the same compressions. The paths of the checkpoints are not compared."""
 
     def told(record: Sequence[Ancestor]) -> str:
         return json.dumps([one.to_json() | {"from": ""} for one in record], sort_keys=True)

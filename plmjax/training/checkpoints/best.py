@@ -54,21 +54,21 @@ class Best:
         return min(finite)[1] if finite else None
 
     def after(self, record: Record | None, metrics: Mapping[str, float]) -> Record | None:
-        """Return the record after one more evaluation."""
+        """Return the record (best score, number of evaluations since) after one more evaluation."""
         score = self.score(metrics)
         if score is None:
             return record
         best, since = record or (math.inf, 0)
         return (score, 0) if score < best else (best, since + 1)
 
-    def waiting(self, record: Record) -> str:
-        """Return a text on the evaluations since the best one."""
+    def describe_wait(self, record: Record) -> str:
+        """Return a sentence about the evaluations since the best one."""
         score, since = record
         value = -score if self.metric.startswith("-") else score
         than = f"been better than {value:.4f}" if math.isfinite(value) else "had a finite value"
         return f"{self.name} has not {than} for {since} evaluations"
 
-    def exhausted(self, record: Record | None) -> bool:
+    def out_of_patience(self, record: Record | None) -> bool:
         """Return whether the last `patience` evaluations did not improve on the best one."""
         return bool(self.patience and record and record[1] >= self.patience)
 

@@ -30,7 +30,7 @@ from plmjax.training import optimizers
 from plmjax.training.checkpoints import ancestry, items, stored
 from plmjax.training.checkpoints.ancestry import Ancestor
 from plmjax.training.checkpoints.best import Best
-from plmjax.training.checkpoints.manager import Manager, Retention, explained_failures
+from plmjax.training.checkpoints.manager import Manager, Retention, explain_failures
 from plmjax.training.state import TrainState
 
 FORMAT = 2
@@ -98,7 +98,7 @@ def _training(state: TrainState) -> dict[str, Any]:
     If the optimizer averages parameters, this includes the parameters of the last step.
     """
     names = ("step", "optimizer_state", "carry", "key", "collections")
-    if optimizers.averages(state.optimizer_state):
+    if optimizers.has_average(state.optimizer_state):
         names = (*names, "params")
     return {name: getattr(state, name) for name in names}
 
@@ -114,7 +114,9 @@ class Checkpoints:
 
     @property
     def finished(self) -> int | None:
-        """Return the step of the newest checkpoint that is known to be finished, or None. It asks no storage."""
+        """Return the step of the newest checkpoint that is known to be finished, or None. It does not access the
+        storage.
+        """
         return self._manager.finished
 
     def latest(self) -> int | None:
@@ -124,23 +126,27 @@ class Checkpoints:
     def save(self, state: TrainState, description: Description, before: Callable[[], None] = lambda: None) -> None:
         """Start to save the arrays; the files are written while the run continues.
 
-        A save that fails is a warning, here or at the next call: the run goes on, and its next save is tried as usual.
-        The next step may donate the arrays: before this function returns, Orbax has them on the host. On a CPU these
-        are views of the same memory, which JAX does not overwrite as long as there is a view; the step takes other
+        A failed save is a warning, here or at the next call: the run continues, and its next save is tried as usual.
+        The
+        next step may donate the arrays: before this function returns, Orbax has copied them to the host. On a CPU it
+        has
+        views of the same memory, which JAX does not overwrite as long as a view exists; the step then allocates new
         memory.
 
         Args:
-            before: work of this host that a checkpoint needs. If it fails on any host, none starts to save.
+            before: work of this host that a checkpoint needs. If it fails on any host, no host starts to save.
 
         Raises:
-            Explained: a save fails at its start, on several hosts. Some may wait for the others, and only a new start
-                of all helps.
+            Explained: a save fails at its start, on several hosts. Some hosts may wait for others, and only a restart
+                of
+                all hosts helps.
         """
         self._succeeds(self.wait)
         self._begin(state, description, before)
 
     def save_last(self, state: TrainState, description: Description, before: Callable[[], None] = lambda: None) -> None:
-        """Save the last checkpoint of a run as `save` does, and wait for it. What may pass is tried again, without end.
+        """Save the last checkpoint of a run as `save` does, and wait for it. Temporary failures are retried without
+        end.
 
         Raises:
             UserError: it cannot be written (a full disk).
@@ -164,9 +170,9 @@ class Checkpoints:
         return self._succeeds(lambda: self._start(state, description), last)
 
     def _succeeds(self, work: Callable[[], None], last: bool = False) -> bool:
-        """Do a part of a save, and return whether it succeeded.
+        """Call `work`, a part of a save, and return whether it succeeded.
 
-        A failure is a warning; a mistake that keeps the last checkpoint from being written is raised.
+        A failure is a warning. If this is the last checkpoint, an error that the user must correct is raised.
         """
         try:
             work()
@@ -180,7 +186,7 @@ class Checkpoints:
     def _start(self, state: TrainState, description: Description) -> None:
         step = description.step
         arrays = {
-            "params": optimizers.evaluated(state.optimizer_state, state.params),
+            "params": optimizers.evaluation_params(state.optimizer_state, state.params),
             "training": _training(state),
         }
         text = {
@@ -245,7 +251,7 @@ class Checkpoints:
         folder = self.directory.parent / CONSTANTS
         if jax.process_index() == 0:
             storage.remove(folder)  # A start that ended before its first checkpoint left it.
-        with explained_failures(self.directory):
+        with explain_failures(self.directory):
             with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
                 writer.save(folder / ARRAYS, args=ocp.args.StandardSave(state.constants), force=True)
             if jax.process_index() == 0:
@@ -361,7 +367,7 @@ def load_constants(directory: Path, abstract: Any) -> Any:
     """Return the constants of the run that a checkpoint folder belongs to, with the shardings of `abstract`.
 
     Raises:
-        UserError: they are not beside the checkpoints, are damaged, or are of another model.
+        UserError: the constants are missing, damaged, or of another model.
     """
     if not jax.tree.leaves(abstract):
         return abstract
@@ -384,9 +390,9 @@ def read_constants(directory: Path) -> Any:
 
 
 def load_collections(directory: Path) -> Any:
-    """Return the other collections of a checkpoint's variables, as numpy arrays.
+    """Return the collections of a checkpoint's variables other than the parameters, as numpy arrays.
 
-    An example are running statistics. For most models there are none.
+    An example is the running statistics of a normalization. Most models have none.
     """
     return items.restore_branch(directory, "training", "collections")
 
@@ -402,9 +408,9 @@ def save_parameters(
 ) -> None:
     """Write parameters as step 0 of a new run directory, with its experiment.json.
 
-    If the folder has just this run, nothing is written: an earlier command may have been killed at its end.
+    Nothing is written if the folder already has exactly this run: an earlier command may have been killed at its end.
 
-    collections: other collections of the module's variables, name -> tree. constants: those of the objective.
+    collections: other collections of the module's variables, name -> tree. constants: constants of the objective.
     ancestors: the record of the compressions that made the parameters.
 
     Raises:
@@ -426,7 +432,7 @@ def save_parameters(
         constants=jax.tree.map(jnp.asarray, constants),
     )
     description = Description(run, 0, tokenizer)
-    with locks.held(directory):
+    with locks.hold(directory):
         unfinished = directory / UNFINISHED
         if unfinished.exists():  # A process was killed while it wrote the files of a run.
             for name in (*_OF_A_RUN, CONSTANTS, ancestry.RECORD):
@@ -455,7 +461,7 @@ _OF_A_RUN = ("experiment.json", "checkpoints", "tokenizer")
 
 
 def _has(directory: Path, state: TrainState, description: Description, ancestors: Sequence[Ancestor]) -> bool:
-    """Return whether a folder has this run: its only checkpoint, constants and record are the same, bit for bit."""
+    """Return whether a folder has exactly this run: its only checkpoint, constants and record are bitwise equal."""
     folder = storage.absolute(directory) / "checkpoints"
     if not all((directory / name).exists() for name in _OF_A_RUN) or storage.finished_steps(folder) != [0]:
         return False

@@ -63,10 +63,10 @@ def restore(directory: Path, item: str, abstract: Any) -> Any:
         if abstract is None:
             return arrays
         _check_shapes(directory, item, arrays, abstract)
-        return jax.tree.map(_placed, arrays, abstract)
+        return jax.tree.map(_place, arrays, abstract)
 
 
-def in_int8(directory: Path, item: str) -> list[str]:
+def int8_paths(directory: Path, item: str) -> list[str]:
     """Return the paths of an item's arrays that are stored in int8, sorted.
 
     Raises:
@@ -77,12 +77,12 @@ def in_int8(directory: Path, item: str) -> list[str]:
         return stored.paths(_metadata(directory, item))
 
 
-def _placed(array: np.ndarray, described: jax.ShapeDtypeStruct) -> jax.Array:
+def _place(array: np.ndarray, described: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.make_array_from_callback(described.shape, described.sharding, array.__getitem__)
 
 
 def restore_part(directory: Path, item: str, abstract: Any) -> Any:
-    """Return the trees of an item that `abstract` has."""
+    """Return the trees of an item that are in `abstract`."""
     verify(directory, (item,))
     with explain_checkpoint_errors(directory):
         arguments = ocp.args.PyTreeRestore(
@@ -150,7 +150,7 @@ def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
 
 
 def read(directory: Path, item: str, arguments: Any) -> Any:
-    """Return an item as Orbax reads it with these arguments. Its files are not verified here."""
+    """Return an item, read by Orbax with these restore arguments. Its files are not verified here."""
     handlers = {
         ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
         ocp.args.StandardRestore: ocp.StandardCheckpointHandler,
@@ -161,7 +161,7 @@ def read(directory: Path, item: str, arguments: Any) -> Any:
 
 
 class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
-    """Turns an error while a checkpoint is read into one sentence."""
+    """Turns an error during the reading of a checkpoint into one sentence."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -172,7 +172,7 @@ class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, Explained):
             in_bucket = storage.in_bucket(self.directory) and not isinstance(error, FileNotFoundError)
-            if in_bucket and (explained := storage.explained(error)):  # The bucket failed; the files may be intact.
+            if in_bucket and (explained := storage.explain(error)):  # The bucket failed; the files may be intact.
                 raise explained from error
             raise UserError(
                 f"Expected a whole checkpoint in {self.directory}, found that it cannot be read: {first_line(error)}; "

@@ -1,7 +1,8 @@
-"""Orbax's manager of a run's checkpoints: opened anew after a failure, and in step with the other hosts.
+"""Orbax's manager of a run's checkpoints: reopened after a failure, and synchronized with the other hosts.
 
-After a failure Orbax's list of checkpoints has one that does not exist, and lacks those that it would have replaced. A
-new manager reads the folder. The names of its barriers are new, too, so that no host waits at one of the failed save.
+After a failed save, Orbax's list of checkpoints has one that does not exist, and lacks those that it would have
+replaced. A new manager reads the folder again. Its barriers have new names, so that no host waits at a barrier of the
+failed save.
 """
 
 import contextlib
@@ -27,10 +28,10 @@ from plmjax.training.checkpoints.best import Best
 
 @dataclasses.dataclass
 class Retention:
-    """The checkpoints to keep.
+    """The checkpoints to keep: the newest, the best, and the newest `keep` of those whose step is a multiple of
+    `every`.
 
-     These are the newest, the best, and the newest `keep` of those whose step is a multiple of `every`; `keep` 0 keeps
-    all of the latter.
+    `keep` 0 keeps all multiples of `every`.
     """
 
     every: int
@@ -75,7 +76,7 @@ class Manager:
             Explained: it cannot start.
         """
         try:
-            with explained_failures(self._directory):
+            with explain_failures(self._directory):
                 self._orbax = self._orbax or self._open()
                 if step in self._orbax.all_steps():
                     return
@@ -101,14 +102,14 @@ class Manager:
             raise
 
     def on_all_hosts(self, work: Callable[[], None]) -> None:
-        """Do some work of this host, and raise an error on every host if it fails on any."""
+        """Call `work` on this host; if it fails on any host, raise an error on every host."""
         failure: Explained | None = None
         try:
-            with explained_failures(self._directory):
+            with explain_failures(self._directory):
                 work()
         except Explained as error:
             failure = error
-        if jax.process_count() > 1 and hosts.gathered(np.array(failure is not None)).any() and failure is None:
+        if jax.process_count() > 1 and hosts.all_gather(np.array(failure is not None)).any() and failure is None:
             failure = Unavailable(f"Expected all hosts to save in {self._directory}, found that another one could not.")
         if failure is not None:
             raise failure
@@ -120,7 +121,7 @@ class Manager:
             Explained: the save failed.
         """
         if self._orbax is not None:
-            with explained_failures(self._directory):
+            with explain_failures(self._directory):
                 self._orbax.close()
 
     def _open(self) -> ocp.CheckpointManager:
@@ -167,16 +168,16 @@ class Manager:
 
 
 @contextlib.contextmanager
-def explained_failures(directory: Path) -> Iterator[None]:
+def explain_failures(directory: Path) -> Iterator[None]:
     """Turn an error of a save in a folder of checkpoints into one sentence."""
     try:
         yield
     except Exception as error:
-        raise _failed(directory, error) from error
+        raise _save_error(directory, error) from error
 
 
-def _failed(directory: Path, error: Exception) -> Explained:
-    explained = storage.explained(error)
+def _save_error(directory: Path, error: Exception) -> Explained:
+    explained = storage.explain(error)
     if isinstance(explained, Unavailable) or isinstance(error, Unavailable):
         return explained or error
     if isinstance(error, RuntimeError) and WEATHER.match(str(error)):
@@ -197,10 +198,10 @@ def _failed(directory: Path, error: Exception) -> Explained:
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutLateWrites:
-    """A hook for errors in threads that ignores writes which end after a save has failed.
+    """A hook for errors in threads. It ignores writes that end after a save has failed.
 
     Orbax closes its event loop at the first array that cannot be written. The threads of tensorstore, which still write
-    other arrays, then find the loop closed. The original error is raised by `save` and `wait`.
+    other arrays, then find the loop closed. `save` and `wait` raise the original error.
     """
 
     report: Callable[[Any], None]

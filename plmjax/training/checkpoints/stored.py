@@ -1,11 +1,11 @@
-"""Arrays that a checkpoint stores in int8.
+"""The int8 storage format of arrays in a checkpoint.
 
-In place of a float32 array the item has two:
+A float32 array is stored as two arrays:
 
     int8     int8 [...], from -127 to 127
-    scale    float32, with the same number of axes; an axis along which all values share a scale has the size 1
+    scale    float32, with the same number of axes; an axis along which all values have one scale has the size 1
 
-and each value is int8 / scale, with scale = 127 / max|value| (as quantization.py of nlp-architect). A restored array is
+Each value is int8 / scale, with scale = 127 / max|value| (as quantization.py of nlp-architect). A restored array is
 always float32.
 """
 
@@ -20,10 +20,9 @@ INTEGERS, SCALE = "int8", "scale"
 
 
 def encode(values: np.ndarray, shared: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return the stored form of an array; `shared` are the axes along which all values have one scale.
+    """Return the int8 form of an array; `shared` are the axes along which all values have one scale.
 
-    A value is rounded to the nearest one that can be stored, and to the even one of two. Values that are all 0 have the
-    scale 1.
+    Values are rounded to the nearest integer, halves to even. If all values are 0, their scale is 1.
     """
     values = np.asarray(values, np.float32)
     largest = np.max(np.abs(values), axis=tuple(shared), keepdims=True)
@@ -33,15 +32,15 @@ def encode(values: np.ndarray, shared: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def paths(tree: Any) -> list[str]:
-    """Return the paths of the arrays of a tree that are in the stored form, sorted; leaves may be any objects."""
+    """Return the sorted paths of the arrays of a tree that are in the int8 form; leaves may be any objects."""
     return sorted("/".join(path) for path in _forms(tree)) if isinstance(tree, Mapping) else []
 
 
 def decode(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree of numpy arrays with those in the stored form as float32.
+    """Return a tree of numpy arrays, with arrays in the int8 form converted to float32.
 
     Raises:
-        ValueError: a stored form has another dtype, or a scale that does not fit.
+        ValueError: an int8 form has another dtype, or a scale whose shape does not fit.
     """
     flat = flax.traverse_util.flatten_dict(tree)
     for path in _forms(tree):
@@ -59,7 +58,7 @@ def decode(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forms(tree: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the paths of the nodes that have the two arrays and nothing else."""
+    """Return the paths of the nodes that consist of exactly the two arrays."""
     found: dict[tuple[str, ...], set[str]] = {}
     for path in flax.traverse_util.flatten_dict(tree):
         found.setdefault(path[:-1], set()).add(path[-1])

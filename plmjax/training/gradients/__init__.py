@@ -1,8 +1,9 @@
-"""The gradient of a batch, summed over all devices: three ways with one signature, of which a program has one.
+"""The gradient of a batch, summed over all devices. A program uses one of three classes with the same signature.
 
-`all_gather.AllGather` gathers a copy of all parameters before the computation; `rings.RingExchange` passes the pieces
-of stacked layers from device to device beside it; `looked_up_rows.LookedUpRows` looks up the rows of large tables and
-leaves all other parameters to `AllGather`. Microbatches are inside (`microbatches.accumulate`).
+`all_gather.AllGather` gathers a copy of all parameters before the computation; `rings.RingExchange` passes the shards
+of stacked layers from device to device during the computation; `looked_up_rows.LookedUpRows` looks up the rows of large
+tables and leaves all other parameters to `AllGather`. Each splits a batch into microbatches
+(`microbatches.accumulate`).
 """
 
 from collections.abc import Callable
@@ -26,9 +27,9 @@ class Gradient(NamedTuple):
 
 
 class GradientOf(Protocol):
-    """A way to compute the gradient of a batch on the devices of a mesh."""
+    """A method to compute the gradient of a batch on the devices of a mesh."""
 
     def __call__(
         self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
-        """Return (gradient, sums) of a batch. `inputs` has the float32 parameters, each device its shard of them."""
+        """Return (gradient, sums) of a batch. `inputs` has the float32 parameter shards of each device."""

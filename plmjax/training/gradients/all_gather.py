@@ -1,4 +1,4 @@
-"""The gradient for any mesh: a copy of all parameters is gathered once, and the compiler divides the work (ZeRO)."""
+"""The gradient on any mesh: a copy of all parameters is gathered once, and XLA partitions the computation (ZeRO)."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +13,7 @@ from plmjax.training.gradients.microbatches import accumulate
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllGather:
-    """Every device gathers a copy of the parameters, and the gradient of the copy is summed into its shard.
+    """Gathers a copy of the parameters on every device, and reduce-scatters the gradient of the copy into the shards.
 
     carry_axes: logical axis names of the carry's leaves.
     microbatches: number of microbatches of a batch.
@@ -28,7 +28,6 @@ class AllGather:
     def __call__(
         self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
-        """See `GradientOf`."""
         gradient, sums = accumulate(
             loss,
             self.gather(inputs, batch),
@@ -43,5 +42,5 @@ class AllGather:
         return Gradient(self.shards.scatter(gradient.params), gradient.rows), sums
 
     def gather(self, inputs: LossInputs, batch: Batch) -> LossInputs:
-        """Return the inputs with the parameters that a forward pass computes with."""
+        """Return the inputs with the gathered parameters, as a forward pass needs them."""
         return inputs.replace(params=self.shards.gather(inputs.params))

@@ -12,13 +12,13 @@ from plmjax.parallel import sharding
 from plmjax.training.gradients import Gradient, Loss, Weights
 
 
-def gradient_of(
+def microbatch_gradient(
     loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array, total: Any = None
 ) -> tuple[Gradient, LossSums]:
     """Return (gradient, sums) of one microbatch; the gradient of the parameters is added to `total`.
 
-    total: the gradient of the microbatches before, in float32. None stands for 0, and the gradient then has the dtypes
-        of the parameters.
+    total: float32 gradient of the earlier microbatches. None means 0; the gradient then has the dtypes of the
+        parameters.
     """
 
     def accumulated(params: Any, rows: Any) -> tuple[jax.Array, LossSums]:
@@ -47,12 +47,12 @@ def accumulate(
     the carry with a "batch" axis (`carry_axes`) and looked-up rows are divided in the same way; other leaves and the
     collections are passed from microbatch to microbatch.
 
-    Each of the `shards` along the mesh's data axis adds up the gradient of its own rows, and has its own key for
-    dropout. `add_shards` sums gradients [shards ...] once, after the last microbatch. If a leaf of the carry has no
-    batch axis, it belongs to all shards, and the gradient is summed for every microbatch.
+    Each of the `shards` along the mesh's data axis adds up the gradient of its rows, with its own dropout key.
+    `add_shards` sums gradients [shards ...] once, after the last microbatch. If a leaf of the carry has no batch axis,
+    all shards share it, and the gradient is summed for every microbatch.
     """
     if microbatches == 1:
-        return gradient_of(loss, inputs, weights, batch, key)
+        return microbatch_gradient(loss, inputs, weights, batch, key)
     carried = (inputs.carry, inputs.collections, inputs.rows)
     axes = (carry_axes, jax.tree.map(lambda _: (), inputs.collections), jax.tree.map(lambda _: ("batch",), inputs.rows))
     structure = jax.tree.structure(carried)
@@ -83,7 +83,7 @@ def accumulate(
         def shard(rows: list[jax.Array], microbatch: Batch, total: Any, key: jax.Array) -> tuple:
             carry, collections, table_rows = merge(rows, others)
             given = inputs.replace(carry=carry, collections=collections, rows=table_rows)
-            gradient, sums = gradient_of(loss, given, weights, microbatch, key, total)
+            gradient, sums = microbatch_gradient(loss, given, weights, microbatch, key, total)
             after, shared = parts((sums.carry, sums.collections, gradient.rows))
             return ((gradient.params, sums.losses, sums.metrics), after), shared
 
@@ -119,14 +119,14 @@ def accumulate(
 
 
 def accumulate_into(value: jax.Array, params: Any, total: Any) -> jax.Array:
-    """Return a loss, a scalar, whose gradient with respect to float32 parameters begins with a total.
+    """Return the loss, a scalar; its gradient with respect to float32 `params` is accumulated onto `total`.
 
     JAX adds up the gradients of the uses of a parameter, from the last use to the first. If this is the last use, XLA
     adds the gradient of an output layer to the total where its product is computed. For BERT's word table, which is
-    looked up besides, it would otherwise read and write both once more, 0.25 ms of a microbatch of BERT-Base on v5e.
+    also looked up, XLA would otherwise read and write both once more: 0.25 ms per microbatch of BERT-Base on v5e.
 
-    total: a pytree of float32 arrays of the shapes of params, None for 0; `add_gradients` adds it to the gradients of
-        those in other dtypes.
+    total: a pytree of float32 arrays of the shapes of params, None for 0. For parameters in other dtypes, use
+        `add_gradients`.
     """
     pairs = zip(jax.tree.leaves(params), jax.tree.leaves(total), strict=True) if total is not None else ()
     used = [(param, start) for param, start in pairs if param.dtype == jnp.float32]
@@ -134,7 +134,9 @@ def accumulate_into(value: jax.Array, params: Any, total: Any) -> jax.Array:
 
 
 def add_gradients(gradient: Any, total: Any) -> Any:
-    """Return the float32 sum of a total and a gradient that begins with it in float32; the gradient without a total."""
+    """Return gradient + total in float32; float32 leaves contain the total already. Without a total, return the
+    gradient.
+    """
     if total is None:
         return gradient
     return jax.tree.map(

@@ -1,8 +1,8 @@
-"""The gradient for slices with rings (`plmjax.parallel.rings`): parameters travel beside the computation.
+"""The gradient on a slice with rings (`plmjax.parallel.rings`): communication of parameters overlaps the computation.
 
-Every device computes with its own sequences, as a program of its own. The matrices of stacked layers stay in pieces:
-`plmjax.layers.stack` gathers those of the next layer beside the computation of a layer. In the backward pass the
-gradient of the next layer is summed beside it in the same way.
+Every device computes with its own sequences, under `shard_map`. The matrices of stacked layers stay sharded:
+`plmjax.layers.stack` gathers the next layer during the computation of a layer. In the backward pass the gradient of a
+layer is reduce-scattered in the same way during the computation of the next one.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from plmjax.training.gradients.microbatches import accumulate
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RingExchange:
-    """Stacked layers travel along the rings of `shards` with every microbatch, all other gradients once.
+    """Exchanges stacked layers along the rings of `shards` in every microbatch, and all other gradients once per batch.
 
     Each device has its own key, so dropout depends on the number of devices.
 
@@ -39,13 +39,12 @@ class RingExchange:
     def __call__(
         self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
-        """See `GradientOf`."""
         params, shards = inputs.params, self.shards
         structure = jax.tree.structure(params)
         flat = structure.flatten_up_to
-        owned, sent, stacked = flat(shards.owned), flat(shards.sent), flat(shards.stacked)
-        dimensions = [divided(param, place) for param, place in zip(flat(params), owned, strict=True)]
-        rings, first = shards.rings, beginnings(flat(params), stacked)
+        placed, ring_dtypes, stacked = flat(shards.sharded), flat(shards.ring_dtypes), flat(shards.stacked)
+        dimensions = [sharded_dimension(param, place) for param, place in zip(flat(params), placed, strict=True)]
+        rings, first = shards.rings, first_axes(flat(params), stacked)
         pieces, copies = flat(shards.narrow(params)), flat(shards.gather(params))
         given = [piece if kept else copy for piece, copy, kept in zip(pieces, copies, stacked, strict=True)]
         rows = jax.tree.map(
@@ -69,13 +68,13 @@ class RingExchange:
                 )
             summed = [leaf.value if kept else leaf for leaf, kept in zip(flat(gradient.params), stacked, strict=True)]
             others = [number for number, kept in enumerate(stacked) if not kept]
-            scattered = scatter(rings, *([of[number] for number in others] for of in (summed, dimensions, sent)))
+            scattered = scatter(rings, *([of[number] for number in others] for of in (summed, dimensions, ring_dtypes)))
             for number, leaf in zip(others, scattered, strict=True):
                 summed[number] = leaf
             summed = [leaf.astype(jnp.float32) for leaf in summed]
             return summed, jax.lax.psum((sums.losses, sums.metrics), AXIS), sums.carry
 
-        specs, whole = [place.spec for place in owned], PartitionSpec()
+        specs, whole = [place.spec for place in placed], PartitionSpec()
         taken = [spec if kept else whole for spec, kept in zip(specs, stacked, strict=True)]
         gradient, (losses, metrics), carry = jax.shard_map(
             on_device,
@@ -88,10 +87,10 @@ class RingExchange:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The way of a stacked parameter between the devices. The gradient of its two halves is summed over the devices.
+    """The gather of a stacked parameter over the devices, in two halves whose gradients are summed over the devices.
 
-    dimension: the dimension of its pieces, counted from the last one.
-    first: the axis of the slice along which the pieces travel first.
+    dimension: the dimension that is sharded, counted from the last one (negative).
+    first: the axis of the slice along which the shards travel first.
     """
 
     rings: Rings
@@ -99,27 +98,28 @@ class Route:
     first: int
 
     def piece(self, value: jax.Array) -> ShardedParameter:
-        """Return the piece that this device has."""
+        """Return the shard of this device as a `ShardedParameter`."""
         return ShardedParameter(value, self.begin, self.finish)
 
     def begin(self, piece: jax.Array) -> jax.Array:
-        """Return the blocks that the pieces of a line of devices make."""
+        """Gather the shards of one line of devices into a block."""
         return self.rings.begin(piece, self.dimension, self.first)
 
     def finish(self, blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Return the parameter that the blocks of all lines make. shape: of a piece."""
+        """Gather the blocks of all lines into the parameter. shape: shape of a shard."""
         return self.rings.finish(blocks, shape, self.dimension, self.first)
 
 
-def divided(param: jax.Array, place: NamedSharding) -> int:
-    """Return the dimension of a parameter's pieces, counted from the last one; 0 if every device owns it whole."""
+def sharded_dimension(param: jax.Array, place: NamedSharding) -> int:
+    """Return the sharded dimension of a parameter, counted from the last one (negative); 0 if it is replicated."""
     return place.spec.index(AXIS) - param.ndim if AXIS in place.spec else 0
 
 
-def beginnings(params: list[jax.Array], stacked: list[bool]) -> list[int]:
-    """Return the axis of the slice along which the pieces of each stacked parameter travel first.
+def first_axes(params: list[jax.Array], stacked: list[bool]) -> list[int]:
+    """Return the axis of the slice along which the shards of each stacked parameter travel first.
 
-    Their bytes are divided evenly between the two axes. The other parameters have 0: their gradients travel in halves.
+    The bytes are divided evenly between the two axes. Parameters that are not stacked get 0: their gradients are split
+    into halves, one for each axis.
     """
     load, found = [0, 0], [0] * len(params)
     for number in sorted(range(len(params)), key=lambda number: -params[number].size):
@@ -136,9 +136,9 @@ TOGETHER = 2**20
 def scatter(
     rings: Rings, gradients: Sequence[jax.Array], dimensions: Sequence[int], dtypes: Sequence[jnp.dtype]
 ) -> list[jax.Array]:
-    """Return this device's piece of the sum of the devices' gradients, for each of several parameters.
+    """Reduce-scatter the gradients of several parameters, and return the shards of this device.
 
-    dtypes: those in which the gradients are sent and returned.
+    dtypes: dtypes in which the gradients are sent and returned.
     """
     found: dict[int, jax.Array] = {}
     together: dict[jnp.dtype, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Update rules, one class each, with only the settings that each has."""
+"""Update rules: one class each, with the settings of that rule only."""
 
 from plmjax.training.optimizers.adafactor import Adafactor
 from plmjax.training.optimizers.adagrad import Adagrad, GloveAdagrad
@@ -6,9 +6,9 @@ from plmjax.training.optimizers.adam import AdamW, BertAdamW
 from plmjax.training.optimizers.lamb import Lamb
 from plmjax.training.optimizers.optimizer import (
     Optimizer,
-    averages,
-    evaluated,
+    evaluation_params,
     gradient_norm,
+    has_average,
     learning_rate,
     on_evaluation,
 )
@@ -23,9 +23,9 @@ __all__ = [
     "Lamb",
     "Optimizer",
     "StochasticGradientDescent",
-    "averages",
-    "evaluated",
+    "evaluation_params",
     "gradient_norm",
+    "has_average",
     "learning_rate",
     "on_evaluation",
 ]

@@ -21,7 +21,7 @@ Params = Any
 class Adafactor(Optimizer):
     """Adafactor as T5 uses it: no momentum, and steps relative to the size of the parameters (Raffel et al. 2020).
 
-     With the default learning rate and schedule, the relative step is that of the paper's algorithm 5 from step 10,000
+    With the default learning rate and schedule, the relative step is that of the paper's algorithm 5 from step 10,000
     on, and 0.01 before. This is T5's own schedule.
 
     Deviation: mesh-tensorflow factors a matrix [inputs, outputs]. Here a kernel with an axis of heads is factored along
@@ -55,7 +55,6 @@ class Adafactor(Optimizer):
         check_ranges("optimizer", self, **dict.fromkeys(at_least_0, FROM_0), factored_from=FROM_1)
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update by factored moments, clipping, learning rate and size of the parameter."""
         axes = axes_of(params, paths.map_named(lambda name, _: True, params))
         return optax.chain(
             optax.scale_by_factored_rms(

@@ -1,4 +1,4 @@
-"""Adagrad: the rate of every number decreases with the squares of its gradients (Duchi et al., JMLR 2011)."""
+"""Adagrad: the learning rate of every element decreases with its squared gradients (Duchi et al., JMLR 2011)."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +19,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """learning_rate * gradient / (sqrt(sum of squared gradients) + epsilon)."""
+    """Adagrad: update = learning_rate * gradient / (sqrt(sum of squared gradients) + epsilon)."""
 
     name: ClassVar[str] = "adagrad"
 
@@ -41,11 +41,10 @@ class Adagrad(Optimizer):
 
     @property
     def by_rows(self) -> bool:
-        """Return True unless norms of whole tables are needed: a gradient of 0 adds nothing to the sum."""
+        """Return False if norms of complete tables are needed. Otherwise a gradient of 0 adds nothing to the sum."""
         return not self.clip_each
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update by accumulated squares and learning rate."""
         clips = []
         if self.clip_each:
             every = paths.map_named(lambda name, _: True, params)
@@ -59,7 +58,7 @@ class Adagrad(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class GloveAdagrad(Optimizer):
-    """update / sqrt(sum of squared earlier updates), where update = learning_rate * gradient.
+    """GloVe's Adagrad: update / sqrt(sum of squared earlier updates), where update = learning_rate * gradient.
 
     Deviation: the rule of stanfordnlp/GloVe (glove.c) differs from Adagrad's. The rate multiplies the gradient before
     it is squared, the sum starts at 1, and a step is divided by the sum without its own square.
@@ -75,12 +74,11 @@ class GloveAdagrad(Optimizer):
     """Maximum global norm of the gradient; 0 clips nothing."""
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update by learning rate and earlier squares."""
         return optax.chain(optax.scale_by_learning_rate(learning_rate), scale_by_squares_before())
 
 
 def clip_each_layer(largest: float, axes: Axes) -> optax.GradientTransformation:
-    """Scale the gradient of each array to a norm of at most `largest`, that of each layer of a stack for itself."""
+    """Clip the gradient of each array to a norm of at most `largest`; each layer of a stack is clipped separately."""
 
     def clip(path: KeyPath, gradient: jax.Array) -> jax.Array:
         norms = layer_norms(gradient, axes[paths.name(path)])
@@ -96,7 +94,7 @@ class AccumulatorState(NamedTuple):
 
 
 def scale_by_accumulated_squares(initial: float, epsilon: float) -> optax.GradientTransformation:
-    """Return gradient / (sqrt(sum_of_squares) + epsilon), which is 0 if the sum is 0.
+    """Divide gradients by sqrt(sum_of_squares) + epsilon; the result is 0 where the sum is 0.
 
     Deviation: optax.scale_by_rss adds epsilon within the root; torch.optim.Adagrad, followed here, adds it outside.
     """
@@ -117,7 +115,7 @@ def scale_by_accumulated_squares(initial: float, epsilon: float) -> optax.Gradie
 
 
 def scale_by_squares_before() -> optax.GradientTransformation:
-    """Return update / sqrt(sum_of_squares), where the sum is 1 plus the squares of earlier updates."""
+    """Divide updates by sqrt(sum_of_squares), where the sum is 1 plus the squares of earlier updates."""
 
     def init(params: Params) -> AccumulatorState:
         return AccumulatorState(optax.tree.full_like(params, 1.0, dtype=jnp.float32))

@@ -15,7 +15,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Moments(Decaying):
-    """Base class of the rules that average the gradient and its square."""
+    """Base class of the rules with running averages of the gradient and its square."""
 
     beta1: float = 0.9
     """Decay of the first moment."""
@@ -36,7 +36,6 @@ class BertAdamW(Moments):
     name: ClassVar[str] = "bert_adamw"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update by moments, decay and learning rate."""
         return optax.chain(
             scale_by_moments(self.beta1, self.beta2, self.epsilon),
             self.decay(params),
@@ -51,7 +50,6 @@ class AdamW(Moments):
     name: ClassVar[str] = "adamw"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update by corrected moments, decay and learning rate."""
         return optax.chain(
             scale_by_corrected_moments(self.beta1, self.beta2, self.epsilon),
             self.decay(params),
@@ -67,7 +65,7 @@ class MomentsState(NamedTuple):
 
 
 def scale_by_moments(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """Return mean / (sqrt(mean_square) + epsilon) without bias correction (google-research/bert optimization.py).
+    """Replace gradients by mean / (sqrt(mean_square) + epsilon), without bias correction (bert optimization.py).
 
     Deviation: Adam as published (Kingma and Ba 2015) divides both averages by 1 - beta ** step. The releases of BERT,
     ALBERT and ELECTRA do not, so their first updates are larger, by (1 - beta1) / sqrt(1 - beta2) = 3.2.
@@ -86,11 +84,13 @@ def scale_by_moments(beta1: float, beta2: float, epsilon: float) -> optax.Gradie
 
 
 def scale_by_corrected_moments(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
-    """Return Adam's update, mean / (sqrt(mean_square) + epsilon) with both averages divided by 1 - beta ** count.
+    """Replace gradients by mean / (sqrt(mean_square) + epsilon), with both averages divided by 1 - beta ** count
+    (Adam).
 
-    The update takes `counts`, the number of updates of each parameter with this one: int32 arrays that broadcast to the
-    parameters. Without it this is the number of updates of the run, as in optax.scale_by_adam, whose state it has.
-    Averages of a parameter that is unfrozen later begin at 0 only then, so that with the count of the run its first
+    The update takes `counts`, the number of updates of each parameter including this one: int32 arrays that broadcast
+    to
+    the parameters. By default it is the number of updates of the run, as in optax.scale_by_adam, whose state is used.
+    Averages of a parameter that is unfrozen later start at 0 only then, so that with the count of the run its first
     updates would be too large: with ULMFiT's betas 1.9 times at the fourth step after 25 frozen ones, 3.1 times after
     100, and 3.8 times after many. torch.optim.Adam counts the steps of each parameter too.
     """

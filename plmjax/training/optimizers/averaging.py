@@ -10,13 +10,15 @@ Params = Any
 
 
 class AverageState(NamedTuple):
-    """inner: the state of the rule. mean: float32, with the parameters' shapes, over `count` steps.
+    """The state of `average`.
 
     Attributes:
+        inner: the state of the rule.
+        mean: float32, with the parameters' shapes: their mean over `count` steps.
         averaging: bool scalar, true if the mean is updated.
         count: int32 scalar.
-        recent: float32 [patience], the values of the last evaluations, oldest first.
-        best: float32, the smallest value of the evaluations before them. It and `recent` are infinity at first.
+        recent: float32 [patience], the values of the last evaluations, oldest first; inf at first.
+        best: float32 scalar, the smallest value of the evaluations before `recent`; inf at first.
     """
 
     inner: optax.OptState
@@ -30,13 +32,13 @@ class AverageState(NamedTuple):
 def average(
     update: optax.GradientTransformation, from_start: bool, patience: int = 0, least: float = 0.0
 ) -> optax.GradientTransformation:
-    """Return `update`, with the mean of the updated parameters in its state.
+    """Return `update` with the mean of the updated parameters in its state.
 
     The mean starts at the first step, or when `on_evaluation` starts it.
 
     Args:
-        least: smallest weight of a step. The mean is that of all steps as long as each has at least this weight. Then
-            it is an exponential moving average of decay 1 - least.
+        least: smallest weight of a step. As long as 1 / count is larger, all steps have equal weights. After that the
+            mean is an exponential moving average of decay 1 - least.
     """
 
     def init(params: Params) -> AverageState:
@@ -60,7 +62,7 @@ def average(
 
 
 def on_evaluation(state: AverageState, value: jax.Array) -> AverageState:
-    """Return the state after an evaluation. Averaging starts if one before the last `patience` was better.
+    """Return the state after an evaluation. Averaging starts if an evaluation before the last `patience` was better.
 
     This is the trigger of NT-ASGD (Merity et al. 2018, algorithm 1). Averaging never stops.
 

@@ -16,7 +16,7 @@ class ClipState(NamedTuple):
 
 
 def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
-    """Scale float32 gradients to a global norm of at most `largest`; 0 only records the norm.
+    """Clip float32 gradients to a global norm of at most `largest`; 0 only records the norm.
 
     If the norm is not finite, every gradient becomes NaN, as in tf.clip_by_global_norm, so that the run stops.
     """

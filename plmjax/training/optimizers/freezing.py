@@ -5,8 +5,8 @@
     bert/encoder/layers[0]       the first layer only
 
 A frozen parameter has no gradient, so the global norm leaves it out. It has no update, so it does not decay either. The
-optimizer has no state for a parameter that is frozen as a whole. If some layers of a parameter are frozen, their part
-of the state stays 0.
+optimizer has no state for a parameter of which all layers are frozen. If only some layers are frozen, their part of the
+state stays 0.
 """
 
 import operator
@@ -28,20 +28,20 @@ OPTION = "--optimizer.frozen"
 
 
 class Frozen(NamedTuple):
-    """One name of `frozen`. layers: the frozen layers of a stack; None for whole parameters."""
+    """One entry of `frozen`. layers: the frozen layers of a stack; None for all of the parameters."""
 
     prefix: str
     layers: slice | None
 
     def covers(self, name: str) -> bool:
-        """Return whether a parameter's path starts with the name."""
+        """Return whether the path of a parameter starts with the name."""
         return f"{name}/".startswith(f"{self.prefix}/")
 
 
 def freeze_layers(
     update: optax.GradientTransformation, names: Sequence[str], params: Params
 ) -> optax.GradientTransformation:
-    """Return `update` without gradients and updates of the layers in `names`.
+    """Return `update` with zero gradients and updates for the layers in `names`.
 
     Args:
         params: boxed with their logical axes, possibly abstract.
@@ -68,7 +68,7 @@ def freeze_layers(
 
 
 def freeze(update: optax.GradientTransformation, names: Sequence[str], params: Params) -> optax.GradientTransformation:
-    """Return `update` for the parameters that no name of a whole parameter covers; the others do not change.
+    """Return `update` without the parameters that a name without layers covers.
 
     Raises:
         UserError: no parameter's path starts with one of the names, or the names leave nothing to train.
@@ -76,15 +76,15 @@ def freeze(update: optax.GradientTransformation, names: Sequence[str], params: P
     if not names:
         return update
     _check(names, params)
-    whole = [one for one in map(_parsed, names) if one.layers is None]
+    whole = [one for one in map(_parse, names) if one.layers is None]
 
     frozen = paths.map_named(lambda name, _: any(one.covers(name) for one in whole), params)
     trained = jax.tree.map(operator.not_, frozen)
     return optax.chain(optax.masked(update, trained), optax.freeze(frozen))
 
 
-def _parsed(name: str) -> Frozen:
-    """Return a name of `frozen` as its path and the layers in brackets."""
+def _parse(name: str) -> Frozen:
+    """Split an entry of `frozen` into its path and the layers in brackets."""
     found = re.fullmatch(r"(.+)\[(-?\d+)?(:)?(-?\d+)?\]", name)
     if found is None:
         return Frozen(name, None)
@@ -98,10 +98,10 @@ def _parsed(name: str) -> Frozen:
 
 
 def _frozen_layers(names: Sequence[str], params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (path, which of its layers are frozen: bool of a shape that broadcasts to the parameter)."""
+    """Yield (path, bool array that is true for frozen layers and broadcasts to the parameter)."""
     leaves: dict[str, Any] = {}
     paths.map_named(leaves.__setitem__, params)
-    chosen = [one for one in map(_parsed, names) if one.layers is not None]
+    chosen = [one for one in map(_parse, names) if one.layers is not None]
     stacked = {
         name: leaf
         for name, leaf in leaves.items()
@@ -125,7 +125,7 @@ def _frozen_layers(names: Sequence[str], params: Params) -> Iterator[tuple[str, 
 
 def _check(frozen: Sequence[str], params: Params) -> None:
     names = jax.tree.leaves(paths.map_named(lambda name, _: name, params))
-    parsed = [_parsed(name) for name in frozen]
+    parsed = [_parse(name) for name in frozen]
     for one in parsed:
         if not any(one.covers(name) for name in names):
             raise UserError(
@@ -140,9 +140,8 @@ def _check(frozen: Sequence[str], params: Params) -> None:
 
 
 def _nearest(name: str, paths: Iterable[str]) -> str:
-    """Return the nearest start of a path or name within one, or else the parts of the model.
-
-    A list of all starts of paths would fill a page.
+    """Return the most similar prefix of a path, or else the parts of the model: a list of all prefixes would fill a
+    page.
     """
     split = [path.split("/") for path in paths]
     levels = [sorted({"/".join(parts[:depth]) for parts in split}) for depth in range(1, max(map(len, split)) + 1)]

@@ -1,4 +1,4 @@
-"""LAMB: the size of every layer's update is that of its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
+"""LAMB: the norm of every layer's update is that of its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -27,11 +27,10 @@ class Lamb(Moments):
     name: ClassVar[str] = "lamb"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update by moments, decay, trust ratio and learning rate."""
         return optax.chain(
             scale_by_moments(self.beta1, self.beta2, self.epsilon),
             self.decay(params),
-            scale_by_trust_ratio(axes_of(params, self.decayed(params))),
+            scale_by_trust_ratio(axes_of(params, self.decay_mask(params))),
             optax.scale_by_learning_rate(learning_rate),
         )
 
@@ -39,8 +38,8 @@ class Lamb(Moments):
 def scale_by_trust_ratio(axes: Axes) -> optax.GradientTransformation:
     """Multiply each layer's update by norm(parameter) / norm(update), or by 1 if either is 0.
 
-     `axes` names the parameters that get a ratio. A parameter with a "layers" axis gets a ratio for each index along
-    it, so that stacked layers are updated as separate ones would be.
+    `axes` names the parameters that get a ratio. A parameter with a "layers" axis gets a ratio for each index along it,
+    so that stacked layers are updated as separate ones would be.
     """
 
     def ratio(parameter: jax.Array, update: jax.Array, names: tuple) -> jax.Array:

@@ -1,6 +1,6 @@
 """A learning rate for every layer, and gradual unfreezing.
 
-    rate of a parameter = learning rate x layer_decay ** (groups from its own to the head)
+    rate of a parameter = learning rate x layer_decay ** (number of groups from its group up to the head)
 
 The model declares the groups (`ModelConfig.parameter_groups`). From the bottom to the top, they are the embeddings
 (with their projection to the width of the encoder), each layer, and other parts of the encoder such as a pooler. The
@@ -88,8 +88,8 @@ def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, Fact
     """Return `update` with the learning rate of some parameters multiplied by a factor.
 
     Args:
-        factors: path of parameters -> factor for all parameters below it, or for each layer of their stacks; the first
-            path that matches counts, and the empty one matches all.
+        factors: path of parameters -> factor for all parameters below it, or for each layer of their stacks. The first
+            path that matches is used; the empty path matches all.
     """
 
     def scaled(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
@@ -111,7 +111,8 @@ def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, Fact
 
 
 def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
-    """Return a dict from path to the number of groups below the head, int, broadcastable to the parameter.
+    """Return a dict from path to the number of groups from the parameter up to the head: int, broadcasts to the
+    parameter.
 
     Raises:
         UserError: no parameter is in a group.
@@ -151,5 +152,5 @@ def _distance(name: str, leaf: Any, groups: Sequence[ParameterGroup]) -> np.ndar
 
 
 def _map(function: Callable[[str, jax.Array], jax.Array], tree: Params) -> Params:
-    """Return the tree of `function(path, array)` of every array; a boxed array keeps its box."""
+    """Return the tree of `function(path, array)` for every array; a boxed array stays boxed."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: function(paths.name(path), leaf), tree)

@@ -56,33 +56,35 @@ class Optimizer(Choice):
 
     @property
     def by_rows(self) -> bool:
-        """Return whether a row of a table with gradient 0 keeps its value and its part of the rule's state.
+        """Return whether the rule leaves a table row with gradient 0, and its optimizer state, unchanged.
 
-        Then the rule may be applied to the rows with a gradient only.
+        If so, the rule may be applied to the rows with a gradient only.
         """
         return False
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the update of clipped gradients, with learning rate and sign; `params` as in `build`."""
+        """Return the transformation of clipped gradients into updates, already times -learning_rate; `params` as in
+        `build`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define `rule`.")
 
-    def decayed(self, params: Params) -> Params:
-        """Return a tree of bool, one per parameter (a box counts once): true if weight decay applies to it."""
+    def decay_mask(self, params: Params) -> Params:
+        """Return a tree of bool, one per parameter (boxed or not): true if weight decay applies to it."""
         return paths.map_named(lambda name, _: False, params)
 
-    def averaged(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Return `update`, with an average of the parameters in its state if the rule has one."""
+    def with_average(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
+        """Return `update` with a mean of the parameters in its state, if the rule averages; else `update`."""
         return update
 
     def on_evaluation(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
-        """Return the rule's own state after an evaluation."""
+        """Return the state of the rule after an evaluation."""
         return state
 
     def build(self, steps: int, params: Params, groups: Sequence[ParameterGroup] = ()) -> optax.GradientTransformation:
-        """Return the update of a run of `steps` optimizer steps.
+        """Return the transformation for a run of `steps` optimizer steps.
 
         Args:
-            params: the parameters, possibly abstract, boxed with their logical axes. Only paths and axes are read; the
+            params: the parameters, possibly abstract, boxed with their logical axes. Only paths and axes are used; the
                 transformation itself takes the same tree boxed or unboxed. LAMB, Adafactor and learning rates of layers
                 need the axes.
             groups: the parameters below the model's head, from the bottom to the top, for learning rates of layers.
@@ -99,7 +101,7 @@ class Optimizer(Choice):
         if self.layer_decay != 1 or self.unfreeze_every:
             update = layer_rates(update, self.layer_decay, self.unfreeze_every, params, groups)
         update = freeze_layers(update, self.frozen, params)
-        return freeze(self.averaged(update), self.frozen, params)
+        return freeze(self.with_average(update), self.frozen, params)
 
 
 class ScheduleState(NamedTuple):
@@ -151,11 +153,11 @@ def gradient_norm(state: optax.OptState) -> jax.Array:
     return optax.tree.get(state, "global_norm")
 
 
-def evaluated(state: optax.OptState, params: Params) -> Params:
-    """Return the parameters to evaluate and to save: averaged ones if the rule has started to average.
+def evaluation_params(state: optax.OptState, params: Params) -> Params:
+    """Return the parameters to evaluate and to save: the mean if the rule has started to average.
 
     Args:
-        params: the parameters that the rule updates, unboxed; returned unchanged if nothing is averaged.
+        params: the parameters that the rule updates, unboxed; returned unchanged without a mean.
     """
     averages = _states(AverageState, state)
     if not averages:
@@ -171,18 +173,20 @@ def evaluated(state: optax.OptState, params: Params) -> Params:
     return jax.tree.map(choose, average.mean, params, is_leaf=is_masked)
 
 
-def averages(state: optax.OptState) -> bool:
-    """Return whether a rule keeps a mean of the parameters, so that `evaluated` may differ from the updated ones."""
+def has_average(state: optax.OptState) -> bool:
+    """Return whether the rule keeps a mean of the parameters, so that `evaluation_params` may differ from the updated
+    ones.
+    """
     return bool(_states(AverageState, state))
 
 
 def _states(kind: type, state: optax.OptState) -> list[Any]:
-    """Return the states of one kind within an optimizer state."""
+    """Return all states of one class within an optimizer state."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
     return [node for node in nodes if isinstance(node, kind)]
 
 
 def map_states(kind: type, function: Callable[[Any], Any], state: optax.OptState) -> optax.OptState:
-    """Return an optimizer state with `function(node)` in place of every state of one kind."""
+    """Return an optimizer state in which `function` is applied to every state of one class."""
     is_kind = lambda node: isinstance(node, kind)  # noqa: E731
     return jax.tree.map(lambda node: function(node) if is_kind(node) else node, state, is_leaf=is_kind)

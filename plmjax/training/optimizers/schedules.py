@@ -53,7 +53,6 @@ class WarmedUp(Schedule):
         raise NotImplementedError(f"{type(self).__name__} must define `after`.")
 
     def rates(self, peak: float, steps: int) -> optax.Schedule:
-        """Return the warm-up, followed by `after`."""
         warmup, after = self.warmup_steps, self.after(peak, steps)
         if warmup == 0:
             return lambda step: jnp.asarray(after(step), jnp.float32)
@@ -73,7 +72,6 @@ class Linear(WarmedUp):
     name: ClassVar[str] = "linear"
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return peak * (1 - step / steps)."""
         # The steps left are counted in whole numbers, so that the last rates are exact and the end is 0.
         return lambda step: peak * ((steps - jnp.minimum(step, steps)) / steps)
 
@@ -96,7 +94,6 @@ class Constant(WarmedUp):
     name: ClassVar[str] = "constant"
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return the peak."""
         return optax.constant_schedule(peak)
 
 
@@ -107,14 +104,14 @@ class Cosine(WarmedUp):
     name: ClassVar[str] = "cosine"
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return half a cosine over the steps after the warm-up."""
         decay = optax.cosine_decay_schedule(peak, max(steps - self.warmup_steps, 1))
         return lambda step: decay(step - self.warmup_steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial(WarmedUp):
-    """Decay from the peak at the end of the warm-up to 0 at the end of the run, by a power of the share that is left.
+    """Decay from the peak at the end of the warm-up to 0 at the end of the run: peak * (fraction of steps left) **
+    power.
 
     Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py. Longformer's pretraining has a power of 3.
     """
@@ -129,7 +126,6 @@ class Polynomial(WarmedUp):
         check_ranges("optimizer.schedule", self, power=FROM_0)
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return peak * ((steps - step) / (steps - warmup)) ** power."""
         length = max(steps - self.warmup_steps, 1)
         return lambda step: peak * ((steps - jnp.minimum(step, steps)) / length) ** self.power
 
@@ -138,7 +134,7 @@ class Polynomial(WarmedUp):
 class InverseSquareRoot(WarmedUp):
     """Decay with the inverse square root of the step, as in the Transformer (Vaswani et al. 2017, equation 3) and T5.
 
-     The Transformer's schedule is `InverseSquareRoot(warmup_steps=4000)`. T5's, 1 / sqrt(max(step, 10,000)) (Raffel et
+    The Transformer's schedule is `InverseSquareRoot(warmup_steps=4000)`. T5's, 1 / sqrt(max(step, 10,000)) (Raffel et
     al. 2020, section 3.1.2), is `InverseSquareRoot(constant_steps=10_000)` with a peak of 0.01.
     """
 
@@ -152,7 +148,6 @@ class InverseSquareRoot(WarmedUp):
         check_ranges("optimizer.schedule", self, constant_steps=FROM_0)
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return peak * sqrt(first / step) from the step `first` on."""
         first = max(self.warmup_steps, self.constant_steps, 1)
         return lambda step: peak * jnp.sqrt(first / jnp.maximum(step, first))
 
@@ -176,7 +171,6 @@ class InverseTime(WarmedUp):
         check_ranges("optimizer.schedule", self, decay=FROM_0)
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return peak / (1 + decay * step)."""
         return lambda step: peak / (1 + self.decay * step)
 
 
@@ -199,7 +193,6 @@ class InverseRootTime(WarmedUp):
         check_ranges("optimizer.schedule", self, decay=FROM_0)
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        """Return peak / (1 + decay * sqrt(step))."""
         return lambda step: peak / (1 + self.decay * jnp.sqrt(step))
 
 
@@ -231,12 +224,12 @@ class SlantedTriangular(Schedule):
 
 
 class PlateauState(NamedTuple):
-    """The state of `Plateau`, three scalars.
+    """The state of `Plateau`: three scalars.
 
     Attributes:
         factor: float32, factor of the learning rate.
-        best: float32, the smallest value.
-        waited: int32, evaluations since then.
+        best: float32, the smallest value so far.
+        waited: int32, number of evaluations since then.
     """
 
     factor: jax.Array
@@ -248,7 +241,7 @@ class PlateauState(NamedTuple):
 class Plateau(Constant):
     """The peak, multiplied by a factor each time that the evaluation has not improved for some time.
 
-     As in torch.optim.lr_scheduler.ReduceLROnPlateau, a value is an improvement if it is smaller than the best one by
+    As in torch.optim.lr_scheduler.ReduceLROnPlateau, a value is an improvement if it is smaller than the best one by
     more than a fraction of it. After more than `patience` evaluations without improvement, the rate is reduced.
     """
 
@@ -266,7 +259,6 @@ class Plateau(Constant):
         check_ranges("optimizer.schedule", self, reduction=SHARE, patience=FROM_0, threshold=SHARE)
 
     def start(self) -> PlateauState:
-        """Return the state with a factor of 1."""
         return PlateauState(
             factor=jnp.ones((), jnp.float32),
             best=jnp.full((), jnp.inf, jnp.float32),
@@ -274,7 +266,6 @@ class Plateau(Constant):
         )
 
     def on_evaluation(self, state: PlateauState, value: jax.Array) -> PlateauState:
-        """Return the state after an evaluation, with a smaller factor if the patience is over."""
         better = value < state.best * (1 - self.threshold)
         waited = jnp.where(better, 0, state.waited + 1)
         falls = waited > self.patience
@@ -285,5 +276,4 @@ class Plateau(Constant):
         )
 
     def factor(self, state: PlateauState) -> jax.Array:
-        """Return the factor of the learning rate: float32 scalar."""
         return state.factor

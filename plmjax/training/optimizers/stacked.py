@@ -17,7 +17,7 @@ def axes_of(params: Params, chosen: Params) -> Axes:
     """Return the logical axes of the parameters of a boxed tree for which `chosen`, a tree of bool, is true.
 
     Raises:
-        ValueError: a chosen parameter has no box. Without its axes, a stack of layers would look like a single one.
+        ValueError: a chosen parameter has no box; without its axes, a stack of layers would look like a single layer.
     """
     found: Axes = {}
 
@@ -35,7 +35,7 @@ def axes_of(params: Params, chosen: Params) -> Axes:
 
 
 def _within(array: jax.Array, names: tuple[str | None, ...]) -> tuple[int, ...]:
-    """Return the axes of a single layer."""
+    """Return the axes of an array that belong to a single layer: all but "layers"."""
     return tuple(axis for axis in range(array.ndim) if names[axis : axis + 1] != (paths.LAYERS,))
 
 

@@ -19,9 +19,9 @@ AVERAGINGS = ("none", "always", "non-monotone")
 
 @dataclasses.dataclass(frozen=True)
 class StochasticGradientDescent(Decaying):
-    """learning_rate * (gradient + weight_decay * parameter), with momentum.
+    """SGD: learning_rate * (gradient + weight_decay * parameter), with momentum.
 
-     The mean of the parameters, since averaging started, is evaluated and saved. With "always" this is ASGD (Polyak and
+    If averaging has started, the mean of the parameters is evaluated and saved. With "always" this is ASGD (Polyak and
     Juditsky 1992). With "non-monotone" it is NT-ASGD (Merity et al., ICLR 2018, arXiv 1708.02182), which starts to
     average when the held-out loss is worse than one of more than `patience` evaluations ago.
     """
@@ -42,37 +42,34 @@ class StochasticGradientDescent(Decaying):
     """True for Nesterov momentum."""
     averaging: str = "none"
     """none, always, or non-monotone: once the held-out loss stops falling."""
-    average_share: float = 0.0
+    average_fraction: float = 0.0
     """Smallest weight of a step in the mean: 0 is the mean of all steps, 0.002 an exponential mean of decay 0.998."""
     patience: int = 5
     """Number of last evaluations that "non-monotone" ignores when it searches for a better one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer", self, momentum=SHARE, average_share=SHARE, patience=FROM_1)
+        check_ranges("optimizer", self, momentum=SHARE, average_fraction=SHARE, patience=FROM_1)
         check_choice("--optimizer.averaging", self.averaging, AVERAGINGS)
 
     @property
     def by_rows(self) -> bool:
-        """Return false if decay, momentum or the mean of the parameters changes with every step."""
+        """Return False if weight decay, momentum or averaging changes all rows at every step."""
         return not (self.weight_decay or self.momentum) and self.averaging == "none"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return decay, momentum and learning rate in one update."""
         return optax.chain(
             self.decay(params) if self.weight_decay else optax.identity(),
             optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity(),
             optax.scale_by_learning_rate(learning_rate),
         )
 
-    def averaged(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Return `update`, with the mean of the parameters in its state unless `averaging` is none."""
+    def with_average(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
         if self.averaging == "none":
             return update
-        return averaging.average(update, self.averaging == "always", self.patience, self.average_share)
+        return averaging.average(update, self.averaging == "always", self.patience, self.average_fraction)
 
     def on_evaluation(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
-        """Return the state after an evaluation, which may start "non-monotone" averaging."""
         if self.averaging != "non-monotone":
             return state
         return map_states(AverageState, lambda node: averaging.on_evaluation(node, value), state)

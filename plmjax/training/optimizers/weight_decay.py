@@ -1,4 +1,4 @@
-"""Weight decay: its size, and the parameters that it applies to."""
+"""Weight decay: its size, and the parameters to which it applies."""
 
 import dataclasses
 from typing import Any
@@ -27,10 +27,10 @@ class Decaying(Optimizer):
         super().__post_init__()
         check_ranges("optimizer", self, weight_decay=FROM_0)
 
-    def decayed(self, params: Params) -> Params:
-        """Return false for the parameters of `decay_exclude`.
+    def decay_mask(self, params: Params) -> Params:
+        """Return a tree of bool that is false for the parameters of `decay_exclude`.
 
-        As with the regular expressions of bert optimization.py, "bias" excludes that of a normalization too.
+        As with the regular expressions of bert optimization.py, "bias" also excludes the bias of a normalization.
         """
         words = [word for word in self.decay_exclude if word not in (NORM, BIAS)]
 
@@ -42,4 +42,4 @@ class Decaying(Optimizer):
 
     def decay(self, params: Params) -> optax.GradientTransformation:
         """Return the transformation that adds weight_decay * parameter; `params` are boxed, as in `build`."""
-        return optax.add_decayed_weights(self.weight_decay, self.decayed(params))
+        return optax.add_decayed_weights(self.weight_decay, self.decay_mask(params))

@@ -48,7 +48,7 @@ def test_each_weight_is_the_nearest_of_its_scale(small_run: Path, tmp_path: Path
     assert "parameters are stored in int8" in capsys.readouterr().out
     before, after = flat(small_run), flat(tmp_path / "out")
     assert before.keys() == after.keys()
-    found = items.in_int8(checkpoints.find(tmp_path / "out"), "params")
+    found = items.int8_paths(checkpoints.find(tmp_path / "out"), "params")
     kernels = [path for path in before if path.startswith("bert/") and path.endswith(("kernel", "embedding"))]
     assert found == sorted(kernels) and len(found) == 10
     for path, value in before.items():

@@ -220,13 +220,15 @@ def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.
     expected = attend(*inputs)
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 4 * 2 * 6 * 6)  # of one head of a device's two rows
     place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
-    divided = jax.jit(sharding.scoped(attend, mesh), in_shardings=place, out_shardings=place)
+    divided = jax.jit(sharding.with_mesh(attend, mesh), in_shardings=place, out_shardings=place)
     compiled = divided.lower(*inputs).compile()
     np.testing.assert_allclose(divided(*inputs), expected, rtol=1e-5, atol=1e-6)
     assert "while(" in compiled.as_text() and not re.search(r"all-|permute", compiled.as_text())
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2 * 4 * 2 * 6 * 6)  # of both heads of its two rows
     jax.clear_caches()
-    assert "stablehlo.while" not in jax.jit(sharding.scoped(attend, mesh), in_shardings=place).lower(*inputs).as_text()
+    assert (
+        "stablehlo.while" not in jax.jit(sharding.with_mesh(attend, mesh), in_shardings=place).lower(*inputs).as_text()
+    )
 
 
 def test_nothing_of_the_size_of_the_scores_is_kept() -> None:

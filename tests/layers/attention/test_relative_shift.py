@@ -179,7 +179,7 @@ def test_devices_sum_the_gradient_of_the_projection_alone() -> None:
         return jnp.sum(jnp.sin(term.scores(query, key, np.arange(QUERIES), np.arange(KEYS))))
 
     shardings = NamedSharding(mesh, PartitionSpec()), rows, rows
-    step = jax.jit(sharding.scoped(jax.grad(loss), mesh), in_shardings=shardings)
+    step = jax.jit(sharding.with_mesh(jax.grad(loss), mesh), in_shardings=shardings)
     summed = collectives(Program(step.lower(kernel, query, key).compile().as_text()))
     assert [(one.kind, one.elements, one.count) for one in summed] == [("all-reduce", features * HEADS * SIZE, 1)]
 

@@ -81,7 +81,7 @@ def test_the_kernel_is_for_chips_on_which_it_pays(kind: str) -> None:
 def test_a_model_within_a_device_knows_its_kind() -> None:
     mesh = meshes.make(Mesh(data=8), jax.devices())
 
-    @functools.partial(sharding.scoped, mesh=mesh)
+    @functools.partial(sharding.with_mesh, mesh=mesh)
     def kinds() -> list[str]:
         around = jax.sharding.get_abstract_mesh()
         with sharding.within_device():
@@ -96,7 +96,9 @@ def test_devices_move_their_own_rows_and_heads() -> None:
     mesh = meshes.make(Mesh(data=4, tensor=2), jax.devices())
     x = np.random.default_rng(0).normal(size=(4, 2, 9, 128)).astype(np.float32)
     place = NamedSharding(mesh, PartitionSpec("data", "tensor"))
-    compiled = jax.jit(sharding.scoped(INTERPRETED, mesh), in_shardings=place, out_shardings=place).lower(x).compile()
+    compiled = (
+        jax.jit(sharding.with_mesh(INTERPRETED, mesh), in_shardings=place, out_shardings=place).lower(x).compile()
+    )
     assert collectives(Program(compiled.as_text())) == []
     np.testing.assert_array_equal(compiled(jax.device_put(x, place)), moved(x))
 
@@ -123,7 +125,7 @@ def test_the_kernel_is_compiled_where_it_pays(
     def loss(query: jax.Array, table: jax.Array) -> jax.Array:
         return jnp.sum(jnp.sin(scores(query, table)))
 
-    step = jax.jit(sharding.scoped(jax.grad(loss, (0, 1)), mesh))
+    step = jax.jit(sharding.with_mesh(jax.grad(loss, (0, 1)), mesh))
     _, text, _ = compiled_for_slice(step.lower(array(8, rows), array(8, rows)))
     called = [one for one, _ in Program(text).executed if one.target == "tpu_custom_call"]
     assert len(called) == kernels

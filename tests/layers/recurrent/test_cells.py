@@ -116,7 +116,7 @@ def test_eight_devices_give_what_one_gives(layer: nn.Module) -> None:
         return jax.value_and_grad(lambda params: jnp.sum(jnp.square(layer.apply(params, x)[0])))(params)
 
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    places = sharding.boxed(boxed, mesh), sharding.batch(X, mesh)
+    places = sharding.shardings_of(boxed, mesh), sharding.batch(X, mesh)
     assert tuple(places[0]["params"]["recurrent_kernel"].spec) == ("fsdp", None, "tensor")
-    found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
+    found = jax.jit(sharding.with_mesh(gradients, mesh), in_shardings=places)(params, X)
     chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)

@@ -316,7 +316,7 @@ def test_devices_exchange_the_rows_of_a_table_that_has_more_rows_than_they_have_
         return jnp.sum(jnp.sin(embedding.apply(params, ids)))
 
     shardings = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    step = jax.jit(sharding.scoped(jax.grad(loss), mesh), in_shardings=shardings)
+    step = jax.jit(sharding.with_mesh(jax.grad(loss), mesh), in_shardings=shardings)
     summed = [
         one.elements
         for one in collectives(Program(step.lower(params, ids).compile().as_text()))

@@ -10,7 +10,7 @@ from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTaggin
 from plmjax.finetuning.cross_view.translation import CrossViewTranslation
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.models.cvt.cvt import CvtConfig
-from plmjax.training.gradients.looked_up_rows import nested
+from plmjax.training.gradients.looked_up_rows import nest
 
 SIZES = {
     "vocab_size": 20,
@@ -55,4 +55,4 @@ def parameters() -> dict:
     means = {name: 1.5 * name.endswith("/scale") for name in shapes}
     flat = {name: random.normal(means[name], 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
     flat["classifier/texts/primary/words_bias"][0] += 0.7  # so that some translations end early
-    return nested(flat)
+    return nest(flat)

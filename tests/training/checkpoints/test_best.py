@@ -17,7 +17,7 @@ def test_only_a_better_score_ends_the_waiting(metric: str, sign: int) -> None:
     best, record, found = Best(metric, patience=2), None, []
     for value in (3.0, 2.0, 2.0, None, math.nan, 1.0):
         record = best.after(record, {} if value is None else {best.name: sign * value})
-        found.append((*record, best.exhausted(record)))
+        found.append((*record, best.out_of_patience(record)))
     assert found == [(3, 0, False), (2, 0, False), (2, 1, False), (2, 1, False), (2, 2, True), (1, 0, False)]
 
 
@@ -30,19 +30,19 @@ def test_a_value_that_is_not_finite_is_never_the_best(metric: str, best: int, va
     assert chosen.step(found) == best
     assert chosen.step({2: {"eval/f1": value}, 8: {}}) is None
     record = chosen.after(chosen.after(None, {"eval/f1": value}), {"eval/f1": value})
-    assert chosen.exhausted(record)
-    assert chosen.waiting(record) == "eval/f1 has not had a finite value for 2 evaluations"
+    assert chosen.out_of_patience(record)
+    assert chosen.describe_wait(record) == "eval/f1 has not had a finite value for 2 evaluations"
 
 
 @pytest.mark.parametrize(("metric", "value"), [("eval/loss", -0.25), ("eval/loss", 0.25), ("-eval/f1", -0.25)])
 def test_the_best_value_is_told_with_its_sign(metric: str, value: float) -> None:
     best = Best(metric, patience=1)
     record = best.after(best.after(None, {best.name: value}), {best.name: value})
-    assert best.waiting(record) == f"{best.name} has not been better than {value:.4f} for 1 evaluations"
+    assert best.describe_wait(record) == f"{best.name} has not been better than {value:.4f} for 1 evaluations"
 
 
 def test_without_patience_no_run_is_exhausted() -> None:
-    assert not Best("eval/loss").exhausted((1.0, 99)) and not Best("eval/loss", patience=1).exhausted(None)
+    assert not Best("eval/loss").out_of_patience((1.0, 99)) and not Best("eval/loss", patience=1).out_of_patience(None)
 
 
 def test_the_best_checkpoint_is_the_one_of_the_metric_that_a_run_prefers(tmp_path) -> None:

@@ -54,7 +54,7 @@ def described(shapes) -> dict:
 def test_a_checkpoint_gives_float32_on_any_mesh(tmp_path) -> None:
     form = stored.encode(VALUES, (1,))
     directory, shapes = saved(tmp_path, form)
-    assert items.in_int8(directory, "params") == ["kernel"]
+    assert items.int8_paths(directory, "params") == ["kernel"]
     expected = {"kernel": form["int8"] / form["scale"], "bias": VALUES[0]}
     found, placed = (items.restore(directory, "params", abstract) for abstract in (None, described(shapes)))
     for name, value in expected.items():

@@ -27,14 +27,14 @@ def shapes(*given: tuple[int, ...]) -> list[jax.ShapeDtypeStruct]:
 
 def test_both_axes_of_a_slice_carry_the_same_number_of_bytes_of_layers() -> None:
     params = shapes((4, 16, 64), (4, 64, 16), (4, 16, 16), (4, 16, 16), (64, 16), (16,))
-    found = gradients.beginnings(params, [True] * 4 + [False] * 2)
+    found = gradients.first_axes(params, [True] * 4 + [False] * 2)
     loads = [sum(params[i].size for i in range(4) if found[i] == axis) for axis in (0, 1)]
     assert loads[0] == loads[1]
     assert found[4:] == [0, 0]
 
 
 def test_a_parameter_as_large_as_all_others_together_has_an_axis_for_itself() -> None:
-    assert gradients.beginnings(shapes(*[(size, 8) for size in (8, 8, 32, 8, 8)]), [True] * 5) == [1, 1, 0, 1, 1]
+    assert gradients.first_axes(shapes(*[(size, 8) for size in (8, 8, 32, 8, 8)]), [True] * 5) == [1, 1, 0, 1, 1]
 
 
 def test_small_gradients_of_one_dtype_travel_together_and_large_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monke
         return gradient.params, sums
 
     given = (jax.device_put(params, owned), jax.device_put(batch, placed("data")), jnp.zeros(16), jnp.float32(0.5))
-    gradient, sums = jax.jit(sharding.scoped(run, MESH))(*given)
+    gradient, sums = jax.jit(sharding.with_mesh(run, MESH))(*given)
     for name, leaf in gradient.items():
         assert leaf.dtype == jnp.float32, name
         np.testing.assert_array_equal(leaf, np.full(leaf.shape, 60.0))

@@ -148,7 +148,7 @@ def test_decay_goes_by_what_a_parameter_is_and_not_by_its_name():
     }
 
     def left_out(*words: str) -> set[str]:
-        flat = flax.traverse_util.flatten_dict(AdamW(decay_exclude=words).decayed(params), sep="/")
+        flat = flax.traverse_util.flatten_dict(AdamW(decay_exclude=words).decay_mask(params), sep="/")
         return {name for name, decays in flat.items() if not decays}
 
     assert left_out("layer_norm", "bias") == left_out("layer_norm") == {"gain", "shift"}
@@ -159,7 +159,7 @@ def test_decay_goes_by_what_a_parameter_is_and_not_by_its_name():
 def test_vectors_of_flax_s_own_modules_are_not_decayed():
     """These have no boxes."""
     params = nn.Sequential([nn.Dense(3), nn.LayerNorm()]).init(jax.random.key(0), jnp.zeros((1, 2)))["params"]
-    assert AdamW().decayed(params) == {
+    assert AdamW().decay_mask(params) == {
         "layers_0": {"kernel": True, "bias": False},
         "layers_1": {"scale": False, "bias": False},
     }

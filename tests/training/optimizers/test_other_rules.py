@@ -207,7 +207,7 @@ def test_averaging_is_the_mean_of_the_parameters_as_torchs():
     params = reference(make, GRADIENTS)
     for number, (ours, state) in enumerate(found):
         chex.assert_trees_all_close(ours, params[number], rtol=1e-5, atol=1e-6)
-        evaluated = optimizers.evaluated(state, ours)
+        evaluated = optimizers.evaluation_params(state, ours)
         chex.assert_trees_all_close([evaluated[name] for name in SHAPES], states[number], rtol=1e-5, atol=1e-6)
         mean = jax.tree.map(lambda *each: np.mean(each, axis=0), *params[: number + 1])
         chex.assert_trees_all_close(evaluated, mean, rtol=1e-5, atol=1e-6)
@@ -232,27 +232,27 @@ def test_non_monotone_averaging_begins_where_its_authors_begin_it(patience, seed
     averaged = []
     for number, (params, state) in enumerate(descend(optimizer, GRADIENTS, values)):
         if begins is None or number <= begins:
-            chex.assert_trees_all_equal(optimizers.evaluated(state, params), params)
+            chex.assert_trees_all_equal(optimizers.evaluation_params(state, params), params)
         else:
             averaged.append(params)
             mean = jax.tree.map(lambda *each: np.mean(each, axis=0), *averaged)
-            chex.assert_trees_all_close(optimizers.evaluated(state, params), mean, rtol=1e-5, atol=1e-6)
+            chex.assert_trees_all_close(optimizers.evaluation_params(state, params), mean, rtol=1e-5, atol=1e-6)
 
 
 def test_a_mean_may_forget():
     """That of all steps while each of them has a quarter or more; then an exponential mean of decay 0.75."""
-    optimizer, mean = StochasticGradientDescent(averaging="always", average_share=0.25, **PLAIN), None
+    optimizer, mean = StochasticGradientDescent(averaging="always", average_fraction=0.25, **PLAIN), None
     for count, (params, state) in enumerate(descend(optimizer, GRADIENTS), start=1):
         share = max(1 / count, 0.25)
         mean = params if mean is None else jax.tree.map(lambda m, p, s=share: (1 - s) * m + s * p, mean, params)
-        chex.assert_trees_all_close(optimizers.evaluated(state, params), mean, rtol=1e-5, atol=1e-6)
+        chex.assert_trees_all_close(optimizers.evaluation_params(state, params), mean, rtol=1e-5, atol=1e-6)
     assert count > 4
 
 
 def test_frozen_parameters_are_not_averaged():
     optimizer = StochasticGradientDescent(averaging="always", frozen=("bias",), **PLAIN)
     params, state = descend(optimizer, GRADIENTS)[-1]
-    evaluated = optimizers.evaluated(state, params)
+    evaluated = optimizers.evaluation_params(state, params)
     np.testing.assert_array_equal(evaluated["bias"], tree(0)["bias"])
     assert not np.array_equal(evaluated["kernel"], params["kernel"])
     averages = [leaf for leaf in jax.tree.leaves(state) if leaf.shape in SHAPES.values()]
@@ -266,7 +266,7 @@ def test_most_rules_do_not_listen():
     optimizer = BertAdamW(**PLAIN)
     params, state = descend(optimizer, GRADIENTS[:1])[-1]
     chex.assert_trees_all_equal(optimizers.on_evaluation(optimizer, state, 3.0), state)
-    assert optimizers.evaluated(state, params) is params
+    assert optimizers.evaluation_params(state, params) is params
 
 
 def test_a_plateau_lowers_the_rate_of_the_update_and_of_the_log():
