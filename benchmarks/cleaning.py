@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.data import cleaning, formats, tokenizers
-from plmjax.data.cleaning.repeated import repeated
+from plmjax.data.cleaning.repeated import find_repeated
 from plmjax.data.preparation.conversion import Sizes
 
 SHARE = 0.02
@@ -96,7 +96,7 @@ def compared(count: int) -> str:
     keys = np.random.default_rng(0).integers(0, 2**64, (count, 1), np.uint64)
     tracemalloc.start()
     start = time.process_time()
-    repeated(keys)
+    find_repeated(keys)
     seconds = time.process_time() - start
     memory = (tracemalloc.get_traced_memory()[1] + keys.nbytes) / count
     tracemalloc.stop()

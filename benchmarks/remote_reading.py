@@ -139,10 +139,10 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
         f"training   {run.training.steps} steps of {tokens / np.mean(rates) * 1e3:.1f} ms, input wait "
         f"{np.mean(waits):.3%} of them (the largest of {len(waits)} intervals: {np.max(waits):.3%})"
     )
-    most = dataset.copied + pieces.most
+    most = dataset.copied_bytes + pieces.most
     print(
         f"disk       {most:,} bytes at most in {pieces.times} looks, {most / dataset.limit:.0%} of the limit "
-        f"{dataset.limit:,}; {dataset.copied:,} of them are the held-out text and the tokenizer"
+        f"{dataset.limit:,}; {dataset.copied_bytes:,} of them are the held-out text and the tokenizer"
     )
     read = [(name, first) for name, first, _ in served.ranges if "corpus-train" in name]
     size = sum(last + 1 - first for name, first, last in served.ranges if "corpus-train" in name)
@@ -194,7 +194,7 @@ def show_losses(run: Experiment, address: str, dataset: remote.RemoteDataset, wi
     for seed in range(SEEDS):
         seeded = dataclasses.replace(run, training=dataclasses.replace(run.training, seed=seed))
         for window in windows:
-            limit = max(dataset.limit, dataset.copied + sum(sizes[: 2 * window])) if window else None
+            limit = max(dataset.limit, dataset.copied_bytes + sum(sizes[: 2 * window])) if window else None
             begin = time.process_time()
             with tempfile.TemporaryDirectory() as folder:
                 lines = train(seeded, remote.open_dataset(address, limit), max(window, 1), Path(folder))

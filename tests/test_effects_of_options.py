@@ -289,7 +289,7 @@ def test_sources_of_a_mixture_have_their_shares(
     opened = mixture.open_sources(mixed, None, 64)
     sizes = {name: one.train_tokens for name, one in opened.items()}
     assert sizes["whole"] > 2 * sizes["part"] > 100
-    assert mixture.History.new(mixed, opened).shares["part"] == pytest.approx(share(*sizes.values()), abs=1e-3)
+    assert mixture.History.new(mixed, opened).fractions["part"] == pytest.approx(share(*sizes.values()), abs=1e-3)
 
 
 FINETUNED: dict[str, tuple[str, Callable[[Run], Any], Any]] = {

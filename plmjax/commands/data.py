@@ -55,7 +55,7 @@ def tokenizer_train(
     inputs = [str(path) for path in input]
     settings = [format, text_key, streams, kind, vocab_size, lowercase]
     made_from = seals.digest([tokenizer_folder.state_of(inputs, format), *settings])
-    with tokenizer_folder.trained(output, made_from) as new:
+    with tokenizer_folder.open_for_training(output, made_from) as new:
         if new:
             texts = formats.texts(inputs, format, tokenizers.sample(kind), text_key, parts)
             tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)

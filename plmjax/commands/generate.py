@@ -132,7 +132,7 @@ def prompts_of(prompt: str | None, input: Path | None) -> list[str]:
     given = sys.stdin.buffer.read()
     if not given:
         raise UserError("Expected prompts on the standard input, found none; write one per line.")
-    return text_files.divided("".join(text_files.characters(Path(STANDARD_INPUT_NAME), [given])))
+    return text_files.split_lines("".join(text_files.characters(Path(STANDARD_INPUT_NAME), [given])))
 
 
 def json_line(text: Text) -> str:

@@ -26,7 +26,7 @@ def examples_of(source: Source, run: Experiment) -> BatchSource:
             dataset.check_tokenizer(
                 tokenizer.fingerprint, "the checkpoint's", "name others with --data.mixture.sources"
             )
-        return mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
+        return mixture.new_source(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
     folder = storage.path(source.dataset(run))
     if not folder.exists():
         raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")

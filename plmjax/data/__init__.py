@@ -1,1 +1,1 @@
-"""Text to sentences to tokens to a prepared dataset to batches; the only room that imports TensorFlow."""
+"""Raw text to sentences, tokens, a prepared dataset, and batches. TensorFlow is imported here alone."""

@@ -1,4 +1,4 @@
-"""Work on a text that a runner of Apache Beam spreads over a cluster. It takes the place of `Workers`.
+"""Parallel tasks on a runner of Apache Beam, such as a cluster. It replaces `Workers`.
 
 Every machine of the cluster must reach the paths of the input and of the output, in a bucket or a shared folder.
 """
@@ -40,14 +40,14 @@ class Beam:
     """
 
     def __init__(self, runner: str, options: Sequence[str], make: Callable, *arguments: Any, output: Path) -> None:
-        self._options = _checked(runner, options)
+        self._options = _parse_options(runner, options)
         self._make, self._arguments, self._output = make, arguments, output
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave nothing open: a pipeline ends with its tasks."""
+        """Do nothing: a pipeline ends with its tasks."""
 
     def results(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[None]:
         """Call function(object, *task) for every task. Yield None for each when all are done.
@@ -91,7 +91,7 @@ class _Task(apache_beam.DoFn):
         self._own = self._make(*self._arguments)
 
     def process(self, group: tuple[int, Iterable[tuple]]) -> None:
-        """Do the task of a number. The sentence of an error goes to the process that started the pipeline."""
+        """Do one task. The sentence of an error is passed to the process that started the pipeline."""
         number, (task,) = group
         try:
             self._function(self._own, *task)
@@ -102,7 +102,7 @@ class _Task(apache_beam.DoFn):
 
 
 def _check_class(runner: str) -> None:
-    """Import the class of a runner that Beam has no name for. Its options are known from then on.
+    """Import the class of a runner that Beam does not know by name, so that Beam knows its options.
 
     Raises:
         UserError: there is no such module or class, or it is no runner.
@@ -120,7 +120,7 @@ def _check_class(runner: str) -> None:
         )
 
 
-def _checked(runner: str, options: Sequence[str]) -> PipelineOptions:
+def _parse_options(runner: str, options: Sequence[str]) -> PipelineOptions:
     """Return Beam's options from a runner's name and options NAME=VALUE or NAME.
 
     Raises:

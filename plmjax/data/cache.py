@@ -1,4 +1,4 @@
-"""Cached indices: folders of data that is computed once from a dataset, named by a hash of all their inputs."""
+"""Cached indices: folders of data computed once from a dataset, named by a hash of all their inputs."""
 
 import errno
 import hashlib
@@ -23,26 +23,26 @@ Index = Callable[[str, np.dtype], np.ndarray]
 
 
 def on_disk(directory: Path, settings: dict, build: Callable[[Path], None]) -> Index:
-    """Return the index with these settings, memory-mapped from the folder that `cached` returns."""
-    folder = cached(directory, settings, build)
-    return lambda name, dtype: mapped(folder / name, dtype)
+    """Return the index with these settings, memory-mapped from the folder that `build_once` returns."""
+    folder = build_once(directory, settings, build)
+    return lambda name, dtype: memory_map(folder / name, dtype)
 
 
 def in_memory(build: Callable[[Path], None]) -> Index:
-    """Return an index that no file keeps: `build(folder)` writes to a temporary folder, which is read and removed."""
+    """Build an index without a cached file: `build(folder)` writes to a temporary folder, which is read and removed."""
     with tempfile.TemporaryDirectory() as scratch:
         build(Path(scratch))
         files = {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
     return lambda name, dtype: np.frombuffer(files[name], dtype)
 
 
-def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
+def memory_map(path: Path, dtype: np.dtype) -> np.ndarray:
     """Return a file of numbers as a memory-mapped array."""
     return np.memmap(path, dtype, "r").view(np.ndarray)
 
 
-def cached(directory: Path, settings: dict, build: Callable[[Path], None]) -> Path:
-    """Return the folder of the index with these settings. `build(folder)` creates it if there is none yet.
+def build_once(directory: Path, settings: dict, build: Callable[[Path], None]) -> Path:
+    """Return the folder of the index with these settings; `build(folder)` creates it if it does not exist.
 
     It is in `directory`, or in the user's cache folder if the dataset is read-only. It gets its name only when it is
     complete. So an interrupted index is never read, and several processes can build one at the same time.
@@ -90,6 +90,6 @@ def _is_complete(folder: Path) -> bool:
     """
     try:
         files = json_text.parse((folder / _CONTENTS).read_bytes())["files"]
-        return checksums.damaged(folder, files) is None
+        return checksums.find_damaged(folder, files) is None
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -1,8 +1,9 @@
-"""CRC-32C checksums of files, verified once on a machine and then remembered.
+"""CRC-32C checksums of files, verified once per machine.
 
 A disk or a copy can change a byte without changing the size. So a file is read in full before its first use, and the
 result is saved with its size and times. While these stay the same, the file is not read again: a dataset of 30 GB is
-read once, at the first start on a machine. Every machine keeps its own notes, because it may have read another copy, or
+read once, at the first start on a machine. Every machine saves its own results, because it may have read another copy,
+or
 the same copy through another network.
 """
 
@@ -42,7 +43,7 @@ def sum_file(path: Path) -> dict[str, int]:
     return {"bytes": size, "crc32c": crc}
 
 
-def differing(folder: Path, files: Files) -> str | None:
+def first_difference(folder: Path, files: Files) -> str | None:
     """Read every file. Return the name of the first file with another size or checksum, or None."""
     for name, expected in files.items():
         found = sum_file(folder / name)
@@ -51,17 +52,17 @@ def differing(folder: Path, files: Files) -> str | None:
     return None
 
 
-def damaged(folder: Path, files: Files, report: Callable[[str], None] = lambda line: None) -> str | None:
-    """Read the files that this machine has not verified before, or that have changed since. Return as `differing` does.
+def find_damaged(folder: Path, files: Files, report: Callable[[str], None] = lambda line: None) -> str | None:
+    """Read the files that are new or changed on this machine; return the first damaged one as `first_difference` does.
 
     report: function that is called with a line when reading took long.
     """
-    known = _noted(folder)
+    known = _read_notes(folder)
     unread = {name: entry for name, entry in files.items() if known.get(name) != _note(folder / name, entry)}
     if not unread:
         return None
     start = time.monotonic()
-    if bad := differing(folder, unread):
+    if bad := first_difference(folder, unread):
         return bad
     note(folder, files)
     size = sum(entry["bytes"] for entry in unread.values())
@@ -71,7 +72,7 @@ def damaged(folder: Path, files: Files, report: Callable[[str], None] = lambda l
 
 
 def note(folder: Path, files: Files) -> None:
-    """Save that the files are undamaged in their present state."""
+    """Save that the files are undamaged in their current state."""
     notes = json.dumps({name: _note(folder / name, entry) for name, entry in files.items()})
     for path in _notes(folder):
         with contextlib.suppress(OSError):  # where nothing can be written, they are read again next time
@@ -80,7 +81,7 @@ def note(folder: Path, files: Files) -> None:
             return
 
 
-def _noted(folder: Path) -> dict[str, list[int]]:
+def _read_notes(folder: Path) -> dict[str, list[int]]:
     for path in _notes(folder):
         with contextlib.suppress(OSError, ValueError):
             notes = json_text.parse(path.read_bytes())

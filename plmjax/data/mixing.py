@@ -1,7 +1,7 @@
-"""The shares of a mixture's sources, and the source of every row.
+"""The fractions of a mixture's sources, and the source of every row.
 
-A share is set by a weight, or by the size of the source (Raffel et al., JMLR 2020, section 3.5.2). At most K of the e_m
-examples or tokens of source m count. Its share is
+A fraction is set by a weight, or by the size of the source (Raffel et al., JMLR 2020, section 3.5.2). At most K of the
+e_m examples or tokens of source m count. Its fraction is
 
     r_m = min(e_m, K)^(1 / T) / sum over n of min(e_n, K)^(1 / T)
 
@@ -34,17 +34,17 @@ _NAME = re.compile(r"\w[\w.-]*")
 
 
 class Portion(NamedTuple):
-    """The part that a source has had in a run.
+    """The amount of a source that a run has read.
 
-    share: fraction of the run's rows or examples that came from it. epochs: number of passes over the source.
+    fraction: fraction of the run's rows or examples that came from it. epochs: number of passes over the source.
     """
 
-    share: float
+    fraction: float
     epochs: float
 
 
 def proportions(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
-    """Return numbers in the proportion of the shares of sources of these sizes, float64 [sources].
+    """Return unnormalized fractions of sources of these sizes, float64 [sources].
 
     limit: K. temperature: T, from 1 to infinity.
     """
@@ -52,7 +52,7 @@ def proportions(sizes: Sequence[int], limit: float = math.inf, temperature: floa
 
 
 def rates(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
-    """Return the shares of sources of these sizes, float64 [sources]. Their sum is 1."""
+    """Return the fractions of sources of these sizes, float64 [sources]. Their sum is 1."""
     found = proportions(sizes, limit, temperature)
     return found / found.sum()
 
@@ -68,7 +68,7 @@ def weights(
 ) -> dict[str, Fraction]:
     """Return a dict from source to weight, for settings NAME=WEIGHT.
 
-    option: the option of the settings, for messages. names: all sources. needed: those that need a weight; None for
+    option: the option of the settings, for messages. names: all sources. needed: sources that need a weight; None for
         all.
 
     Raises:
@@ -108,9 +108,9 @@ class Mixture:
     weights: tuple[str, ...] = ()
     """Weights of the sources' rows, each as NAME=WEIGHT; empty takes the temperature."""
     temperature: float = 1.0
-    """T of the shares min(tokens, limit)^(1/T): 1 mixes in proportion to the tokens, inf equally."""
+    """T of the fractions min(tokens, limit)^(1/T): 1 mixes in proportion to the tokens, inf equally."""
     limit: int = 0
-    """Maximum number of tokens of a source that count for its share; 0 counts all."""
+    """Maximum number of tokens of a source that count for its fraction; 0 counts all."""
 
     def __post_init__(self) -> None:
         check_ranges("data.mixture", self, limit=FROM_0)
@@ -152,28 +152,27 @@ class Mixture:
         tokens: number of training tokens of each source.
 
         Raises:
-            UserError: a source has no text, or its share is below half a row of the longest period.
+            UserError: a source has no text, or its fraction is below half a row of the longest period.
         """
         for name, size in tokens.items():
             if not size:
                 raise UserError(f"Expected text in the source {name}, found none; leave it out of the mixture.")
         if self.weights:
-            return rounded(weights("--data.mixture.weights", self.weights, tokens))
+            return round_to_period(weights("--data.mixture.weights", self.weights, tokens))
         found = proportions(tuple(tokens.values()), self.limit or math.inf, self.temperature)
-        return rounded(dict(zip(tokens, map(Fraction, found.tolist()), strict=True)))
+        return round_to_period(dict(zip(tokens, map(Fraction, found.tolist()), strict=True)))
 
 
-def rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Return whole numbers in the proportion of `shares`, whose sum is at most LONGEST_PERIOD.
+def round_to_period(fractions: Mapping[str, Fraction]) -> dict[str, int]:
+    """Return integers in the proportion of `fractions`, with a sum of at most LONGEST_PERIOD.
 
-    They are exact if such numbers exist. Otherwise their sum is LONGEST_PERIOD, and the largest remainders are rounded
-    up.
+    They are exact if possible. Otherwise their sum is LONGEST_PERIOD, and the largest remainders are rounded up.
 
     Raises:
         UserError: a number would be 0.
     """
-    unit = math.lcm(*(share.denominator for share in shares.values()))
-    numbers = {name: int(share * unit) for name, share in shares.items()}
+    unit = math.lcm(*(fraction.denominator for fraction in fractions.values()))
+    numbers = {name: int(fraction * unit) for name, fraction in fractions.items()}
     divisor, total = math.gcd(*numbers.values()), sum(numbers.values())
     if total // divisor <= LONGEST_PERIOD:
         return {name: number // divisor for name, number in numbers.items()}
@@ -186,14 +185,14 @@ def rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:
         if not number:
             raise UserError(
                 f"Expected a share of at least 1 in {LONGEST_PERIOD:,} rows for every source, found "
-                f"{float(shares[name] / sum(shares.values())):.2g} for {name}; raise it, or leave the source out of "
-                f"the mixture."
+                f"{float(fractions[name] / sum(fractions.values())):.2g} for {name}; raise it, or leave the source out "
+                f"of the mixture."
             )
     return found
 
 
 class Period:
-    """The pattern of sources that the rows of a mixture repeat.
+    """The repeating pattern of sources of the rows of a mixture.
 
     counts: number of rows of each source in a period.
     """
@@ -204,12 +203,12 @@ class Period:
         self._pattern, self._earlier = _pattern(tuple(counts))
 
     def __call__(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (source of rows, number of earlier rows of the same source), int64 each, of row numbers from 0."""
+        """Return (source, number of earlier rows of that source) for row numbers from 0, int64 each."""
         periods, places = np.divmod(np.asarray(numbers, np.int64), self.length)
         sources = self._pattern[places]
         return sources, periods * self._counts[sources] + self._earlier[places]
 
-    def taken(self, rows: int) -> np.ndarray:
+    def counts_after(self, rows: int) -> np.ndarray:
         """Return the number of rows of each source among the first `rows`, int64 [sources]."""
         periods, rest = divmod(rows, self.length)
         return periods * self._counts + np.bincount(self._pattern[:rest], minlength=len(self._counts))

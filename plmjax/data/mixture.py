@@ -1,10 +1,11 @@
-"""Rows of several prepared datasets as batches for the training loop.
+"""Batches from several prepared datasets for the training loop.
 
-A row of a batch comes from the source that the pattern of the mixture names (`plmjax.data.mixing.Period`). Each source
-has epochs of its own, and each epoch its own order. So the rows of a step follow from the seed, the step and the
-history of the mixture, and a run resumes at any step without reading an earlier one.
+The pattern of the mixture gives the source of every row (`plmjax.data.mixing.Period`). Each source has separate epochs,
+and each epoch a new order. So the rows of a step follow from the seed, the step and the history of the mixture, and a
+run resumes at any step without reading an earlier one.
 
-A run may resume with other shares, with another source or without one. The history has a stage for each mixture. Each
+A run may resume with other fractions, with another source or without one. The history has a stage for each mixture.
+Each
 source keeps its position from stage to stage, so no row is lost, and none is repeated before its epoch ends.
 """
 
@@ -46,8 +47,8 @@ def open_sources(
     limit: bytes that each dataset in a bucket may take on the disk of a host; None for no limit.
 
     Raises:
-        UserError: an error of `remote.open_dataset`; a limit, and no dataset in a bucket; two sources have different
-            tokenizers.
+        UserError: an error of `remote.open_dataset`; a limit although no dataset is in a bucket; two sources have
+            different tokenizers.
     """
     remote_paths = [path for path in mixture.paths.values() if storage.in_bucket(storage.path(path))]
     found = {
@@ -65,22 +66,22 @@ def open_sources(
     return found
 
 
-def source_of(
+def new_source(
     layout: Layout, mixture: Mixture, datasets: Datasets, vocabulary: Vocabulary, seed: int, window: int
 ) -> "MixtureSource":
-    """Return the source of a run that begins with a mixture."""
+    """Return the source of a new run with a mixture."""
     return MixtureSource(layout, datasets, History.new(mixture, datasets), vocabulary, seed, window)
 
 
-def shares(rows: Mapping[str, int]) -> dict[str, float]:
-    """Return the share of each source, from its number of rows in a period."""
+def fractions(rows: Mapping[str, int]) -> dict[str, float]:
+    """Return the fraction of each source from its number of rows in a period."""
     total = sum(rows.values())
     return {name: count / total for name, count in rows.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """The steps of a run that have one mixture.
+    """Consecutive steps of a run with the same mixture.
 
     first_step: number of finished steps before it. rows: number of rows of each source in a period.
     """
@@ -91,7 +92,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The mixtures that a run has had.
+    """All mixtures of a run.
 
     sources: fingerprint of each source that a stage names. stages: in the order of their steps, the first from step 0.
     """
@@ -101,7 +102,7 @@ class History:
 
     @classmethod
     def new(cls, mixture: Mixture, datasets: Datasets) -> "History":
-        """Return the history of a run that begins with a mixture.
+        """Return the history of a new run with a mixture.
 
         Raises:
             UserError: an error of `Mixture.rows`.
@@ -109,13 +110,13 @@ class History:
         rows = mixture.rows({name: dataset.train_tokens for name, dataset in datasets.items()})
         return cls({name: dataset.fingerprint for name, dataset in datasets.items()}, (Stage(0, rows),))
 
-    def resumed(self, step: int, now: "History", where: str) -> "History":
-        """Return the history of this run if it resumes after `step` steps as `now`, which has one stage.
+    def resume(self, step: int, now: "History", where: str) -> "History":
+        """Return the history of a run that resumes after `step` steps with the mixture of `now`, which has one stage.
 
         where: the run, for messages.
 
         Raises:
-            UserError: a source has the name of an earlier one, and another text.
+            UserError: a source has the name of an earlier one, but another text.
         """
         stages = tuple(stage for stage in self.stages if stage.first_step < step)
         read = {name: self.sources[name] for stage in stages for name in stage.rows}
@@ -131,27 +132,26 @@ class History:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the sources that the run began with, which no change of the mixture changes."""
+        """Fingerprint of the first sources of the run; changes of the mixture do not change it."""
         first = {name: self.sources[name] for name in self.stages[0].rows}
         return hashlib.sha256(json.dumps(first, sort_keys=True).encode()).hexdigest()
 
     @property
-    def shares(self) -> dict[str, float]:
-        """The share of each source in the last stage."""
-        return shares(self.stages[-1].rows)
+    def fractions(self) -> dict[str, float]:
+        """The fraction of each source in the last stage."""
+        return fractions(self.stages[-1].rows)
 
     def to_json(self) -> str:
-        """Return the history as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
     def read(cls, path: Path, advice: str) -> "History":
-        """Read a history that was written as JSON.
+        """Read a history from JSON.
 
         advice: the end of the message of an error.
 
         Raises:
-            UserError: the file is missing, or holds something else.
+            UserError: the file is missing, or has other contents.
         """
         found = json_text.read_object(path, _CONTENTS, advice)
         try:
@@ -172,7 +172,7 @@ class History:
 
 
 class MixedRows(LayoutRows):
-    """The rows of several datasets as one sequence: those of the first, then those of the second, ..."""
+    """The concatenated rows of several datasets."""
 
     def __init__(self, parts: Sequence[LayoutRows]):
         self._parts = parts
@@ -229,18 +229,20 @@ class MixtureSource(RowSource):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the sources that the run began with (`History.fingerprint`)."""
+        """Fingerprint of the first sources of the run (`History.fingerprint`)."""
         return self.history.fingerprint
 
     @property
     def unigram_counts(self) -> np.ndarray:
-        """Number of times that each token is a target in as much text as the sources have, at their shares, int64 [V].
+        """Number of times that each token is a target, weighted by the fractions of the last stage, int64 [V].
 
-        The shares are those of the last stage.
+        The total is that of all sources together.
         """
         counts = {name: source.unigram_counts for name, source in self._sources.items()}
         every = sum(int(count.sum()) for count in counts.values())
-        parts = [share * counts[name] / max(counts[name].sum(), 1) for name, share in self.history.shares.items()]
+        parts = [
+            fraction * counts[name] / max(counts[name].sum(), 1) for name, fraction in self.history.fractions.items()
+        ]
         return np.rint(every * np.sum(parts, axis=0)).astype(np.int64)
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
@@ -248,7 +250,7 @@ class MixtureSource(RowSource):
 
         phase: object with first_step, sequence_length, batch_size and index (0 for the first phase).
 
-        The batches of an earlier call end if a source is read in pieces: the limit is that of all.
+        If a source is read in pieces, the batches of an earlier call end, because all calls share the disk limit.
 
         Raises:
             UserError: the text of a source fills no row, or an error of `remote.PieceRows`.
@@ -257,11 +259,11 @@ class MixtureSource(RowSource):
             self._batches_of_phase.close()
         rows = self.rows("train", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places
-        stages, given = self._stages(phase), self._given(phase, start)
+        stages, given = self._stages(phase), self._rows_given(phase, start)
         keys = {name: order.fold_in(self._key(phase), _number(name)) for name in self._sources}
         whole = {name: place for place, name in enumerate(self._whole)}
         in_pieces = {
-            name: source.numbered(phase, keys[name], given.get(name, 0)) for name, source in self._in_pieces.items()
+            name: source.rows_from(phase, keys[name], given.get(name, 0)) for name, source in self._in_pieces.items()
         }
 
         def make(step: int) -> Batch:
@@ -279,7 +281,7 @@ class MixtureSource(RowSource):
                 earlier = stage.earlier[name] + numbers[own]
                 if name in whole:
                     place = whole[name]
-                    which[own] = rows.firsts[place] + order.shuffled(earlier, int(rows.counts[place]), keys[name])
+                    which[own] = rows.firsts[place] + order.shuffle(earlier, int(rows.counts[place]), keys[name])
                 elif len(own):
                     put(own, in_pieces[name].batch(earlier))
             here = np.flatnonzero(which >= 0)
@@ -297,8 +299,9 @@ class MixtureSource(RowSource):
     def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:
         """Return the portion of each source after `step` steps of a run with these phases.
 
-        Before the first step a share is that of the mixture. Rows of all phases count alike, and passes over the rows
-        of several phases add up.
+        Before the first step the fractions are those of the mixture. Rows of all phases count equally, and passes over
+        the
+        rows of several phases add up.
         """
         taken, epochs = dict.fromkeys(self._sources, 0), dict.fromkeys(self._sources, 0.0)
         total = 0
@@ -307,15 +310,15 @@ class MixtureSource(RowSource):
             if done <= 0:
                 continue
             total += done * phase.batch_size
-            given = self._given(phase, done)
+            given = self._rows_given(phase, done)
             for name, source in self._sources.items():
                 taken[name] += given.get(name, 0)
                 epochs[name] += given.get(name, 0) / source.epoch_rows(phase.sequence_length)
-        read = {name: count / total for name, count in taken.items()} if total else self.history.shares
+        read = {name: count / total for name, count in taken.items()} if total else self.history.fractions
         return {name: Portion(read[name], epochs[name]) for name in self._sources}
 
     def _open_rows(self, split: str, sequence_length: int) -> MixedRows:
-        """Return the rows of all sources; of the training text, those of the sources that are not read in pieces."""
+        """Return the rows of all sources; for the training text, without the sources that are read in pieces."""
         sources = self._whole if split == "train" else self._sources
         found = MixedRows([source.rows(split, sequence_length) for source in sources.values()])
         for (name, source), count in zip(sources.items(), found.counts.tolist(), strict=True):
@@ -331,13 +334,13 @@ class MixtureSource(RowSource):
             )
         return found
 
-    def _given(self, phase: Any, steps: int) -> dict[str, int]:
+    def _rows_given(self, phase: Any, steps: int) -> dict[str, int]:
         """Return the number of rows of each source in the first `steps` steps of a phase."""
         given: dict[str, int] = {}
         for stage in self._stages(phase):
             rows = (min(steps, stage.stop) - stage.first) * phase.batch_size
             if rows > 0:
-                given |= stage.given(rows)
+                given |= stage.rows_given(rows)
         return given
 
     def _stages(self, phase: Any) -> "list[_StageOfPhase]":
@@ -352,16 +355,16 @@ class MixtureSource(RowSource):
                 continue
             found.append(_StageOfPhase(first, int(stop), stage.rows, {name: given.get(name, 0) for name in stage.rows}))
             if after is not None:
-                given |= found[-1].given((stop - first) * phase.batch_size)
+                given |= found[-1].rows_given((stop - first) * phase.batch_size)
         return found
 
 
 @dataclasses.dataclass(frozen=True)
 class _StageOfPhase:
-    """The steps first..stop-1 of a phase that have one mixture.
+    """The steps first..stop-1 of a phase with the same mixture.
 
-    rows: number of rows of each source in a period. earlier: number of rows that each source has given in earlier
-        stages of the phase.
+    rows: number of rows of each source in a period. earlier: number of rows of each source in earlier stages of the
+        phase.
     """
 
     first: int
@@ -377,9 +380,9 @@ class _StageOfPhase:
     def names(self) -> tuple[str, ...]:
         return tuple(self.rows)
 
-    def given(self, rows: int) -> dict[str, int]:
+    def rows_given(self, rows: int) -> dict[str, int]:
         """Return the number of rows of each source in the phase, after `rows` rows of the stage."""
-        taken = self.period.taken(rows).tolist()
+        taken = self.period.counts_after(rows).tolist()
         return {name: self.earlier[name] + count for name, count in zip(self.rows, taken, strict=True)}
 
 
@@ -393,5 +396,5 @@ def check_layout(layout: Layout) -> None:
 
 
 def _number(name: str) -> int:
-    """Return a number for the key of a source, which does not depend on the other sources."""
+    """Return a number for the random key of a source, which does not depend on the other sources."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")

@@ -1,9 +1,9 @@
-"""Counter-based random numbers, and the order of rows as a permutation that is computed rather than stored.
+"""Counter-based random numbers, and the order of rows as a computed permutation.
 
-Every draw is a hash of a key and a counter (the finalizer of SplitMix64, Steele et al. 2014, Stafford's variant 13). So
-a value does not depend on the process that computes it or on earlier draws. The permutation is a Feistel network over
-Z_a x Z_b with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The row at any position
-of any epoch is found in O(1).
+Every random number is a hash of a key and a counter (the finalizer of SplitMix64, Steele et al. 2014, Stafford's
+variant 13). So a value does not depend on the process that computes it or on earlier values. The permutation is a
+Feistel network over Z_a x Z_b with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+The row at any position of any epoch is found in O(1).
 """
 
 import math
@@ -21,7 +21,7 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def fold_in(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
-    """Return a key made of `key` and `number`, uint64 of their broadcast shape. It also serves as 64 random bits."""
+    """Return a key made of `key` and `number`, uint64 of their broadcast shape. It can be used as 64 random bits."""
     key, number = (np.atleast_1d(np.asarray(value)).astype(np.uint64) for value in (key, number))
     return _mix(_mix(key + _GOLDEN) + (number + np.uint64(1)) * _GOLDEN)
 
@@ -76,11 +76,11 @@ def permute(places: np.ndarray, size: np.ndarray | int, key: np.ndarray | int) -
     return out.astype(np.int64)
 
 
-def shuffled(numbers: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
-    """Map row numbers that are counted over all epochs (0, 1, ... without end) to rows 0..size-1, int64.
+def shuffle(numbers: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
+    """Map row numbers that count over all epochs (0, 1, ... without end) to rows 0..size-1, int64.
 
     Each epoch has its own permutation, and the next epoch follows at once. So every `size` numbers that start at a
-    multiple of `size` hold every row once.
+    multiple of `size` give every row once.
     """
     epoch, place = np.divmod(np.asarray(numbers, np.int64), size)
     return permute(place, size, fold_in(key, epoch))

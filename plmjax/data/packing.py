@@ -30,8 +30,8 @@ def padded_width(length: int, longest: int | None) -> int:
 def pack(lengths: np.ndarray, row_length: int, max_sequences: int) -> tuple[np.ndarray, np.ndarray]:
     """Assign sequences to rows: first the longest that is left, then repeatedly the longest that still fits.
 
-    Sequences of equal length are interchangeable. So a filling is computed once and used for as many rows as there are
-    sequences for it. The cost grows with row_length and is nearly independent of n.
+    Sequences of equal length are interchangeable. So a filling is computed once and used for as many rows as possible.
+    The cost grows with row_length and is nearly independent of n.
 
     Args:
         lengths: int [n], none above row_length.
@@ -71,10 +71,11 @@ def pack(lengths: np.ndarray, row_length: int, max_sequences: int) -> tuple[np.n
     return np.concatenate(rows), np.concatenate(sizes)
 
 
-def packed(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
+def pack_table(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
     """Assign sequences to rows as `pack` does.
 
-    Return a table int64 [rows K], with -1 where a row holds fewer sequences.
+    Returns:
+        int64 [rows K], the sequences of each row, with -1 where a row has fewer than K.
     """
     sequence, sizes = pack(lengths, row_length, max_sequences)
     table = np.full((len(sizes), max_sequences), -1, np.int64)
@@ -119,7 +120,7 @@ def write_rows(
 
 
 def slots(offsets: np.ndarray | None, rows: np.ndarray, max_sequences: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sequences of some rows: their numbers, int64 [B K], and a mask, bool [B K], true where there is one.
+    """Return the sequences of some rows: their numbers, int64 [B K], and a mask, bool [B K], false for empty slots.
 
     offsets: int64 [rows + 1], the first sequence of every row; None if every row is one sequence.
     """
@@ -131,7 +132,7 @@ def slots(offsets: np.ndarray | None, rows: np.ndarray, max_sequences: int) -> t
 
 
 def spread(values: np.ndarray, runs: np.ndarray, row_length: int) -> np.ndarray:
-    """Repeat each value along its run: values and runs [B R], runs that sum to T in every row -> int32 [B T]."""
+    """Repeat each value along its run: values and runs [B R], where runs sum to T in every row -> int32 [B T]."""
     values = np.broadcast_to(values, runs.shape).astype(np.int32)
     return np.repeat(values.ravel(), runs.ravel()).reshape(len(runs), row_length)
 

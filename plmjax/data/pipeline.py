@@ -31,7 +31,7 @@ _TOKENS = ("input_ids", "decoder_input_ids", "next_ids")
 class Batches(Iterator[Batch]):
     """Batches `make(step)` of the steps start..stop-1, prefetched on a thread. `close` ends the thread.
 
-    ending: function that ends what `make` may wait for.
+    ending: function that stops what `make` may wait for.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Batches(Iterator[Batch]):
 
 
 def by_python() -> bool:
-    """Return whether a thread of Python makes the batches, since TensorFlow is not installed."""
-    return not tensorflow_runtime.installed()
+    """Return whether a Python thread makes the batches, because TensorFlow is not installed."""
+    return not tensorflow_runtime.is_installed()
 
 
 def _of_tensorflow(make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int) -> Iterator[Batch]:
-    """Yield the batches of a tf.data pipeline."""
+    """Yield the batches from a tf.data pipeline."""
     tf = tensorflow_runtime.tensorflow()
     names = tuple(shapes)
 
@@ -81,7 +81,7 @@ def _of_tensorflow(make: Callable[[int], Batch], shapes: dict[str, Any], start: 
 
 
 def _of_python(make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int) -> Iterator[Batch]:
-    """Yield the batches of a thread of this process."""
+    """Yield the batches from a thread of this process."""
 
     def produce(step: int) -> Batch:
         batch = make(step)
@@ -115,7 +115,7 @@ class RowSource(abc.ABC):
 
     @abc.abstractmethod
     def _open_rows(self, split: str, sequence_length: int) -> LayoutRows:
-        """Return the rows of that length of "train" or "validation"; `rows` keeps them."""
+        """Open the rows of that length of "train" or "validation"; `rows` caches them."""
 
     def batch(self, phase: Any) -> dict[str, Any]:
         """Return a dict from field to shape and dtype of the phase's global batches."""
@@ -148,15 +148,15 @@ class RowSource(abc.ABC):
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)
 
-    def _batch(self, rows: LayoutRows, which: np.ndarray, begins: bool) -> Batch:
+    def _batch(self, rows: LayoutRows, which: np.ndarray, is_first: bool) -> Batch:
         exists = which >= 0
         fields = rows.fields(which[exists])
         if not exists.all():
             fields = {name: self._spread(name, array, exists) for name, array in fields.items()}
-        return fields | {"row_ids": which.astype(np.int32), "begins": (exists & begins).astype(np.int32)}
+        return fields | {"row_ids": which.astype(np.int32), "is_first": (exists & is_first).astype(np.int32)}
 
     def _spread(self, name: str, array: np.ndarray, exists: np.ndarray) -> np.ndarray:
-        """Return the rows of `array` at the positions that exist, and empty rows at the others."""
+        """Return the rows of `array` at the positions in `exists`, and empty rows at the others."""
         empty = max(self.vocabulary.pad, 0) if name in _TOKENS else 0
         out = np.full((len(exists), *array.shape[1:]), empty, array.dtype)
         out[exists] = array
@@ -205,7 +205,7 @@ class DatasetSource(RowSource):
 
         def make(step: int) -> Batch:
             which = rows.train(step, phase.batch_size, places, key)
-            return self._batch(rows, which, rows.begins(step, phase.batch_size))
+            return self._batch(rows, which, rows.is_first(step, phase.batch_size))
 
         return self._batches(make, phase, start, np.iinfo(np.int64).max)
 

@@ -61,15 +61,15 @@ def split(paragraphs: Iterable[str], language: str = "en") -> list[str]:
 
 
 def ends(text: str) -> bool:
-    """Return whether a text ends as a sentence does: with a stop, colon, semicolon, bracket or quotation mark.
+    """Return whether a text ends like a sentence: with a stop, colon, semicolon, bracket or quotation mark.
 
-    Marks of every script count. Invisible characters at the end do not, such as the marks of direction of Hebrew.
+    Marks of every script count. Invisible characters at the end are ignored, such as the direction marks of Hebrew.
     """
     return _is_end(next((char for char in reversed(text) if unicodedata.category(char) != "Cf"), " "))
 
 
 def is_unstopped(text: str) -> bool:
-    """Return whether the last letter of a text is of a script whose sentences may end without any mark, as Thai."""
+    """Return whether the last letter of a text is from a script in which sentences may end without a mark, as Thai."""
     return bool(_UNSTOPPED.match(next(filter(str.isalpha, reversed(text)), " ")))
 
 

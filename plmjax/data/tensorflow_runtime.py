@@ -13,14 +13,14 @@ from typing import Any
 from plmjax.errors import UserError
 
 
-def installed() -> bool:
-    """Return whether there is a TensorFlow."""
+def is_installed() -> bool:
+    """Return whether TensorFlow is installed."""
     return importlib.util.find_spec("tensorflow") is not None
 
 
 def require(use: str) -> None:
-    """Raise UserError if there is no TensorFlow. use: what it does here, for the message."""
-    if not installed():
+    """Raise UserError if TensorFlow is not installed. use: the purpose, for the message."""
+    if not is_installed():
         python = ".".join(map(str, sys.version_info[:2]))
         raise UserError(
             f"Expected TensorFlow, which {use}, found none on Python {python}; "

@@ -1,7 +1,7 @@
-"""Reading of raw text files in blocks of bytes or characters; the first bytes of a file show if it is compressed.
+"""Reading of raw text files in blocks of bytes or characters; compression is detected from the first bytes.
 
 A line ends with a line feed, a carriage return, or both, in every file that is read. Other characters that may begin a
-new line (U+000B, U+000C, U+0085, U+2028) are white space within it, as JSON and most programs have them.
+new line (U+000B, U+000C, U+0085, U+2028) are white space within a line, as in JSON and most programs.
 
 A range of an uncompressed file has the records that begin in it, so that several processes can read one file.
 """
@@ -114,8 +114,8 @@ def boundary(path: Path, at: int, boundaries: Sequence[re.Pattern[bytes]]) -> in
 
     Ranges of a file between such bytes have all of its records, each once.
 
-    boundaries: patterns of the bytes between two records, the best one first. The next one is taken where `WINDOW`
-        bytes that follow have none of it, and the end of the file where none is left.
+    boundaries: patterns of the bytes between two records, the best one first. If the next `WINDOW` bytes do not match a
+        pattern, the next one is tried; if none matches, the result is the end of the file.
     """
     size = storage.size(path)
     if at <= 0 or at >= size:
@@ -223,11 +223,11 @@ def lines(path: Path) -> list[str]:
         raise UserError(
             f"Expected a text file with one text per line, found no file {quoted(str(path), 300)}; name one."
         )
-    return divided("".join(characters(path, blocks(path))))
+    return split_lines("".join(characters(path, blocks(path))))
 
 
-def divided(text: str) -> list[str]:
-    """Return the lines of a text without their ends."""
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text without their line ends."""
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 

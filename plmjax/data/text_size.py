@@ -11,8 +11,9 @@ from plmjax.data import formats
 class TextSize:
     """Size of the lines of a text's documents, each with its line end. Markup and blank lines are not counted.
 
-    Everything of a published corpus is counted, as its paper does. bytes: in UTF-8. words: strings between white space,
-    in WikiText also line ends.
+    For a published corpus everything is counted, as in its paper. bytes: in UTF-8. words: strings between white space;
+    in
+    WikiText line ends count as words too.
     """
 
     bytes: int = 0

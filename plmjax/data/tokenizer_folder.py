@@ -1,4 +1,4 @@
-"""The folder of `plmjax tokenizer train`: whether it holds this tokenizer, or the beginning of one.
+"""The folder of `plmjax tokenizer train`: it may contain this tokenizer, or an unfinished one.
 
 begun.json      exists while the tokenizer is trained and written. A killed command leaves it; the next one trains again
 trained.json    the seal (plmjax/files/seals.py) of the tokenizer's files, written last
@@ -18,7 +18,7 @@ TRAINED = "trained.json"
 
 
 def state_of(inputs: Sequence[str], format: str) -> list[Any]:
-    """Return plain data that changes when a file of the text is written again. The files are not read.
+    """Return plain data that changes when a file of the text is changed. The files are not read.
 
     Raises:
         UserError: an error of `formats.files`.
@@ -29,13 +29,13 @@ def state_of(inputs: Sequence[str], format: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def trained(output: Path, made_from: str) -> Iterator[bool]:
-    """Lock a folder, and yield false if it holds the tokenizer already; else the block writes it there.
+def open_for_training(output: Path, made_from: str) -> Iterator[bool]:
+    """Lock a folder. Yield true if the body must train the tokenizer and write it there, false if it exists already.
 
     made_from: digest of the text and the settings.
 
     Raises:
-        UserError: the folder holds something else.
+        UserError: the folder has other contents.
     """
     with locks.lock(output):
         ours = (output / BEGUN).exists()

@@ -44,13 +44,13 @@ class UnknownTokens:
         self._left_out = [index for index in vocabulary.special if index != self._unknown]
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """Fraction of unknown tokens; 0 if there are no tokens."""
         return self.count / max(self.total, 1)
 
     def __str__(self) -> str:
         """Return the count as a line of text."""
-        return f"unknown    {self.share:.2%} of the tokens, {self.count:,} of {self.total:,}"
+        return f"unknown    {self.fraction:.2%} of the tokens, {self.count:,} of {self.total:,}"
 
     def add(self, ids: "np.ndarray | Sequence[int]") -> int:
         """Count the tokens of a text or of rows, int [N]. Return the number of unknown ones."""
@@ -70,7 +70,7 @@ class UnknownTokens:
         if self.count > self._limit * self.total:
             place = f" in {where}" if where else ""
             raise UserError(
-                f"Expected text that the tokenizer knows{place}, found {self.share:.1%} of the first {self.total:,} "
+                f"Expected text that the tokenizer knows{place}, found {self.fraction:.1%} of the first {self.total:,} "
                 f"tokens unknown, more than --max_unknown ({self._limit:g}); use a tokenizer or a checkpoint that was "
                 f"trained on such text, or raise --max_unknown to use it anyway."
             )

@@ -153,7 +153,7 @@ def _source(
     datasets = mixture.open_sources(run.data.mixture, run.data.cache_bytes, run.model.vocab_size)
     for dataset in datasets.values():
         _check_tokenizer(dataset, tokenizer, directory)
-    source = mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
+    source = mixture.new_source(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
     return source, list(datasets.values())
 
 

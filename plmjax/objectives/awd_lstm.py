@@ -152,4 +152,4 @@ def _window(batch: Batch, begin: jax.Array, training: bool) -> tuple[jax.Array, 
         end = length - batch["overlap"] + batch["repeated"]
         read = real & (place >= begin[:, None]) & (place < end[:, None])
         return read, read.astype(jnp.float32), batch["repeated"]
-    return real & ((asked > 0) | (batch["begins"][:, None] > 0)), asked, begin
+    return real & ((asked > 0) | (batch["is_first"][:, None] > 0)), asked, begin

@@ -70,4 +70,4 @@ def _read(batch: Batch) -> jax.Array:
     Tokens that a row repeats from the row before are already in the memory.
     """
     real = batch["segment_ids"] > 0
-    return real & ((batch["next_weights"] > 0) | (batch["begins"][:, None] > 0)) if "begins" in batch else real
+    return real & ((batch["next_weights"] > 0) | (batch["is_first"][:, None] > 0)) if "is_first" in batch else real

@@ -108,7 +108,7 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
         data, size, seed = run.data, run.model.vocab_size, run.training.seed
         if data.mixture.sources:
             datasets = mixture.open_sources(data.mixture, data.cache_bytes, size)
-            source = mixture.source_of(data.layout, data.mixture, datasets, vocabulary, seed, data.shuffle_window)
+            source = mixture.new_source(data.layout, data.mixture, datasets, vocabulary, seed, data.shuffle_window)
         else:
             dataset = remote.open_dataset(folder, data.cache_bytes, vocab_size=size)
             source = remote.source(data.layout, dataset, vocabulary, seed, data.shuffle_window)

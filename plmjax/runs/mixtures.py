@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from plmjax.data.mixing import Mixture, Portion
-from plmjax.data.mixture import Datasets, History, MixtureSource, shares
+from plmjax.data.mixture import Datasets, History, MixtureSource, fractions
 from plmjax.errors import UserError
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.files import storage
@@ -34,7 +34,7 @@ def history(workdir: Path, mixture: Mixture, datasets: Datasets) -> History | No
             f"Expected a run on a mixture in {workdir}, with a {RECORD}, found none; resume a run on one dataset "
             f"without --data.mixture.sources, or name another --workdir, and the run in --from."
         )
-    return recorded(workdir).resumed(max(steps), now, f"the run in {workdir}")
+    return recorded(workdir).resume(max(steps), now, f"the run in {workdir}")
 
 
 def recorded(workdir: Path) -> History:
@@ -57,19 +57,19 @@ def write(workdir: Path, history: History | None) -> None:
 def header(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> list[str]:
     """Return the lines of a mixture that a run prints before its first step; `step` is the number of finished steps."""
     portions = source.portions(phases, step)
-    now = {name: Portion(share, portions[name].epochs) for name, share in source.history.shares.items()}
+    now = {name: Portion(fraction, portions[name].epochs) for name, fraction in source.history.fractions.items()}
     changed = step and source.history.stages[-1].first_step == step
     return [*([_change(source.history)] if changed else []), _line(now)]
 
 
 def summary(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> str:
-    """Return a line with the share and the epochs of each source in a run of `step` steps."""
+    """Return a line with the fraction and the epochs of each source in a run of `step` steps."""
     return _line(source.portions(phases, step))
 
 
 def _change(history: History) -> str:
     """Return a line about the last change of a mixture."""
-    before, after = (shares(stage.rows) for stage in history.stages[-2:])
+    before, after = (fractions(stage.rows) for stage in history.stages[-2:])
     parts = []
     for name in dict.fromkeys((*before, *after)):
         if name not in after:
@@ -82,5 +82,7 @@ def _change(history: History) -> str:
 
 
 def _line(portions: Mapping[str, Portion]) -> str:
-    parts = (f"{name} {share:.2%} of the rows, {epochs:.3g} epochs read" for name, (share, epochs) in portions.items())
+    parts = (
+        f"{name} {fraction:.2%} of the rows, {epochs:.3g} epochs read" for name, (fraction, epochs) in portions.items()
+    )
     return f"mixture    {'; '.join(parts)}"

@@ -56,9 +56,9 @@ def unknown_tokens(given: Inputs) -> int:
     unknown = UnknownTokens(given.tokenizer.vocabulary)
     source: TaskSource = given.source
     source.validation_rows.encoded.count(unknown)
-    if unknown.share > MAX_UNKNOWN and hosts.is_primary():
+    if unknown.fraction > MAX_UNKNOWN and hosts.is_primary():
         path = given.experiment.data.validation
-        log.warning("The tokenizer does not know %.1f%% of the tokens of %s.", 100 * unknown.share, path)
+        log.warning("The tokenizer does not know %.1f%% of the tokens of %s.", 100 * unknown.fraction, path)
     return unknown.count
 
 

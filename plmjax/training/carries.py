@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from plmjax.objectives.objective import Batch
 from plmjax.parallel import sharding
 
-BEGINS = "begins"
+IS_FIRST = "is_first"
 """Field of a batch, int32 [B]: 1 where a row does not continue the same row of the previous batch."""
 
 
 def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
-    """Return a function (carry, batch) -> carry with the initial value in the rows where a new text starts (`BEGINS`).
+    """Return a function (carry, batch) -> carry, which has its initial value in rows where a text starts (`IS_FIRST`).
 
     initial: function that returns the first carry, boxed with logical axes. Leaves without a "batch" axis are not
     reset.
@@ -23,7 +23,7 @@ def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
     axes = sharding.logical_axes(jax.eval_shape(initial))
 
     def reset_rows(carry: Any, batch: Batch) -> Any:
-        if BEGINS not in batch:
+        if IS_FIRST not in batch:
             return carry
 
         def reset_leaf(names: tuple[str | None, ...], x: jax.Array, first: jax.Array) -> jax.Array:
@@ -31,7 +31,7 @@ def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
                 return x
             shape = [1] * x.ndim
             shape[names.index("batch")] = -1
-            return jnp.where(batch[BEGINS].reshape(shape) > 0, first, x)
+            return jnp.where(batch[IS_FIRST].reshape(shape) > 0, first, x)
 
         return jax.tree.map(reset_leaf, axes, carry, nn.meta.unbox(initial()), is_leaf=sharding.is_axes)
 

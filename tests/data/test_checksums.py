@@ -38,17 +38,17 @@ def test_only_what_is_new_is_read(folder: Path, read: list[str]) -> None:
     expected = expected_of(folder)
     assert expected["b.bin"] == {"bytes": 10, "crc32c": checksums.crc32c(b"\x01" * 10)}
     read.clear()
-    assert checksums.damaged(folder, expected) is None and read == [*NAMES]
+    assert checksums.find_damaged(folder, expected) is None and read == [*NAMES]
     read.clear()
-    assert checksums.damaged(folder, expected) is None and not read
+    assert checksums.find_damaged(folder, expected) is None and not read
     times = (folder / "b.bin").stat()
     (folder / "b.bin").write_bytes(b"\x01" * 10)
     os.utime(folder / "b.bin", ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert checksums.damaged(folder, expected) is None and read == ["b.bin"]
+    assert checksums.find_damaged(folder, expected) is None and read == ["b.bin"]
     read.clear()
-    assert checksums.damaged(folder, expected) is None and not read  # the others are known as before
+    assert checksums.find_damaged(folder, expected) is None and not read  # the others are known as before
     other = expected | {"c.bin": {"bytes": 10, "crc32c": expected["c.bin"]["crc32c"] ^ 1}}
-    assert checksums.damaged(folder, other) == "c.bin" and read == ["c.bin"]
+    assert checksums.find_damaged(folder, other) == "c.bin" and read == ["c.bin"]
 
 
 def test_the_first_file_that_differs_is_named_and_not_noted(folder) -> None:
@@ -56,8 +56,8 @@ def test_the_first_file_that_differs_is_named_and_not_noted(folder) -> None:
     for change in ({"bytes": 9}, {"crc32c": 1}):
         wrong = expected | {name: expected[name] | change for name in NAMES[1:]}
         for _ in range(2):
-            assert checksums.damaged(folder, wrong) == "b.bin" == checksums.differing(folder, wrong)
-    assert checksums.damaged(folder, expected) is None
+            assert checksums.find_damaged(folder, wrong) == "b.bin" == checksums.first_difference(folder, wrong)
+    assert checksums.find_damaged(folder, expected) is None
 
 
 def test_a_folder_that_may_not_be_written_to_is_noted_in_the_cache_folder(folder, read, monkeypatch) -> None:
@@ -70,9 +70,9 @@ def test_a_folder_that_may_not_be_written_to_is_noted_in_the_cache_folder(folder
 
     monkeypatch.setattr(storage, "write", read_only)
     expected = expected_of(folder)
-    assert checksums.damaged(folder, expected) is None
+    assert checksums.find_damaged(folder, expected) is None
     read.clear()
-    assert checksums.damaged(folder, expected) is None and not read
+    assert checksums.find_damaged(folder, expected) is None and not read
     assert len([*storage.cache(checksums.FOLDER).iterdir()]) == 1 and not [*(folder / checksums.FOLDER).iterdir()]
 
 
@@ -80,6 +80,6 @@ def test_a_long_reading_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatc
     expected, lines = expected_of(folder), []
     for least, count in ((31, 0), (30, 1)):
         monkeypatch.setattr(checksums, "REPORTED_BYTES", least)
-        assert checksums.damaged(folder, expected, lines.append) is None and len(lines) == count
+        assert checksums.find_damaged(folder, expected, lines.append) is None and len(lines) == count
         (folder / checksums.FOLDER / f"{os.uname().nodename}.json").unlink()
     assert "read and found sound" in lines[0]

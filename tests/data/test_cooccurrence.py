@@ -15,7 +15,7 @@ from plmjax.commands import cli
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import Counting, cells, counting, pairs, runs
-from plmjax.data.store.manifest import sum_ledger
+from plmjax.data.store.manifest import manifest_checksum
 from tests.data.corpora import documents, write
 from tests.data.mistakes import refused
 
@@ -35,7 +35,9 @@ def small(monkeypatch):
     """Sizes at which a text of some thousand tokens is cut into many ranges, pieces and merges."""
     monkeypatch.setattr(counting, "PIECE", 64)
     monkeypatch.setattr(counting, "LOOK_BACK", 3)
-    monkeypatch.setattr(counting, "_shares", lambda memory, processes, window: (processes or 1, 8 * window * memory))
+    monkeypatch.setattr(
+        counting, "_divide_memory", lambda memory, processes, window: (processes or 1, 8 * window * memory)
+    )
     monkeypatch.setattr(runs, "FAN_IN", 3)
     monkeypatch.setattr(runs, "SORTED_AT_ONCE", 50)
     monkeypatch.setattr(runs, "BYTES_OF_A_MERGED_SUM", 1)
@@ -110,12 +112,12 @@ def test_a_merged_run_stands_for_all_that_it_was_made_of_and_takes_the_memory_th
     sums["number"], sums["sum"] = np.arange(40).reshape(20, 2).T, 1
     for name, part in zip(("even", "odd"), sums, strict=True):
         part.tofile(tmp_path / name)
-    parts = list(runs.merged([tmp_path / "even", tmp_path / "odd"], memory=10 * runs.BYTES_OF_A_MERGED_SUM))
+    parts = list(runs.merge_sums([tmp_path / "even", tmp_path / "odd"], memory=10 * runs.BYTES_OF_A_MERGED_SUM))
     assert np.concatenate(parts)["number"].tolist() == list(range(40)) and 5 < max(map(len, parts)) <= 10
     whole, other = runs.Run(0, 30), runs.Run(30, 40)
     for run in (whole, *(runs.Run(start, start + 10) for start in (0, 10, 20)), other):
         run.path(tmp_path).touch()
-    assert runs.found(tmp_path) == [whole, other]
+    assert runs.find(tmp_path) == [whole, other]
     assert {*tmp_path.glob("*.run")} == {whole.path(tmp_path), other.path(tmp_path)}
 
 
@@ -123,7 +125,7 @@ KILLED = """
 import os, signal, sys
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import counting, runs
-counting._shares = lambda memory, processes, window: (processes, 8 * window * memory)
+counting._divide_memory = lambda memory, processes, window: (processes, 8 * window * memory)
 where, after = sys.argv[3], int(sys.argv[4])
 room = getattr(runs, where)
 def doomed(*arguments):
@@ -165,7 +167,7 @@ def test_damaged_and_changed_runs_are_counted_again(dataset, small, tmp_path, mo
             patch.setattr(counting, "_write", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
             patch.setattr(runs, "FAN_IN", 100)
             cooccurrence.count(dataset, SPECIAL, tmp_path / name, made, memory=97, processes=1, report=silent)
-    left = runs.found(tmp_path / "killed")
+    left = runs.find(tmp_path / "killed")
     assert len(left) > 4
     left[0].path(tmp_path / "killed").write_bytes(left[1].path(tmp_path / "killed").read_bytes())
     content = left[1].path(tmp_path / "killed").read_bytes()
@@ -252,7 +254,7 @@ def test_counts_that_cannot_be_opened(dataset, tmp_path):
     manifest = json.loads((tmp_path / cells.MANIFEST).read_text())
     for changed, reason in LEDGERS:
         sealed = manifest | changed
-        (tmp_path / cells.MANIFEST).write_text(json.dumps(sealed | {"crc32c": sum_ledger(sealed)}))
+        (tmp_path / cells.MANIFEST).write_text(json.dumps(sealed | {"crc32c": manifest_checksum(sealed)}))
         refused(lambda: cooccurrence.open_cells(tmp_path), f"manifest.json .. {reason}")
     contents = (
         (json.dumps(manifest | {"cells": 3}), "damaged"),

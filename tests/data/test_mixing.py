@@ -25,18 +25,18 @@ def test_every_prefix_is_within_a_row_of_the_shares(counts: tuple[int, ...]) -> 
     assert np.abs(given - exact).max() < 1
     np.testing.assert_array_equal(earlier, given[np.arange(rows), sources] - 1)
     for first in (0, 1, rows // 3, period.length, rows):
-        np.testing.assert_array_equal(period.taken(first), given[first - 1] if first else 0 * given[0])
+        np.testing.assert_array_equal(period.counts_after(first), given[first - 1] if first else 0 * given[0])
 
 
 def test_a_row_far_away_is_found_at_once() -> None:
     period = Period((50_000, 15_000, 536))
     far = 10**12 + np.arange(5)
     sources, earlier = period(far)
-    before = period.taken(10**12)
+    before = period.counts_after(10**12)
     for source, number in zip(sources, earlier, strict=True):
         assert number == before[source]
         before[source] += 1
-    np.testing.assert_array_equal(before, period.taken(10**12 + 5))
+    np.testing.assert_array_equal(before, period.counts_after(10**12 + 5))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,10 @@ def test_shares_without_small_numbers_are_rounded_to_the_longest_period() -> Non
         assert np.abs(np.array(tuple(rows.values())) - expected).max() < 1
     # Of 65,536 rows: 29,998.78, 29,998.38, 5,534.75 and 4.10. The largest remainders are rounded up.
     shares = {name: Fraction(number) for name, number in zip("abcd", (300_007, 300_003, 55_351, 41), strict=True)}
-    assert mixing.rounded(shares) == {"a": 29_999, "b": 29_998, "c": 5_535, "d": 4}
-    refused(lambda: mixing.rounded({"a": Fraction(1), "b": Fraction(1, 10**7)}), "1 in 65,536 rows .. 1e-07 for b")
+    assert mixing.round_to_period(shares) == {"a": 29_999, "b": 29_998, "c": 5_535, "d": 4}
+    refused(
+        lambda: mixing.round_to_period({"a": Fraction(1), "b": Fraction(1, 10**7)}), "1 in 65,536 rows .. 1e-07 for b"
+    )
 
 
 WEIGHTS = [

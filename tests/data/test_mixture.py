@@ -113,7 +113,7 @@ def test_a_changed_mixture_loses_and_repeats_no_row(datasets) -> None:
         assert name != "news" or (len(epochs) > 2 and epochs[0] != epochs[1])
     portions = mixed.portions([RUN], 33)
     for name, rows in found.items():
-        assert portions[name].share == pytest.approx(len(rows) / (33 * 8))
+        assert portions[name].fraction == pytest.approx(len(rows) / (33 * 8))
         assert portions[name].epochs == pytest.approx(len(rows) / counts[name])
 
 
@@ -135,7 +135,7 @@ def test_positions_of_a_later_phase_begin_there(datasets) -> None:
     for name in begin[1]:
         opening = mixed.portions([first], 10)[name]
         assert portions[name].epochs == pytest.approx(opening.epochs + gave[name] / long[name])
-        assert portions[name].share == pytest.approx((opening.epochs * short[name] + gave[name]) / (10 * 8 + 8 * 4))
+        assert portions[name].fraction == pytest.approx((opening.epochs * short[name] + gave[name]) / (10 * 8 + 8 * 4))
 
 
 def test_an_evaluation_has_every_row_once_and_soon_of_every_source(datasets) -> None:
@@ -170,17 +170,17 @@ def now(datasets, *names: str, **settings) -> History:
 def test_a_history_grows_by_what_changes(datasets, tmp_path: Path) -> None:
     begun = now(datasets, "wiki", "books", weights=("wiki=2", "books=1"))
     assert begun.stages == (Stage(0, {"wiki": 2, "books": 1}),)
-    assert begun.resumed(5, begun, "the run") == begun
+    assert begun.resume(5, begun, "the run") == begun
     reordered = now(datasets, "books", "wiki", weights=("books=1", "wiki=2"))
-    assert begun.resumed(5, reordered, "the run").stages == begun.stages
+    assert begun.resume(5, reordered, "the run").stages == begun.stages
     joined = now(datasets, "wiki", "news", temperature=float("inf"))
-    grown = begun.resumed(5, joined, "the run")
+    grown = begun.resume(5, joined, "the run")
     assert grown.stages == (*begun.stages, Stage(5, {"wiki": 1, "news": 1}))
     assert grown.sources.keys() == {"wiki", "books", "news"} and grown.fingerprint == begun.fingerprint
     # A command that failed before a further checkpoint leaves no trace, nor does a checkpoint that was removed.
-    assert grown.resumed(5, begun, "the run") == begun
-    assert grown.resumed(3, begun, "the run") == begun
-    assert grown.resumed(9, begun, "the run").stages == (*grown.stages, Stage(9, begun.stages[0].rows))
+    assert grown.resume(5, begun, "the run") == begun
+    assert grown.resume(3, begun, "the run") == begun
+    assert grown.resume(9, begun, "the run").stages == (*grown.stages, Stage(9, begun.stages[0].rows))
     path = tmp_path / "mixture.json"
     refused(lambda: History.read(path, "restore it"), "no file; restore it")
     path.write_text(grown.to_json())
@@ -211,7 +211,7 @@ def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.Monk
     """Also another text by the name of an earlier one; a run is known by the sources that it began with."""
     begun = now(datasets, "wiki", "books")
     other = now({"wiki": datasets["wiki"], "books": datasets["news"]}, "wiki", "books")
-    refused(lambda: begun.resumed(5, other, "the run in x"), "the run in x .. the source books .. another")
+    refused(lambda: begun.resume(5, other, "the run in x"), "the run in x .. the source books .. another")
     assert begun.fingerprint != other.fingerprint
     begin, grown = source(datasets, (0, {"wiki": 1})), source(datasets, (0, {"wiki": 2}), (5, {"wiki": 1, "books": 1}))
     assert grown.fingerprint == history((0, {"wiki": 9})).fingerprint != history((0, {"books": 9})).fingerprint
@@ -229,7 +229,7 @@ def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.Monk
     refused(lambda: mixture.open_sources(mix, 10**9, V), "a bucket .. --data.cache_limit")
     refused(lambda: mixture.open_sources(mix, None, V - 1), f"at most {V - 1} .. {V}")
     opened = mixture.open_sources(mix, None, V)
-    read = mixture.source_of(layouts.Chunks(), mix, opened, Vocabulary.placeholder(V), 3, 4)  # which is what can be
+    read = mixture.new_source(layouts.Chunks(), mix, opened, Vocabulary.placeholder(V), 3, 4)  # which is what can be
     for found, expected in zip(take(read.train(RUN, 4), 3), take(begin.train(RUN, 4), 3), strict=True):
         assert_same(found, expected)
     none = Mixture((f"wiki={tmp_path / 'none'}",))

@@ -38,11 +38,11 @@ def test_a_place_receives_every_row_equally_often_whatever_its_neighbour_has():
 
 def test_epochs_follow_without_a_seam_and_differ():
     size = 97
-    numbers = order.shuffled(np.arange(5 * size), size, 3)
+    numbers = order.shuffle(np.arange(5 * size), size, 3)
     epochs = numbers.reshape(5, size)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(size), (5, 1)))
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
-    np.testing.assert_array_equal(order.shuffled(np.arange(90, 110), size, 3), numbers[90:110])
+    np.testing.assert_array_equal(order.shuffle(np.arange(90, 110), size, 3), numbers[90:110])
 
 
 def test_draws_are_uniform_and_depend_on_key_and_number():
@@ -68,4 +68,4 @@ def test_numbers_are_the_same_in_every_version():
     assert order.fold_in(7, np.arange(2)).tolist() == [13309476754707697221, 11984929618412882174]
     assert order.randint(order.fold_in(7, np.arange(8)), np.arange(1, 9)).tolist() == [0, 1, 1, 2, 1, 1, 6, 7]
     first, second = [6, 5, 8, 4, 2, 10, 1, 3, 9, 7, 0], [3, 0, 1, 5, 8, 9, 4, 6, 7, 10, 2]
-    assert order.shuffled(np.arange(22), 11, 3).tolist() == [*first, *second]
+    assert order.shuffle(np.arange(22), 11, 3).tolist() == [*first, *second]

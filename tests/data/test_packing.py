@@ -57,7 +57,7 @@ def test_the_longest_that_fits_comes_next_and_equal_ones_in_order():
     ):
         found = packing.pack(np.array(lengths, np.int64), 10, 3)
         assert [array.tolist() for array in found] == [sequence, sizes]
-    table = packing.packed(np.array([3, 8, 5, 1]), 8, 2)
+    table = packing.pack_table(np.array([3, 8, 5, 1]), 8, 2)
     assert sorted(map(sorted, table.tolist())) == [[-1, 1], [-1, 3], [0, 2]]
     numbers, present = packing.slots(np.array([0, 3, 4, 6]), np.array([2, 0, 1]), 3)
     assert present.tolist() == [[True, True, False], [True] * 3, [True, False, False]]

@@ -63,7 +63,7 @@ def test_a_restart_goes_on_with_the_same_batches_also_from_a_thread(dataset, lay
     straight = take(source(dataset, layout).train(phase(32, 8), 0), 12)
     held_out = list(source(dataset, layout).evaluation(phase(32, 8)))
     assert_shares([take(source(dataset, layout).train(phase(32, 8), 5), 7)], [slice(None)], straight[5:])
-    monkeypatch.setattr(tensorflow_runtime, "installed", lambda: False)
+    monkeypatch.setattr(tensorflow_runtime, "is_installed", lambda: False)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     batches = source(dataset, layout).train(phase(32, 8), 5)
     assert_shares([[next(batches) for _ in range(7)]], [slice(None)], straight[5:])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import store
-from plmjax.data.store.manifest import sum_ledger
+from plmjax.data.store.manifest import manifest_checksum
 from tests.data.corpora import Words, documents, write
 from tests.data.mistakes import refused
 
@@ -210,7 +210,7 @@ def test_a_ledger_is_checked_whatever_its_checksum(ledger, case):
     path.write_text(json.dumps(manifest))
     said = "format 99" if "version" in case else "manifest.json .. checksum differs"
     refused(lambda: store.open_dataset(path.parent), said)
-    path.write_text(json.dumps(manifest | {"crc32c": sum_ledger(manifest)}))
+    path.write_text(json.dumps(manifest | {"crc32c": manifest_checksum(manifest)}))
     refused(lambda: store.open_dataset(path.parent), reason)
 
 

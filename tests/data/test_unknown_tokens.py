@@ -13,7 +13,7 @@ def test_special_tokens_of_a_row_are_no_text() -> None:
     count = UnknownTokens(Vocabulary(9, pad=0, unknown=1, cls=2, sep=3, special=(0, 1, 2, 3)))
     assert count.add(np.array([2, 1, 5, 6, 3, 0, 0])) == 1
     assert count.add([7, 8]) == 0
-    assert (count.count, count.total, count.share) == (1, 5, 0.2)
+    assert (count.count, count.total, count.fraction) == (1, 5, 0.2)
     count.check()
     count.add([1])
     refused(lambda: count.check("line 3 of a.txt"), "line 3 of a.txt .. 33.3% of the first 6 tokens")

@@ -13,7 +13,7 @@ from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import cells
 from plmjax.data.layouts import SentencePairs
 from plmjax.data.mixture import History, Stage
-from plmjax.data.store.manifest import sum_ledger
+from plmjax.data.store.manifest import manifest_checksum
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.files import json_text, locks
 from plmjax.models.bert import BertConfig
@@ -41,7 +41,7 @@ RUN = Experiment(
 def _seal_ledger(name: str) -> Callable[[Path], None]:
     def seal(folder: Path) -> None:
         manifest = json.loads((folder / name).read_text())
-        manifest["crc32c"] = sum_ledger(manifest)
+        manifest["crc32c"] = manifest_checksum(manifest)
         (folder / name).write_text(json.dumps(manifest))
 
     return seal

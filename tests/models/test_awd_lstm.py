@@ -104,7 +104,7 @@ def made_batch(seed: int) -> dict[str, np.ndarray]:
         "next_ids": tokens[:, 1:],
         "next_weights": np.ones((BATCH, LENGTH), np.float32),
         "segment_ids": np.ones((BATCH, LENGTH), np.int32),
-        "begins": np.zeros(BATCH, np.int32),
+        "is_first": np.zeros(BATCH, np.int32),
     }
     return TASK.corrupt(batch, jax.random.key(0), WORDS)
 

@@ -96,7 +96,7 @@ def test_spans_are_added_over_layers_and_averaged_over_heads() -> None:
     """Two heads in each of two layers, and two rows: 256 x (0.2 + 0.5) for each row."""
     ids, module = np.zeros((2, 3), np.int32), OBJECTIVE.module(CONFIG, Execution())
     batch = {"input_ids": ids, "next_ids": ids, "segment_ids": ids + 1, "next_weights": np.ones((2, 3), np.float32)}
-    batch |= {"begins": np.ones(2, np.int32), "document_starts": np.zeros((2, 3), bool)}
+    batch |= {"is_first": np.ones(2, np.int32), "document_starts": np.zeros((2, 3), bool)}
     params = with_shares(random_params(module), 0.1, 0.3, 0.25, 0.75)
     given = LossInputs(params, carry=nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 3)))
     sums = jax.jit(functools.partial(OBJECTIVE.sums, module, training=True))(given, batch, jax.random.key(0))

@@ -39,7 +39,7 @@ def row(step: int, held_out: bool = False) -> dict[str, np.ndarray]:
         "next_ids": part[:, 1:],
         "next_weights": np.tile(asked, (BATCH, 1)).astype(np.float32),
         "segment_ids": np.ones((BATCH, LENGTH), np.int32),
-        "begins": np.full(BATCH, step == 0, np.int32),
+        "is_first": np.full(BATCH, step == 0, np.int32),
         "overlap": np.full(BATCH, OVERLAP, np.int32),
     }
 
@@ -112,7 +112,7 @@ def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
     """As `ContiguousStreams` gives them; a row that repeats tokens reads them where its stream begins."""
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
     batch = {name: field for name, field in row(1).items() if name != "overlap"}
-    batch["begins"] = np.array([0, 1], np.int32)
+    batch["is_first"] = np.array([0, 1], np.int32)
     after, _, (_, tokens), weights = step(parameters(), carry, batch, 0, True)
     assert float(tokens) == batch["next_weights"].sum() == float(weights["next_token"])
     assert np.asarray(after["begin"]).tolist() == [0, 0]

@@ -155,7 +155,7 @@ INPUTS = {
 def test_a_model_gets_each_of_its_inputs_and_no_target(objective: Objective) -> None:
     """Types, positions and the rest are optional in a batch, so that no error would tell of a lost one."""
     names = {name for inputs in INPUTS.values() for name in inputs}
-    targets = ("labels", "original_ids", "next_ids", "next_weights", "masked_weights", "row_ids", "begins")
+    targets = ("labels", "original_ids", "next_ids", "next_weights", "masked_weights", "row_ids", "is_first")
     batch = {name: np.full((2, 4), number) for number, name in enumerate((*sorted(names), *targets))}
     found = objective.model_inputs(batch)
     assert all(found[name] is batch[name] for name in INPUTS[objective])

@@ -44,7 +44,7 @@ def batch(part: int, length: int = LENGTH) -> dict[str, np.ndarray]:
         "segment_ids": np.ones_like(ids),
         "next_ids": TEXT[:, first + 1 : first + length + 1],
         "next_weights": np.ones(ids.shape, np.float32),
-        "begins": np.full(ROWS, int(part == 0)),
+        "is_first": np.full(ROWS, int(part == 0)),
         "document_starts": np.zeros(ids.shape, bool),
     }
 
@@ -128,14 +128,14 @@ def test_documents_apart_begin_anew() -> None:
     np.testing.assert_allclose(nats(apart, training=False).sum(), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("begins", "read"), [(0, [0, 0, 1, 0]), (1, [1, 1, 1, 0])])
+@pytest.mark.parametrize(("is_first", "read"), [(0, [0, 0, 1, 0]), (1, [1, 1, 1, 0])])
 def test_tokens_that_a_row_repeats_are_read_once(begins: int, read: list[int]) -> None:
     """The memory has them, but for the first row of a stream."""
     given = {
         "input_ids": np.ones((1, 4), np.int32),
         "segment_ids": np.array([[1, 1, 1, 0]]),
         "next_weights": np.array([[0.0, 0, 1, 0]]),
-        "begins": np.array([begins]),
+        "is_first": np.array([begins]),
     }
     assert np.asarray(TransformerXlPretraining().model_inputs(given)["attention_mask"]).tolist() == [read]
 

@@ -87,7 +87,7 @@ class ChainSource:
         if isinstance(self.data.layout, ContiguousStreams):
             starts = np.zeros((rows, length), bool)
             starts[:, 0] = not place[-1]
-            batch |= {"begins": starts[:, 0].astype(np.int32), "document_starts": starts}
+            batch |= {"is_first": starts[:, 0].astype(np.int32), "document_starts": starts}
         if isinstance(self.data.layout, BidirectionalStreams):
             batch |= self._both_directions(tokens, np.arange(rows) == place[-1])
         return batch
@@ -133,7 +133,7 @@ class ChainSource:
             "input_ids": ids.astype(np.int32),
             "token_type_ids": types,
             "backwards": np.arange(rows) >= rows - rows // 2,
-            "begins": starts[:, 0].astype(np.int32),
+            "is_first": starts[:, 0].astype(np.int32),
             "document_starts": starts,
         }
 
@@ -155,7 +155,7 @@ class ChainSource:
         shape = len(tokens), tokens.shape[1] - 1
         starts = np.zeros(shape, bool)
         starts[:, 0] = begun
-        fields = {"document_starts": starts, "begins": begun.astype(np.int32), "backward_document_starts": starts}
+        fields = {"document_starts": starts, "is_first": begun.astype(np.int32), "backward_document_starts": starts}
         backward = {
             "input_ids": tokens[:, :0:-1],
             "next_ids": tokens[:, -2::-1],

@@ -86,7 +86,7 @@ def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
     axes = (("layers", "batch", "embed"), {"memory": ("batch", None), "shared": (None,)})
     first = jax.tree.map(lambda x, names: nn.LogicallyPartitioned(jnp.zeros_like(x), names), carry, axes)
     reset = carries.reset(lambda: first)
-    states, others = reset(carry, {carries.BEGINS: jnp.array([1, 0, 0, 1])})
+    states, others = reset(carry, {carries.IS_FIRST: jnp.array([1, 0, 0, 1])})
     np.testing.assert_array_equal(states[0, :, 0], [0, 7, 7, 0])
     np.testing.assert_array_equal(others["memory"][:, 0], [0, 7, 7, 0])
     np.testing.assert_array_equal(others["shared"], [7, 7, 7])
@@ -103,7 +103,7 @@ def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
     for begins in (0, 1):
         for carried in (0.0, 0.9):
             loss_inputs = state.loss_inputs.replace(carry=jax.tree.map(lambda x, value=carried: x + value, state.carry))
-            fields = batch | {"begins": np.full(phase.batch_size, begins, np.int32)}
+            fields = batch | {"is_first": np.full(phase.batch_size, begins, np.int32)}
             found = [program.evaluate(loss_inputs, fields, jax.random.key(seed))[1]["loss"][0] for seed in (0, 1)]
             assert found[0] == found[1] and run.model.dropout > 0
             losses[begins, carried] = float(found[0])

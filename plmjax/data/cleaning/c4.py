@@ -1,4 +1,4 @@
-"""C4's rules on the lines and the pages of a crawl, as its released code has them.
+"""C4's rules on the lines and the pages of a crawl, as in its released code.
 
 Raffel et al. 2020, "Exploring the limits of transfer learning with a unified text-to-text transformer", section 2.2,
 and tensorflow/datasets, tensorflow_datasets/text/c4_utils.py. The code tests the lines of a page one after another. A

@@ -1,4 +1,4 @@
-"""The rules of a preparation applied to a stream of documents, in the order that the user gives.
+"""Applies the rules of a preparation to a stream of documents, in the order that the user gives.
 
 The rules are divided into stages. A stage has rules on single documents, which run in any process, and at its end a
 rule that compares documents. Any process computes the keys of that rule, and they are compared in the order of reading.
@@ -36,12 +36,12 @@ class Stage(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position after the rules on documents: that of the last rule."""
+        """Position of the rule that compares documents, after the rules on single documents."""
         return self.start + len(self.rules)
 
 
 class Screened(NamedTuple):
-    """The documents that the rules of a stage leave of a batch, with the keys of each for the last rule.
+    """The documents of a batch that the rules of a stage keep, with the keys of each for the last rule.
 
     first: the number of documents and characters before the rules.
     """
@@ -61,7 +61,7 @@ class Cleaner:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The entries of a dataset's description."""
+        """The cleaning part of a dataset's description."""
         if not self.names:
             return {}
         words = "\n".join(self.settings.bad_words)
@@ -96,7 +96,7 @@ class Cleaner:
                 continue
             count, characters = count + 1, characters + len(text)
             for rule, effect in zip(stage.rules, effects, strict=True):
-                text = _judged(effect, document.place, text, rule.apply(text, self.settings))
+                text = _record_effect(effect, document.place, text, rule.apply(text, self.settings))
                 if not text:
                     break
             else:
@@ -108,18 +108,18 @@ class Cleaner:
     def without_repeated(
         self, number: int, documents: Iterable[formats.Document], repeated: Iterable[np.ndarray], effect: Effect
     ) -> Iterator[formats.Document]:
-        """Yield what the last rule of a stage leaves of its documents, and count the rest in `effect`.
+        """Apply the last rule of a stage: yield documents without repeated parts, and count removed text.
 
-        repeated: which parts of each document occurred before, bool [parts].
+        effect: receives the counts. repeated: for each document, bool [parts], true for parts that occurred before.
         """
         without = self.stages[number].last.without
         for document, parts in zip(documents, repeated, strict=True):
             left = without(document.text, parts, self.settings)
-            if text := _judged(effect, document.place, document.text, left):
+            if text := _record_effect(effect, document.place, document.text, left):
                 yield document._replace(text=text)
 
     def texts(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield what the rules leave of texts, one after another in this process."""
+        """Yield texts after all rules, without those that are dropped, one after another in this process."""
         documents = (formats.Document("text", "", text) for text in texts)
         for number in range(len(self.stages)):
             documents = self._stage(number, documents)
@@ -131,7 +131,7 @@ class Cleaner:
         for document in documents:
             kept, keys, _, _ = self.screen(number, [document])
             if last:
-                repeated = [seen.repeated(found.reshape(-1, last.width)) for found in keys]
+                repeated = [seen.find_repeated(found.reshape(-1, last.width)) for found in keys]
                 kept = self.without_repeated(number, kept, repeated, Effect())
             yield from kept
 
@@ -142,8 +142,8 @@ def _lines(document: formats.Document) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _judged(effect: Effect, place: str, before: str, after: str | Dropped) -> str:
-    """Count the effect of a rule on a document. Return the text that is left, "" if the document is dropped."""
+def _record_effect(effect: Effect, place: str, before: str, after: str | Dropped) -> str:
+    """Count the effect of a rule on a document. Return the remaining text, "" if the document is dropped."""
     if isinstance(after, Dropped):
         effect.drop(place, after.reason, before)
         return ""

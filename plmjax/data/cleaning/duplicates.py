@@ -1,4 +1,4 @@
-"""Rules that drop what occurred before: documents, lines, spans of sentences, and documents that are nearly the same.
+"""Rules that drop repeated text: documents, lines, spans of sentences, and near duplicates.
 
 The keys of a text are hashes of its parts, and any process computes them. They are compared with those of all documents
 before in the order of reading, so that the first of several copies is kept for any number of processes.
@@ -92,7 +92,7 @@ _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _NUMBER = re.compile(r"\d+")
 
 
-def simplified(text: str) -> tuple[str, ...]:
+def simplify(text: str) -> tuple[str, ...]:
     """Return the words of a text in lower case, without punctuation and accents; a number is 0.
 
     As simplify_text of huggingface/datatrove, src/datatrove/utils/text.py.
@@ -105,7 +105,7 @@ def simplified(text: str) -> tuple[str, ...]:
 
 @functools.cache
 def rensa() -> Any:
-    """Return the library of MinHash.
+    """Return the MinHash library.
 
     Raises:
         UserError: it is not installed.
@@ -121,7 +121,7 @@ def rensa() -> Any:
 
 
 def _band_keys(text: str, settings: Settings) -> np.ndarray:
-    found = simplified(text)
+    found = simplify(text)
     grams = [" ".join(found[at : at + GRAM]) for at in range(len(found) - GRAM + 1)]
     if not grams:
         return np.empty(0, np.uint64)

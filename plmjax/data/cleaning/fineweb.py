@@ -8,7 +8,7 @@ list of such marks for all languages since FineWeb 2.
 """
 
 from plmjax.data.cleaning.c4 import few_sentences
-from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, is_ended, kept_lines, share, words
+from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, fraction, is_ended, kept_lines, words
 
 CODE = "huggingface/datatrove, src/datatrove/pipeline/filters"
 END_MARKS = (".", "'", '"', "!", "?")
@@ -26,24 +26,24 @@ LEAST_WORDS, LEAST_SENTENCES = 3, 5
 
 def _line_ends(text: str, settings: Settings) -> str | Dropped:
     lines = text.split("\n")
-    ended = share(sum(is_ended(line, END_MARKS, settings) for line in lines), len(lines))
+    ended = fraction(sum(is_ended(line, END_MARKS, settings) for line in lines), len(lines))
     return Dropped(f"{ended:.2f} of the lines end with a mark") if ended <= LEAST_ENDED else text
 
 
 def _short_lines(text: str, settings: Settings) -> str | Dropped:
     lines = text.split("\n")
-    short = share(sum(len(line) <= SHORT_LINE for line in lines), len(lines))
+    short = fraction(sum(len(line) <= SHORT_LINE for line in lines), len(lines))
     return Dropped(f"{short:.2f} of the lines are short") if short >= MOST_SHORT else text
 
 
 def _repeated_lines(text: str, settings: Settings) -> str | Dropped:
     lines = [line for line in text.split("\n") if line.strip()]
-    repeated = share(duplicates(lines)[1], len(text.replace("\n", "")))
+    repeated = fraction(duplicates(lines)[1], len(text.replace("\n", "")))
     return Dropped(f"{repeated:.2f} of the characters in repeated lines") if repeated >= MOST_REPEATED else text
 
 
 def _lists(text: str, settings: Settings) -> str | Dropped:
-    ends = share(text.count("\n"), len(words(text)))
+    ends = fraction(text.count("\n"), len(words(text)))
     return Dropped(f"{ends:.2f} line ends for each word") if ends > MOST_ENDS else text
 
 

@@ -7,7 +7,7 @@ which would divide paragraphs, are removed when a document is read.
 
 from collections import Counter
 
-from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, share, words
+from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, fraction, words
 
 CODE = "huggingface/datatrove, src/datatrove/pipeline/filters"
 LEAST_WORDS, MOST_WORDS = 50, 100_000
@@ -29,45 +29,45 @@ REPEATED_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 """Number of words -> maximum share of the characters in sequences of so many words that occurred before."""
 
 
-def _spelled(text: str) -> list[str]:
-    """Return the words of a text that are more than a mark."""
+def _words(text: str) -> list[str]:
+    """Return the words of a text that are more than one punctuation mark."""
     return [word for word in words(text) if word[0].isalnum() or len(word) > 1]
 
 
 def _length(text: str, settings: Settings) -> str | Dropped:
-    count = len(_spelled(text))
+    count = len(_words(text))
     return text if LEAST_WORDS <= count <= MOST_WORDS else Dropped(f"{count:,} words")
 
 
 def _word_length(text: str, settings: Settings) -> str | Dropped:
-    spelled = _spelled(text)
-    mean = share(sum(map(len, spelled)), len(spelled))
+    spelled = _words(text)
+    mean = fraction(sum(map(len, spelled)), len(spelled))
     return text if SHORTEST_WORD <= mean <= LONGEST_WORD else Dropped(f"{mean:.1f} characters for each word")
 
 
 def _symbols(text: str, settings: Settings) -> str | Dropped:
     count = len(words(text))
     for what, found in (("hash signs", text.count("#")), ("ellipses", text.count("...") + text.count("…"))):
-        if share(found, count) > MOST_SYMBOLS:
-            return Dropped(f"{share(found, count):.2f} {what} for each word")
+        if fraction(found, count) > MOST_SYMBOLS:
+            return Dropped(f"{fraction(found, count):.2f} {what} for each word")
     return text
 
 
 def _bullets(text: str, settings: Settings) -> str | Dropped:
     lines = text.split("\n")
-    found = share(sum(line.lstrip().startswith(("•", "-")) for line in lines), len(lines))
+    found = fraction(sum(line.lstrip().startswith(("•", "-")) for line in lines), len(lines))
     return Dropped(f"{found:.2f} of the lines begin with a bullet") if found > MOST_BULLETS else text
 
 
 def _ellipses(text: str, settings: Settings) -> str | Dropped:
     lines = text.split("\n")
-    found = share(sum(line.rstrip().endswith(("...", "…")) for line in lines), len(lines))
+    found = fraction(sum(line.rstrip().endswith(("...", "…")) for line in lines), len(lines))
     return Dropped(f"{found:.2f} of the lines end with an ellipsis") if found > MOST_ELLIPSES else text
 
 
 def _letters(text: str, settings: Settings) -> str | Dropped:
     found = words(text)
-    lettered = share(sum(any(map(str.isalpha, word)) for word in found), len(found))
+    lettered = fraction(sum(any(map(str.isalpha, word)) for word in found), len(found))
     return text if lettered >= LEAST_LETTERS else Dropped(f"{lettered:.2f} of the words have a letter")
 
 
@@ -79,10 +79,10 @@ def _stop_words(text: str, settings: Settings) -> str | Dropped:
 def _repeated_lines(text: str, settings: Settings) -> str | Dropped:
     lines = text.split("\n")
     count, characters = duplicates(lines)
-    if share(count, len(lines)) > MOST_REPEATED_LINES:
-        return Dropped(f"{share(count, len(lines)):.2f} of the lines are repeated")
-    if share(characters, len(text)) > MOST_REPEATED_CHARACTERS:
-        return Dropped(f"{share(characters, len(text)):.2f} of the characters in repeated lines")
+    if fraction(count, len(lines)) > MOST_REPEATED_LINES:
+        return Dropped(f"{fraction(count, len(lines)):.2f} of the lines are repeated")
+    if fraction(characters, len(text)) > MOST_REPEATED_CHARACTERS:
+        return Dropped(f"{fraction(characters, len(text)):.2f} of the characters in repeated lines")
     return text
 
 
@@ -106,7 +106,7 @@ def _repeated_grams(text: str, settings: Settings) -> str | Dropped:
 
 
 def _repeated_characters(found: tuple[str, ...], size: int) -> int:
-    """Return the characters in sequences of `size` words that occurred before, none counted twice."""
+    """Return the number of characters in repeated word n-grams of this size; overlaps are counted once."""
     seen: set[str] = set()
     at = characters = 0
     while at <= len(found) - size:

@@ -1,20 +1,20 @@
-"""Keys that occurred before, in the order of reading: of a stream of documents, and of many documents at once.
+"""Finds keys that occurred before, in the order of reading: in a stream of documents, or in many documents at once.
 
-Keys are compared with equal ones alone. So the keys of a corpus may be divided into parts by their values (`part_of`),
-and each part compared by itself.
+Only equal keys are compared. So the keys of a corpus may be divided into parts by their values (`part_of`), and each
+part compared separately.
 """
 
 import numpy as np
 
 
 class Seen:
-    """The keys of a stream of documents so far."""
+    """All earlier keys of a stream of documents."""
 
     def __init__(self) -> None:
         self._keys: set[bytes] = set()
 
-    def repeated(self, keys: np.ndarray) -> np.ndarray:
-        """Return which keys of the next document occurred before, in it or in an earlier one, and remember all.
+    def find_repeated(self, keys: np.ndarray) -> np.ndarray:
+        """Return a mask of the next document's keys that occurred before, in any document, and add the keys.
 
         keys: hashes uint64 [N, width]; returns bool [N].
         """
@@ -25,8 +25,8 @@ class Seen:
         return found
 
 
-def repeated(keys: np.ndarray) -> np.ndarray:
-    """Return which keys are equal to an earlier one.
+def find_repeated(keys: np.ndarray) -> np.ndarray:
+    """Return a mask of the keys that are equal to an earlier one.
 
     keys: hashes uint64 [N, width], in the order of reading; returns bool [N]. Memory is 16 + 16 * width bytes a key.
     """

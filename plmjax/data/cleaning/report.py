@@ -1,6 +1,6 @@
-"""A count of the documents and characters that each rule dropped or changed, with examples.
+"""Counts of the documents and characters that each rule dropped or changed, with examples.
 
-It also has the names of special tokens that the text has, such as [MASK], read as tokens or as plain text.
+It also counts the names of special tokens in the text, such as [MASK], read as tokens or as plain text.
 """
 
 import collections
@@ -15,22 +15,21 @@ EXAMPLES, EXAMPLE = 3, 120
 
 @dataclasses.dataclass
 class Count:
-    """Documents and their characters."""
+    """Numbers of documents and of their characters."""
 
     documents: int = 0
     characters: int = 0
 
     def add(self, documents: int, characters: int) -> None:
-        """Add documents and their characters."""
         self.documents += documents
         self.characters += characters
 
 
 @dataclasses.dataclass
 class Effect:
-    """The effect of one rule. changed: the documents of which a part was removed, and the characters of the parts.
+    """The effect of one rule. changed: documents from which a part was removed, and the characters of these parts.
 
-    examples: (place, reason or "", text that was removed).
+    examples: (place, reason or "", removed text).
     """
 
     dropped: Count = dataclasses.field(default_factory=Count)
@@ -89,7 +88,6 @@ class Report:
             effect.add(Effect(dropped, changed, [tuple(example) for example in more["examples"]]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
         return {
             "read": dataclasses.asdict(self.read),
             "kept": dataclasses.asdict(self.kept) | {"tokens": self.tokens},
@@ -108,7 +106,7 @@ class Report:
         }
 
     def special_names(self) -> str:
-        """Return a line on the names of special tokens in the text; empty if it has none."""
+        """Return a line about the names of special tokens in the text; empty if it has none."""
         kinds = (("tokens", self.names_read), ("plain text", self.names))
         parts = [f"{names.total():,} as {kind}: {_most_common(names)}" for kind, names in kinds if names]
         first, *others = parts or [""]
@@ -116,7 +114,7 @@ class Report:
         return f"special    {'; '.join([first, *others])}" if parts else ""
 
     def nothing_left(self, names: str) -> UserError:
-        """Return the error that no document of the files `names` is left."""
+        """Return the error for a cleaning that drops all documents of the files `names`."""
         counts = [effect.dropped.documents for effect in self.effects]
         rule, _ = self._rules[counts.index(max(counts))]
         return UserError(
@@ -128,7 +126,7 @@ class Report:
         return dataclasses.asdict(count) | {"about_tokens": self._tokens(count)}
 
     def _tokens(self, count: Count) -> int:
-        """Return the number of tokens of a text at the rate of the text that was kept."""
+        """Estimate the number of tokens of a text from the tokens per character of the kept text."""
         return round(count.characters * self.tokens / self.kept.characters) if self.kept.characters else 0
 
     def __str__(self) -> str:

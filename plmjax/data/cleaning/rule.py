@@ -1,4 +1,4 @@
-"""The interface of a rule, and the lines and words of a text as the rules count them."""
+"""The interface of a rule, and functions that several rules use to count lines and words."""
 
 import functools
 import re
@@ -18,10 +18,10 @@ class Dropped(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The options that rules need besides the text.
+    """The options of rules.
 
-    language: code of the language that the rules of languages keep.
-    bad_words: the words and phrases of the rule of bad words.
+    language: code of the language that the language rules keep.
+    bad_words: the words and phrases of the bad-words rule.
     """
 
     language: str = "en"
@@ -32,7 +32,8 @@ class TextRule(NamedTuple):
     """A rule on one document. It runs in the worker processes.
 
     source: the paper and its section, or the repository and its path.
-    apply: the text of a document, one paragraph per line -> the text that is left, or the reason to drop the document.
+    apply: function from the text of a document, one paragraph per line, to the remaining text, or to the reason to drop
+        the document.
     """
 
     name: str
@@ -43,10 +44,11 @@ class TextRule(NamedTuple):
 class CorpusRule(NamedTuple):
     """A rule that compares documents: a part of a document is repeated if its key occurred before.
 
-    Only the comparison of keys (`repeated`) needs all documents. Both functions run anywhere.
+    Only the comparison of keys (`find_repeated`) needs all documents. Both functions run anywhere.
 
-    keys: the keys of a text's parts one after another, hashes uint64 [parts * width].
-    without: the text that is left of a document without its repeated parts, bool [parts], or the reason to drop it.
+    keys: function from a text to the keys of its parts, concatenated: hashes uint64 [parts * width].
+    without: function from a text and its repeated parts, bool [parts], to the remaining text, or to the reason to drop
+    it.
     width: number of hashes of a key.
     """
 
@@ -65,7 +67,7 @@ _WORD = re.compile(rf"\w+(?:[.,'’/-]\w+|(?![\0-\x7f])[{_SIGNS}]\w*)*|\.+|[^\w\
 
 
 def is_ended(line: str, marks: tuple[str, ...], settings: Settings) -> bool:
-    """Return whether a line ends with one of the published marks, or in another language than English as a sentence."""
+    """Return whether a line ends with one of the published marks or, in other languages than English, like a sentence."""
     return line.endswith(marks) or (settings.language != "en" and sentences.ends(line))
 
 
@@ -85,7 +87,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def duplicates(parts: Sequence[str]) -> tuple[int, int]:
-    """Return how many of the parts occur before, and their characters."""
+    """Return the number of parts that occur earlier in the list, and their characters."""
     seen: set[str] = set()
     count = characters = 0
     for part in parts:
@@ -95,6 +97,6 @@ def duplicates(parts: Sequence[str]) -> tuple[int, int]:
     return count, characters
 
 
-def share(part: int, whole: int) -> float:
-    """Return part / whole, or 0 where there is nothing."""
+def fraction(part: int, whole: int) -> float:
+    """Return part / whole, or 0 if `whole` is 0."""
     return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""The finished count: its settings, and its cells, which are found by position in O(1)."""
+"""A finished count: its settings, and its cells, which are found by position in O(1)."""
 
 import bisect
 import dataclasses
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import checksums
-from plmjax.data.store.manifest import sum_ledger
+from plmjax.data.store.manifest import manifest_checksum
 from plmjax.errors import UserError, quoted
 from plmjax.files import json_text, storage
 from plmjax.files.json_text import COUNT
@@ -97,7 +97,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise UserError(f"Expected a count of cooccurrences at {directory}, found no folder; run plmjax cooccurrence.")
     try:
         manifest = json_text.parse(storage.contents(directory / MANIFEST))
-        kind, damaged = manifest.get("kind"), manifest.get("crc32c") != sum_ledger(manifest)
+        kind, damaged = manifest.get("kind"), manifest.get("crc32c") != manifest_checksum(manifest)
     except FileNotFoundError:
         found = "an unfinished one" if (directory / BEGUN).is_file() else "a folder without one"
         raise UserError(
@@ -142,13 +142,13 @@ def open_cells(directory: str | os.PathLike) -> Cells:
         found = path.stat().st_size if path.is_file() else 0
         if found != expected["bytes"]:
             raise UserError(f"Expected {path} to have {expected['bytes']} bytes, found {found}; count again.")
-    if bad := checksums.damaged(directory, manifest["files"]):
+    if bad := checksums.find_damaged(directory, manifest["files"]):
         raise UserError(f"Expected {directory / bad} as it was counted, found its checksum differs; count again.")
     return Cells(directory, manifest)
 
 
 def on_disk(directory: str | os.PathLike) -> Path:
-    """Return the folder. Raise UserError for a folder in a bucket, whose files cannot be memory-mapped."""
+    """Return the folder as a path. Raise UserError for a bucket, whose files cannot be memory-mapped."""
     directory = storage.path(directory)
     if storage.in_bucket(directory):
         raise UserError(
@@ -158,7 +158,7 @@ def on_disk(directory: str | os.PathLike) -> Path:
 
 
 class Writer:
-    """Writes cells to files of `SHARD_CELLS` in a folder."""
+    """Writes cells to files of `SHARD_CELLS` cells in a folder."""
 
     SHARD_CELLS = 1 << 26
 
@@ -182,5 +182,5 @@ class Writer:
             self._left -= len(part)
 
     def close(self) -> dict[str, dict[str, int]]:
-        """Return a dict from file name to size and checksum."""
+        """Close the last file, and return a dict from file name to size and checksum."""
         return {name: checksums.sum_file(self._folder / name) for name in self._names}

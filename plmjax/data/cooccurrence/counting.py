@@ -21,7 +21,7 @@ import numpy as np
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import store
 from plmjax.data.cooccurrence import cells, pairs, runs
-from plmjax.data.store.manifest import sum_ledger
+from plmjax.data.store.manifest import manifest_checksum
 from plmjax.data.workers import Workers
 from plmjax.errors import UserError, listed
 from plmjax.files import json_text, locks, seals, storage
@@ -40,7 +40,7 @@ LOOK_BACK = 1 << 10
 
 
 def check_words(vocabulary: Vocabulary, dataset: str | os.PathLike) -> None:
-    """Raise UserError if tokens are parts of words. The neighbors of a part are mostly the rest of its word."""
+    """Raise UserError if tokens are parts of words, whose neighbors are mostly the rest of the same word."""
     if vocabulary.continuation is None or vocabulary.continuation.any():
         raise UserError(
             f"Expected a dataset of whole words to count, found that {dataset} has parts of words; prepare it with a "
@@ -76,9 +76,12 @@ def count(
         UserError: no word is frequent enough, too little memory, too long a text for the window, or an `output` that
             holds something else.
     """
-    output, processes, capacity = cells.on_disk(output), *_shares(memory, 1 if runner else processes, counting.window)
+    output, processes, capacity = (
+        cells.on_disk(output),
+        *_divide_memory(memory, 1 if runner else processes, counting.window),
+    )
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
-    work = _work_of(dataset, special, counting, capacity, processes)._replace(made_from=seals.digest(made_from))
+    work = _make_work(dataset, special, counting, capacity, processes)._replace(made_from=seals.digest(made_from))
     if (output / cells.MANIFEST).exists():
         _check_same(output, cells.read_manifest(output), made_from)
         _tidy(output)
@@ -88,13 +91,13 @@ def count(
         _begin(output, made_from)
         with _workers(work, processes, output, runner, runner_options) as workers:
             _count_runs(output, work, workers, report)
-            while len(found := runs.found(output)) > runs.FAN_IN:
+            while len(found := runs.find(output)) > runs.FAN_IN:
                 report(f"merge      {len(found):,} runs")
                 groups = [(output, group, capacity) for group in runs.groups(found) if len(group) > 1]
                 collections.deque(workers.results(_Counter.merge, groups), maxlen=0)
-        found = runs.found(output)
+        found = runs.find(output)
         manifest = _write(output, work, [run.path(output) for run in found], capacity) | made_from
-        manifest["crc32c"] = sum_ledger(manifest)
+        manifest["crc32c"] = manifest_checksum(manifest)
         storage.write(output / cells.MANIFEST, json.dumps(manifest, indent=1))
         _tidy(output)
     return cells.open_cells(output)
@@ -111,8 +114,8 @@ def _workers(
     return Workers(processes, _Counter, work, doing="counting", advice=advice)
 
 
-def _shares(memory: int, processes: int | None, window: int) -> tuple[int, int]:
-    """Return the number of processes, and the bytes of pairs and sums that each may hold."""
+def _divide_memory(memory: int, processes: int | None, window: int) -> tuple[int, int]:
+    """Return the number of processes, and the bytes of pairs and sums that each may use."""
     pairs_of_a_piece = 8 * window * PIECE
     needed = PROCESS_MEMORY + -(-pairs_of_a_piece // 2**20)
     if processes is None:
@@ -131,7 +134,7 @@ def _shares(memory: int, processes: int | None, window: int) -> tuple[int, int]:
 
 
 def _begin(output: Path, made_from: dict) -> None:
-    """Mark the folder as one of this count. An unfinished count with the same inputs is continued."""
+    """Mark the folder as belonging to this count. An unfinished count with the same inputs is continued."""
     if (output / cells.BEGUN).is_file():
         try:
             before = json_text.parse(storage.contents(output / cells.BEGUN))
@@ -147,7 +150,7 @@ def _begin(output: Path, made_from: dict) -> None:
 
 def _tidy(output: Path) -> None:
     """Remove the files that a finished count does not need."""
-    for run in runs.found(output):
+    for run in runs.find(output):
         run.remove(output)
     storage.remove(output / cells.BEGUN)
 
@@ -166,7 +169,7 @@ def _check_same(output: Path, before: dict, made_from: dict) -> None:
 
 
 class _Work(NamedTuple):
-    """The data that a process needs to count a range of the text.
+    """The inputs of a process that counts a range of the text.
 
     words: bool [V], true for tokens that are words and frequent enough. length: number of tokens of a range.
     made_from: digest of the inputs of the count.
@@ -185,11 +188,11 @@ class _Work(NamedTuple):
 
     @property
     def unit(self) -> int:
-        """Return the number whose reciprocal is the unit of all sums."""
+        """Return the denominator of all sums."""
         return math.lcm(*range(1, self.counting.window + 1))
 
 
-def _work_of(
+def _make_work(
     dataset: store.Dataset, special: tuple[int, ...], counting: cells.Counting, capacity: int, processes: int
 ) -> _Work:
     times = np.array(dataset.unigram_counts())
@@ -247,7 +250,7 @@ class _Counter:
             first = len(words)
             more = self._read(start, min(start + PIECE, run.stop))
             words, documents = (np.concatenate(both) for both in zip((words, documents), more, strict=True))
-            yield from pairs.near(words, documents, first, counting.window, counting.symmetric, self._numbering)
+            yield from pairs.window_pairs(words, documents, first, counting.window, counting.symmetric, self._numbering)
             words, documents = words[-counting.window :], documents[-counting.window :]
 
     def _read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -278,9 +281,9 @@ class _Counter:
 
 
 def _count_runs(output: Path, work: _Work, workers: "Workers | Beam", report: Callable[[str], None]) -> None:
-    """Count the ranges that no run covers."""
+    """Count the ranges of the text that are not counted yet."""
     left, at = [], 0
-    for run in [*runs.found(output), runs.Run(work.tokens, work.tokens)]:
+    for run in [*runs.find(output), runs.Run(work.tokens, work.tokens)]:
         left += [runs.Run(begin, min(begin + work.length, run.start)) for begin in range(at, run.start, work.length)]
         at = run.stop
     start = shown = time.monotonic()
@@ -296,9 +299,9 @@ def _count_runs(output: Path, work: _Work, workers: "Workers | Beam", report: Ca
 
 
 def _write(output: Path, work: _Work, paths: list[Path], capacity: int) -> dict:
-    """Merge the last runs into cells. Return their entries for the manifest."""
+    """Merge the last runs into cells, and return the manifest's entries for them."""
     writer, total = cells.Writer(output), 0
-    for sums in runs.merged(paths, capacity):
+    for sums in runs.merge_sums(paths, capacity):
         rows, columns = work.numbering.pairs(sums["number"])
         of_cells, mirrored = sums["sum"], np.zeros(len(sums), bool)
         if work.counting.symmetric:

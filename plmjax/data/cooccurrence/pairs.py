@@ -1,4 +1,4 @@
-"""Pairs of words as numbers, and the pairs inside the windows of a text.
+"""Pairs of words encoded as numbers, and the pairs inside the windows of a text.
 
 Pair numbers are scrambled by a bijection, so that pairs sorted by number are shuffled. So the external sort that sums a
 large count also gives the order in which its cells are read.
@@ -44,7 +44,7 @@ class Numbering:
         return (x >> self._half).astype(np.int32), (x & low).astype(np.int32)
 
 
-def near(
+def window_pairs(
     words: np.ndarray, documents: np.ndarray, first: int, window: int, symmetric: bool, numbering: Numbering
 ) -> Iterator[np.ndarray]:
     """Yield for each distance up to `window` the pairs at that distance, uint64: number << DISTANCE_BITS | distance.

@@ -1,8 +1,7 @@
 """Sorted runs of sums on disk, and their merge in bounded memory.
 
-A run holds the sums of one range of the text, each pair number once and in ascending order. Its file name contains the
-range, and its seal (plmjax/files/seals.py) the inputs of the count. So a count that was killed knows which ranges are
-left.
+A run has the sums of one range of the text, each pair number once and in ascending order. Its file name contains the
+range, and its seal (plmjax/files/seals.py) the inputs of the count. So a restarted count knows which ranges are left.
 """
 
 import contextlib
@@ -47,9 +46,9 @@ class Run(NamedTuple):
         storage.remove(self.path(folder))
 
 
-def found(folder: Path) -> list[Run]:
-    """Return the runs of a folder in the order of the text. Remove the runs that a merged run contains."""
-    every = sorted(_named(folder), key=lambda run: (run.start, -run.stop))
+def find(folder: Path) -> list[Run]:
+    """Return the runs in a folder in the order of the text. Remove runs that are part of a merged run."""
+    every = sorted(_list_runs(folder), key=lambda run: (run.start, -run.stop))
     kept: list[Run] = []
     for run in every:
         if kept and run.stop <= kept[-1].stop:
@@ -60,21 +59,21 @@ def found(folder: Path) -> list[Run]:
 
 
 def remove_others(folder: Path, made_from: str) -> None:
-    """Remove what a killed count left, but for the runs with the seal of this count whose files are whole."""
-    for run in _named(folder):
+    """Remove files of a killed count, except undamaged runs with the seal of this count."""
+    for run in _list_runs(folder):
         if seals.read(run.seal(folder), made_from) is None:
             run.remove(folder)
     for path in folder.glob(f"sums-*{storage.WRITING}"):
         storage.remove(path)
 
 
-def _named(folder: Path) -> list[Run]:
+def _list_runs(folder: Path) -> list[Run]:
     names = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return [Run(*map(int, name.groups())) for name in names if name]
 
 
 def write_counted(folder: Path, run: Run, pairs: np.ndarray, weights: np.ndarray, made_from: str) -> None:
-    """Write a run of pairs from `near`, uint64 [N], which are sorted in place.
+    """Write a run of pairs from `window_pairs`, uint64 [N], which are sorted in place.
 
     weights: int64, one for every distance. made_from: digest of the inputs of the count.
     """
@@ -90,7 +89,7 @@ def write_counted(folder: Path, run: Run, pairs: np.ndarray, weights: np.ndarray
             times = np.diff(starts := _starts(part), append=len(part))
             distinct = part[starts]
             distances = (distinct & np.uint64((1 << DISTANCE_BITS) - 1)).astype(np.int64)
-            file.write(_summed(distinct >> np.uint64(DISTANCE_BITS), times * weights[distances]))
+            file.write(_sum_equal(distinct >> np.uint64(DISTANCE_BITS), times * weights[distances]))
     seals.write(run.seal(folder), made_from, [run.path(folder).name])
 
 
@@ -98,7 +97,7 @@ def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run
     """Merge neighboring runs into one, and remove them. made_from: digest of the inputs of the count."""
     whole = Run(runs[0].start, runs[-1].stop)
     with storage.replace_file(whole.path(folder)) as scratch, scratch.open("wb") as file:
-        for sums in merged([run.path(folder) for run in runs], memory):
+        for sums in merge_sums([run.path(folder) for run in runs], memory):
             file.write(sums)
     seals.write(whole.seal(folder), made_from, [whole.path(folder).name])
     for run in runs:
@@ -106,10 +105,11 @@ def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run
     return whole
 
 
-def merged(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
+def merge_sums(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
     """Yield the merged sums of runs in arrays of `SUM`, each number once and in ascending order, within `memory` bytes.
 
-    The next sums of every run are held in memory. Those up to the smallest of their last numbers are complete and are
+    The next sums of every run are held in memory. Those up to the smallest of the runs' last numbers are complete and
+    are
     yielded.
     """
     capacity = max(min(memory // BYTES_OF_A_MERGED_SUM, MERGED_AT_ONCE) // max(len(paths), 1), 1)
@@ -131,16 +131,16 @@ def merged(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
                 buffers[place] = buffers[place][end:]
             numbers = ready["number"]
             order = np.argsort(numbers, kind="stable")  # a stable sort merges parts that are sorted already
-            yield _summed(numbers[order], ready["sum"][order])
+            yield _sum_equal(numbers[order], ready["sum"][order])
 
 
 def groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return groups of neighboring runs, each as large as can be merged at once."""
+    """Group neighboring runs into groups as large as can be merged at once."""
     return [list(runs[begin : begin + FAN_IN]) for begin in range(0, len(runs), FAN_IN)]
 
 
 def _end(pairs: np.ndarray, begin: int) -> int:
-    """Return the end of the pairs that have the number of the first pair."""
+    """Return the end of the pairs with the same number as the first pair."""
     bits = np.uint64(DISTANCE_BITS)
     return begin + int(np.searchsorted(pairs[begin:], (pairs[begin] >> bits) + np.uint64(1) << bits))
 
@@ -150,8 +150,8 @@ def _starts(values: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
 
 
-def _summed(numbers: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Return sorted numbers, each once, with the total of their sums: an array of `SUM`."""
+def _sum_equal(numbers: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Sum the sums of equal numbers; return sorted numbers, each once, as an array of `SUM`."""
     starts = _starts(numbers)
     out = np.empty(len(starts), SUM)
     out["number"], out["sum"] = numbers[starts], np.add.reduceat(sums, starts)

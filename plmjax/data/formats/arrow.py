@@ -1,7 +1,7 @@
 """The format `arrow`: a column of an Arrow file, or its rows as records.
 
-The library `datasets` keeps a dataset in files of this kind, in the form of a stream
-(huggingface/datasets, src/datasets/arrow_writer.py). Files with an index of their batches (Feather) are read too.
+The library `datasets` stores datasets in files of this kind, in the stream format
+(huggingface/datasets, src/datasets/arrow_writer.py). The file format (Feather) is read too.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
     done = position = 0
     try:
         with path.open("rb") as raw:
-            schema, batches = _opened(raw)
+            schema, batches = _open(raw)
             columns.check(path, schema, key, parts)
             names = columns.names(schema, key, parts)
             for batch in batches:
@@ -57,8 +57,8 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
         ) from error
 
 
-def _opened(raw: Any) -> tuple[Any, Iterator[Any]]:
-    """Return the schema of a file and its batches."""
+def _open(raw: Any) -> tuple[Any, Iterator[Any]]:
+    """Return the schema of a file and an iterator over its batches."""
     from pyarrow import ipc
 
     indexed = raw.read(len(_FILE)) == _FILE

@@ -36,10 +36,10 @@ _STRESS = re.compile(r"(?<!\w)_([^_\n]+)_(?!\w)")
 
 
 def recognise(head: str) -> bool:
-    """Return whether a file starts like a book: with Project Gutenberg, or with lines broken at one width.
+    """Return whether a text looks like a book: it starts with Project Gutenberg, or its lines are wrapped at one width.
 
-    A line is broken where the next word would not fit, in the middle of most sentences. Lines that are sentences end
-    with a stop, and have any length.
+    A wrapped line ends where the next word would not fit, in the middle of most sentences. Lines that are sentences end
+    with a full stop, and have any length.
     """
     if "Project Gutenberg" in head[:4000]:
         return True
@@ -58,7 +58,7 @@ def recognise(head: str) -> bool:
 def prose(text: str) -> list[str]:
     """Return the paragraphs of a book, or of a part of one.
 
-    Lines broken at a width are joined. A paragraph ends at a blank line, before an indented line, and after a short
+    Lines wrapped at a width are joined. A paragraph ends at a blank line, before an indented line, and after a short
     line that ends a sentence. Headings of chapters are left out.
     """
     if start := _START.search(text):
@@ -120,7 +120,7 @@ def _join(text: str, words: str) -> str:
 
 
 def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    return cutting.whole(str(path), text_files.text(path, blocks))
+    return cutting.split_long(str(path), text_files.text(path, blocks))
 
 
 BOOKS = Format(_split, lambda document: prose(document.text))

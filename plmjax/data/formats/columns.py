@@ -1,4 +1,4 @@
-"""Documents of tables with typed columns, as Parquet and Arrow have them."""
+"""Documents from tables with typed columns: Parquet and Arrow."""
 
 import json
 import math
@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from plmjax.data.formats import records
-from plmjax.data.formats.cutting import whole
+from plmjax.data.formats.cutting import split_long
 from plmjax.data.formats.document import Document
 from plmjax.errors import UserError, listed, quoted
 
 
 def names(schema: Any, key: str, parts: records.Parts | None) -> list[str]:
-    """Return the columns of a schema that the keys are in. A key may name a field of a column, as `translation.en`."""
+    """Return the columns that contain the keys. A key may name a field of a column, as `translation.en`."""
     keys = parts.keys if parts else (key,)
     return [name for name in schema.names if name in keys or any(key.startswith(f"{name}.") for key in keys)]
 
 
 def check(path: Path, schema: Any, key: str, parts: records.Parts | None) -> None:
-    """Raise UserError unless the columns of text exist in a schema of pyarrow and hold text."""
+    """Raise UserError unless the text columns exist in a pyarrow schema and have text."""
     for name in parts.streams.values() if parts else (key,):
         kind = _kind(schema, name)
         if kind is None or not _is_text(kind):
@@ -39,7 +39,7 @@ def documents(path: Path, batch: Any, done: int, key: str, parts: records.Parts 
     done: number of rows before the batch.
 
     Raises:
-        UserError: a text of bytes is not UTF-8.
+        UserError: bytes are not UTF-8.
     """
     for number, row in enumerate(batch.to_pylist(), start=done + 1):
         place = f"{path} row {number}"
@@ -48,7 +48,7 @@ def documents(path: Path, batch: Any, done: int, key: str, parts: records.Parts 
             record |= {name: _text(records.value(row, name), place) for name in parts.streams.values()}
             yield Document("jsonl", place, json.dumps(record, ensure_ascii=False, default=str))
             continue
-        for _, part in whole(str(path), [_text(records.value(row, key), place)]):
+        for _, part in split_long(str(path), [_text(records.value(row, key), place)]):
             yield Document("text", place, part)
 
 
@@ -68,7 +68,7 @@ def _kind(schema: Any, key: str) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    """Return whether a type is text: strings, bytes, each value once with indices of it, or missing values alone."""
+    """Return whether a type is text: strings, bytes, a dictionary of either, or only missing values."""
     import pyarrow
 
     while True:
@@ -93,5 +93,5 @@ def _text(found: Any, place: str) -> str:
 
 
 def _value(found: Any) -> Any:
-    """Return a value that JSON has; others are their text, so that a message can quote them."""
+    """Return a value that JSON can represent; other values become their text, so that a message can quote them."""
     return str(found) if isinstance(found, float) and not math.isfinite(found) else found

@@ -1,4 +1,4 @@
-"""Published corpora as their files are: enwik8, text8, WikiText-103 and WikiText-2, with the splits of their papers.
+"""Published corpora: enwik8, text8, WikiText-103 and WikiText-2, with the splits of their papers.
 
 A corpus is read exactly: no sentence is split, no white space is changed and no line is left out. Each split must have
 its published size.
@@ -22,7 +22,7 @@ Progress = Callable[[int], None]
 
 
 class Part(NamedTuple):
-    """A document of a corpus: its split, its place for messages, and its text as it is."""
+    """A document of a corpus: its split, its place for messages, and its exact text."""
 
     split: str
     place: str
@@ -35,7 +35,7 @@ class Corpus:
 
     name: the name in messages.
     sizes: split -> its published size.
-    counted: the splits whose symbols the published vocabulary counts.
+    counted: the splits on which the published vocabulary was counted.
     """
 
     name: str
@@ -70,17 +70,18 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class ByteCorpus(Corpus):
-    """A file that is cut into its splits in order, each of them one document (prep_enwik8.py, prep_text8.py).
+    """A file that is cut into its splits in order, each split one document (prep_enwik8.py, prep_text8.py).
 
     sizes: bytes.
 
-    A character of several bytes that a cut would divide stays whole in the split before it. One that the end of the
-    file divides is left out.
+    A multi-byte character at a cut belongs to the split before the cut. An incomplete one at the end of the file is
+    left
+    out.
     """
 
     def files(self, inputs: Sequence[Path], splits: Iterable[str]) -> list[Path]:
         path = _one(inputs, self.name)
-        return [_found(path, [self.name], self.name)] if path.is_dir() else [path]
+        return [_find(path, [self.name], self.name)] if path.is_dir() else [path]
 
     def parts(self, inputs: Sequence[Path], splits: Sequence[str], progress: Progress) -> Iterator[Part]:
         (path,) = self.files(inputs, splits)
@@ -94,7 +95,7 @@ class ByteCorpus(Corpus):
         ends = [_after_character(data, end) for end in itertools.accumulate(self.sizes.values())]
         for split, (start, stop) in zip(self.sizes, itertools.pairwise([0, *ends]), strict=True):
             if split in splits:
-                yield Part(split, f"{path} ({split})", _decoded(data[start:stop], path, start))
+                yield Part(split, f"{path} ({split})", _decode(data[start:stop], path, start))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,7 @@ class WordCorpus(Corpus):
         folder = _one(inputs, self.name)
         if not folder.is_dir():
             raise UserError(f"Expected the folder of {self.name}, found the file {folder}; name its folder.")
-        return [_found(folder, self.names[split], self.name) for split in splits]
+        return [_find(folder, self.names[split], self.name) for split in splits]
 
     def parts(self, inputs: Sequence[Path], splits: Sequence[str], progress: Progress) -> Iterator[Part]:
         for split, path in zip(splits, self.files(inputs, splits), strict=True):
@@ -150,7 +151,7 @@ _UNIT = re.compile(r"[^\n]{0,65535}\n|[^\n]{1,65535}(?= |\Z)|[^\n]{65535}")
 
 
 def units(text: str) -> list[str]:
-    """Return the lines of a text with their ends. Together they are the text.
+    """Split a text into lines with their line ends, which add up to the text.
 
     A line of more than 65,535 characters, such as the only one of text8, is cut before a space.
     """
@@ -165,7 +166,7 @@ def _one(inputs: Sequence[Path], name: str) -> Path:
     return inputs[0]
 
 
-def _found(folder: Path, names: Iterable[str], corpus: str) -> Path:
+def _find(folder: Path, names: Iterable[str], corpus: str) -> Path:
     """Return the first file of these names in a folder. It may be compressed."""
     names = list(names)
     for name in names:
@@ -177,7 +178,7 @@ def _found(folder: Path, names: Iterable[str], corpus: str) -> Path:
 
 
 def _after_character(data: bytes, end: int) -> int:
-    """Return the end of the UTF-8 character that byte `end` continues, or `end`; at the end of the data, its start."""
+    """Return the end of the UTF-8 character that is cut at byte `end`, or `end`; its start if the data ends within it."""
     if end < len(data):
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
@@ -189,7 +190,7 @@ def _after_character(data: bytes, end: int) -> int:
     return len(data)
 
 
-def _decoded(data: bytes, path: Path, offset: int) -> str:
+def _decode(data: bytes, path: Path, offset: int) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

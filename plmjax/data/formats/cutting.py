@@ -14,7 +14,7 @@ LONGEST_RECORD = 1 << 26
 def cut(text: str) -> tuple[str, str]:
     """Split a long text at the last end of a paragraph, line or word within the limit.
 
-    Ends in the first half of the limit do not count. Without any other end, the text is cut at the limit.
+    Ends in the first half of the limit are not used. Without any other end, the text is cut at the limit.
     """
     for end in ("\n\n", "\n", " "):
         at = text.rfind(end, LONGEST_DOCUMENT // 2, LONGEST_DOCUMENT)
@@ -23,8 +23,8 @@ def cut(text: str) -> tuple[str, str]:
     return text[:LONGEST_DOCUMENT], text[LONGEST_DOCUMENT:]
 
 
-def whole(place: str, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of one text; a long text in several parts."""
+def split_long(place: str, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield (place, text) for a text; a long text is split into several parts."""
     pending = ""
     for block in blocks:
         pending += block

@@ -11,8 +11,8 @@ from plmjax.data import text_files
 class Document(NamedTuple):
     """A raw document: its format, its place for messages, its text as read, and the key of the text in a record.
 
-    With the format "jsonl" the text is a record (see `records`), as a JSON object. split: split that a published corpus
-    gives the document; "" where none does.
+    With the format "jsonl" the text is a record (see `records`), as a JSON object. split: the split that a published
+    corpus gives the document; "" for other formats.
     """
 
     format: str
@@ -26,9 +26,10 @@ class Format(NamedTuple):
     """A format of files, one module each.
 
     Attributes:
-        split: (path, decompressed blocks of the file) -> (place, text) of every raw document, with a few megabytes in
-            memory.
-        prose: a raw document -> its paragraphs without markup and boilerplate; empty if it has no running text.
+        split: function from (path, decompressed blocks of the file) to (place, text) of every raw document, with a few
+            megabytes in memory.
+        prose: function from a raw document to its paragraphs without markup and boilerplate; empty without running
+            text.
         boundaries: patterns of the bytes between two documents, the best one first, if a file can be read from there;
             empty if it can only be read from its beginning.
     """
@@ -44,4 +45,4 @@ LINE_END = text_files.LINE_END
 
 def nonblank_lines(document: Document) -> list[str]:
     """Return the lines of a document that are not blank."""
-    return [line for line in text_files.divided(document.text) if line and not line.isspace()]
+    return [line for line in text_files.split_lines(document.text) if line and not line.isspace()]

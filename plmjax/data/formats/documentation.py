@@ -1,7 +1,7 @@
-"""The embedded corpus: documentation strings of Python's standard library and of installed scientific libraries.
+"""A corpus without download: docstrings of Python's standard library and of installed scientific libraries.
 
 Every machine that can install the project has megabytes of this English text. Source files are parsed, never imported.
-Only the running text of a docstring is kept, and a paragraph that occurs in several places is kept once.
+Only the running text of a docstring is used, and a paragraph that occurs in several places is used once.
 """
 
 import ast
@@ -64,7 +64,7 @@ def sources() -> list[dict]:
 def documents() -> tuple[tuple[str, str], ...]:
     """Return (name of a module or class, its documentation with one paragraph per line), always in the same order.
 
-    The documentation of a class is its own and its methods'; that of a module is its own and its functions'.
+    A class comes with its methods, and a module with its functions.
     """
     files = list(_files())
     seen: set[str] = set()
@@ -166,7 +166,7 @@ def prose(docstring: str) -> list[str]:
     """Return the paragraphs of running text in a docstring, one line each.
 
     Left out are doctests, literal blocks, directives, tables, formulas, names and types of parameters, and sections
-    that hold nothing else. The descriptions of parameters are text and are kept.
+    that have nothing else. The descriptions of parameters are text and are used.
     """
     paragraphs: list[str] = []
     current: list[str] = []

@@ -1,4 +1,4 @@
-"""The files of a folder that hold text, among those that programs write beside them."""
+"""The text files of a folder, without the files that programs write beside them."""
 
 import re
 from pathlib import Path
@@ -21,14 +21,14 @@ _STATE, _INFO = "state.json", "dataset_info.json"
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files of text in a folder and in its subfolders, sorted.
+    """Return the text files in a folder and its subfolders, sorted.
 
-    Left out are hidden files, marks and working files of Spark, empty parts beside its mark, descriptions (README.md)
-    beside tables, results of `map` in the cache of datasets, and of a folder that `datasets.save_to_disk` wrote all but
-    the files that its state names.
+    Left out are hidden files; marker and working files of Spark, with the empty parts beside its marker; descriptions
+    (README.md) beside tables; results of `map` in the cache of datasets; and in a folder of `datasets.save_to_disk` all
+    files that its state does not name.
 
     Raises:
-        UserError: such a folder lacks a file that its state names, or nothing is left.
+        UserError: such a folder lacks a file that its state names, or no file is left.
     """
     every = storage.files(folder)
     names = {name for name in every if not _NO_TEXT.search(name)}

@@ -1,6 +1,6 @@
-"""Files and folders to raw documents, and these to paragraphs, for every format.
+"""Files and folders to raw documents, and raw documents to paragraphs, for every format.
 
-`documents` runs in one process and only splits a stream into raw documents. It holds a few megabytes for any size of
+`documents` runs in one process and only splits a stream into raw documents. It needs a few megabytes for any size of
 the input. `prose` converts one raw document to paragraphs and can run in any process. Files of every format may be
 compressed (see `text_files`).
 """
@@ -157,14 +157,14 @@ def _sources(
 
 
 def is_exact(format: str) -> bool:
-    """Return whether the text of a format is kept as it is, with its white space, and is not split into sentences."""
+    """Return whether the text of a format is used unchanged, with its white space, and is not split into sentences."""
     return format in CORPORA
 
 
 def prose(document: Document) -> list[str]:
     """Return the paragraphs of a raw document without markup and boilerplate; empty if it has no running text.
 
-    Those of an exact format are its lines with their ends.
+    For an exact format, these are its lines with their line ends.
     """
     if is_exact(document.format):
         return corpora.units(document.text)
@@ -172,7 +172,7 @@ def prose(document: Document) -> list[str]:
 
 
 def streams_of(document: Document, parts: records.Parts) -> dict[str, list[str]]:
-    """Return a dict from stream to its paragraphs, of a document that was read by these parts.
+    """Return a dict from stream to its paragraphs, for a document that was read with these parts.
 
     Raises:
         UserError: the record lacks one of the texts.
@@ -185,7 +185,7 @@ def streams_of(document: Document, parts: records.Parts) -> dict[str, list[str]]
 
 
 def fields_of(document: Document, parts: records.Parts) -> list[float]:
-    """Return the numbers of a document that was read by these parts.
+    """Return the numbers of a document that was read with these parts.
 
     Raises:
         UserError: the record lacks one of them.
@@ -203,11 +203,11 @@ def texts(
 ) -> Iterator[str]:
     """Yield cleaned documents to train a tokenizer on, in order: at most about `limit_bytes` of UTF-8.
 
-    A larger text gives a sample. It has the documents whose raw text has the least hashes, so that each document is as
-    likely as any other, wherever it is, and the same text gives the same sample. The whole text is read for it. None
-    gives all documents, one by one.
+    A larger text is sampled: the documents with the smallest hashes of their raw text are used. So each document is
+    equally likely, wherever it is, and the same text gives the same sample. For this the complete text is read. None
+    yields all documents, one by one.
 
-    For a published corpus they are the documents of the splits whose symbols its vocabulary counts.
+    For a published corpus these are the documents of the splits on which its vocabulary was counted.
     """
     if format in CORPORA:
         found = _corpus_documents(inputs, format, CORPORA[format].counted, parts, lambda count: None)
@@ -246,7 +246,7 @@ def _corpus_documents(
     parts: records.Parts | None,
     progress: Callable[[int], None],
 ) -> Iterator[Document]:
-    """Yield the documents of these splits of a published corpus. If there are several, each has the name of its own."""
+    """Yield the documents of these splits of a published corpus. If there are several, each names its split."""
     if parts:
         raise _no_records(format, format)
     for found in CORPORA[format].parts([storage.path(path) for path in inputs], splits, progress):

@@ -1,4 +1,4 @@
-"""The input cut into ranges, which different processes can read: files, bytes of a file, or examples of TFDS.
+"""The input divided into ranges for different processes: files, bytes of a file, or examples of TFDS.
 
 The ranges depend on the input alone, and so do their documents. A document belongs to the range in which it begins.
 """
@@ -20,9 +20,9 @@ class Range(NamedTuple):
     """A part of the input.
 
     Attributes:
-        name: path of a file, name of a split of TFDS, or "" for the whole input.
+        name: path of a file, name of a split of TFDS, or "" for all of the input.
         begin: first byte or example.
-        end: byte or example after the last one; None stands for the end.
+        end: byte or example after the last one; None means the end.
         bytes: number of bytes on the disk, 0 if it is not known.
         state: state of the file when the ranges were made, to notice a change; "" if it is no file.
     """

@@ -1,6 +1,6 @@
 """Recognition of the format of a raw text by its name and first bytes, and of files that are not prose.
 
-Only files that cannot be prose are refused. A text that is refused by mistake could not be used at all. A table that is
+Only files that cannot be prose are refused. A text that is refused by mistake could not be used at all; a table that is
 accepted by mistake is visible in the prepared dataset.
 """
 
@@ -53,7 +53,7 @@ def recognise(path: Path, first: bytes) -> str:
 
 
 def _no_prose(name: str, head: str) -> tuple[str, str] | None:
-    """Return (kind of a text that is not prose, advice), or None for prose."""
+    """Return (kind, advice) for a text that is not prose, or None for prose."""
     if _HTML.match(head) or (name.endswith((".html", ".htm", ".xhtml")) and head.startswith("<")):
         return "HTML", "extract its text first"
     if head.startswith("<?xml"):

@@ -28,7 +28,7 @@ class Parts(NamedTuple):
 
 
 def streams(options: Sequence[str]) -> dict[str, str]:
-    """Return a dict from stream to the key of its text, for options NAME=KEY; NAME alone is both.
+    """Return a dict from stream to the key of its text, for options NAME=KEY; NAME alone means NAME=NAME.
 
     Raises:
         UserError: a name has no key, or occurs twice.
@@ -62,7 +62,7 @@ def parse(text: str, place: str) -> dict[str, Any]:
 
 
 def value(record: Mapping[str, Any], key: str) -> Any:
-    """Return the value under a key, or under the keys between its dots, as `translation.en`; None if one is null.
+    """Return the value under a key, or under nested keys separated by dots, as `translation.en`; None if one is null.
 
     Raises:
         KeyError: the record has no such key.

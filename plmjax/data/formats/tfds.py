@@ -8,7 +8,7 @@ from typing import Any
 
 from plmjax.data import tensorflow_runtime
 from plmjax.data.formats import records
-from plmjax.data.formats.cutting import whole
+from plmjax.data.formats.cutting import split_long
 from plmjax.data.formats.document import Document
 from plmjax.errors import UserError, listed, quoted
 
@@ -53,7 +53,7 @@ def documents(
 ) -> Iterator[Document]:
     """Yield the examples of a dataset; `inputs` may name the folder of its data.
 
-    part: one of `ranges`; None stands for all splits.
+    part: one of `ranges`; None reads all splits.
 
     Raises:
         UserError: two folders are named, TFDS cannot provide the dataset, or the dataset lacks the text.
@@ -78,14 +78,14 @@ def documents(
                 found |= {field: example[field].item() for field in parts.fields if field in example}
                 yield Document("jsonl", place, json.dumps(found, ensure_ascii=False))
                 continue
-            for _, text in whole(place, found.values()):
+            for _, text in split_long(place, found.values()):
                 yield Document("text", place, text)
 
 
 def _text_feature(name: str, features, key: str) -> str:
-    """Return the feature of a dataset that holds its documents.
+    """Return the feature of a dataset that contains its documents.
 
-    It is the named one, or one with a usual name, or the only text.
+    It is the feature `key`, or one with a usual name, or the only text feature.
     """
     tfds = tensorflow_runtime.tensorflow_datasets()
 

@@ -22,13 +22,13 @@ def recognise(head: bytes) -> bool:
 
 
 class _Bytes:
-    """The bytes of a stream of blocks, taken in parts."""
+    """A buffered reader over a stream of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._pending = blocks, bytearray()
 
     def through(self, end: bytes, most: int) -> bytes | None:
-        """Return the bytes up to the next `end` and past it, or None if it is not within `most` bytes."""
+        """Return the bytes up to and including the next `end`, or None if it does not follow within `most` bytes."""
         searched = 0
         while (at := self._pending.find(end, searched)) < 0:
             searched = max(0, len(self._pending) - len(end) + 1)
@@ -85,7 +85,7 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
                 f"Expected UTF-8 text in {place}, found byte 0x{content[error.start]:02x} at offset {error.start}, "
                 "which is not UTF-8; convert the file to UTF-8."
             ) from error
-        for _, part in cutting.whole(place, [text]):
+        for _, part in cutting.split_long(place, [text]):
             yield place, part
 
 

@@ -1,8 +1,8 @@
 """MediaWiki markup to the paragraphs of a page.
 
 Templates, tables, references, pictures and their captions, headings, lists of names and sections of references are left
-out. The text is read as MediaWiki shows it otherwise: lines that follow each other are one paragraph, apostrophes are
-paired by its rules (includes/parser/Parser.php, doQuotes), and `<nowiki>` shows markup as text.
+out. Other text is read as MediaWiki shows it: lines that follow each other are one paragraph, apostrophes are paired by
+its rules (includes/parser/Parser.php, doQuotes), and `<nowiki>` shows markup as text.
 
 Regular expressions remove the innermost templates, tables and links first. mwparserfromhell, which has a grammar, is
 much slower than a tokenizer, and its text has the names of local namespaces, unpaired apostrophes, and `<ref` wherever
@@ -76,12 +76,12 @@ _LEAST = 40
 
 
 def prose(markup: str) -> list[str]:
-    """Return the paragraphs of a page: running text, without sections of references and links only."""
-    text = _OPAQUE.sub(_shown_as_text, markup.replace(_GONE, ""))
+    """Return the paragraphs of a page: running text, without sections that have only references or links."""
+    text = _OPAQUE.sub(_element_text, markup.replace(_GONE, ""))
     text = _replace_nested(_TEMPLATE, _template, text)
     text = _replace_nested(_VARIANTS, _variant, text)
     text = _replace_nested(_TABLE, _GONE, text)
-    text = _replace_nested(_LINK, _shown, text)
+    text = _replace_nested(_LINK, _link_text, text)
     text = _LINE_TAG.sub(" ", _URL.sub("", text))
     text = _TAG.sub("", _ITEM_TAG.sub("\n*", _BLOCK_TAG.sub("\n", text)))
     paragraphs: list[str] = []
@@ -100,7 +100,7 @@ def prose(markup: str) -> list[str]:
             end()
             level = len(heading[1])
             if not left_out or level <= section:
-                section, left_out = level, _left_out(html.unescape(heading[2]))
+                section, left_out = level, _omitted(html.unescape(heading[2]))
             continue
         if left_out == "all" or not source or raw.lstrip(f"{_GONE} \t")[0] in "|!{}":
             end()
@@ -119,8 +119,8 @@ def prose(markup: str) -> list[str]:
     return paragraphs
 
 
-def _shown_as_text(element: re.Match) -> str:
-    """Return what is left of a comment or an element: nothing, or of <nowiki> its content with marks as entities."""
+def _element_text(element: re.Match) -> str:
+    """Return the text of a comment or an element: empty, or for <nowiki> its content with marks as entities."""
     if element[0].startswith("<!--"):
         return ""
     return _GONE + "".join(f"&#{ord(char)};" if char in _MARKS else char for char in element["shown"] or "")
@@ -141,7 +141,7 @@ def _template(found: re.Match) -> str:
 
 
 def _variant(found: re.Match) -> str:
-    """Return the first of a text's variants, which `-{zh-hans:...; zh-hant:...}-` gives for scripts or countries."""
+    """Return the first variant of a text that `-{zh-hans:...; zh-hant:...}-` gives for several scripts or countries."""
     flags, bar, rest = found[1].rpartition("|")
     if bar and set(flags.strip().upper().split(";")) & {"H", "T", "-", "D"}:
         return ""  # a rule for the rest of the page, or its title
@@ -149,7 +149,7 @@ def _variant(found: re.Match) -> str:
     return variant[1].strip() if variant else rest
 
 
-def _shown(link: re.Match) -> str:
+def _link_text(link: re.Match) -> str:
     target, text = link["target"], link["text"]
     if target is None:
         return link["words"] or _GONE
@@ -160,7 +160,7 @@ def _shown(link: re.Match) -> str:
 
 
 def _without_quotes(line: str) -> str:
-    """Return a line without the apostrophes of italic and bold text; those that are left over are text."""
+    """Return a line without the apostrophes of italic and bold text; unpaired apostrophes are text."""
     if "''" not in line:
         return line
     parts = _QUOTES.split(line)
@@ -183,8 +183,8 @@ def _without_quotes(line: str) -> str:
     return "".join(parts[::2])
 
 
-def _left_out(heading: str) -> str:
-    """Return what is left out of a section by its heading, or by each part of it: "all", its "lists", or nothing."""
+def _omitted(heading: str) -> str:
+    """Return the part of a section to leave out, from its heading: "all", its "lists", or "" for nothing."""
     whole, *parts = (" ".join(name.split()).rstrip(":").casefold() for name in (heading, *_AND.split(heading)))
     for names, left_out in (
         (wikipedia_languages.END_MATTER, "all"),
@@ -203,5 +203,7 @@ def _tidy(line: str) -> str:
 
 
 def _is_prose(text: str, listed: bool) -> bool:
-    """Return whether a text ends a sentence, or without that is no title: two of long, no list item, and as in Thai."""
+    """Return whether a text is prose: it ends like a sentence or, in scripts without final marks, is long and not
+    listed.
+    """
     return sentences.ends(text) or (len(text) >= _LEAST) + (not listed) + sentences.is_unstopped(text) >= 2

@@ -16,20 +16,20 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
     for block in text_files.text(path, blocks):
         *complete, pending = (pending + block).split("</doc>")
         for text in complete:
-            _check_opened(path, text, opened)
+            _check_open_tag(path, text, opened)
             opened = False
             yield str(path), text
         while len(pending) > cutting.LONGEST_DOCUMENT:
-            _check_opened(path, pending, opened)
+            _check_open_tag(path, pending, opened)
             opened = True
             part, pending = cutting.cut(pending)
             yield str(path), part
     if opened or pending.strip():
-        _check_opened(path, pending, opened)
+        _check_open_tag(path, pending, opened)
         raise UserError(f"Expected every <doc> of {path} to be closed, found the last one open: the file is truncated.")
 
 
-def _check_opened(path: Path, text: str, opened: bool) -> None:
+def _check_open_tag(path: Path, text: str, opened: bool) -> None:
     """Raise UserError for text that does not start with <doc, unless an earlier part had the tag."""
     if not opened and not text.lstrip().startswith("<doc "):
         raise UserError(

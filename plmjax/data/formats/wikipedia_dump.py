@@ -16,7 +16,7 @@ _NAMESPACES = {"-2": "Media", "6": "File", "14": "Category"}
 
 
 def _in_english(namespaces: dict[str, str], markup: str) -> str:
-    """Return a markup with the English names of namespaces in its links. namespaces: name in the dump -> English."""
+    """Return markup whose links have English names of namespaces. namespaces: name in the dump -> English name."""
     for name, english in namespaces.items():
         local = re.escape(name).replace(r"\ ", "[ _]+")
         markup = re.sub(rf"\[\[[ _]*{local}[ _]*:", f"[[{english}:", markup, flags=re.IGNORECASE)

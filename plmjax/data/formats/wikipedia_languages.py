@@ -1,4 +1,4 @@
-"""The Wikipedias by their codes, and the headings of their sections that hold no running text."""
+"""Codes of the Wikipedias, and the headings of sections without running text."""
 
 CODES = frozenset(
     "aa ab ace ady af ak als alt am ami an ang ann anp ar arc ary arz as ast atj av avk awa ay az azb ba ban bar "

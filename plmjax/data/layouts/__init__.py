@@ -1,4 +1,4 @@
-"""Layouts: they cut rows from a prepared dataset. One file per layout: settings, shapes of a batch, rows.
+"""Layouts cut rows from a prepared dataset. One file per layout: settings, shapes of a batch, rows.
 
 Importing this package needs only numpy and jax. A dataset is opened when `Layout.rows` is called.
 """

@@ -1,4 +1,4 @@
-"""Rows of consecutive sentences that continue from batch to batch, in both directions of the text at once."""
+"""Rows of consecutive sentences that continue from batch to batch, in both directions of the text."""
 
 import dataclasses
 from typing import ClassVar
@@ -18,18 +18,19 @@ _DIRECTION_FIELDS = ("input_ids", "segment_ids", "next_ids", "next_weights", "do
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalStreams(Layout):
-    """Every sentence between the begin and the end token. A row continues the same place of the batch before.
+    """Every sentence between the begin and the end token. Row b of a batch continues row b of the previous batch.
 
     Forward, the target is the token after each input: inputs begin w1 .. wn, targets w1 .. wn end. Backward, the target
-    is the token before each input: inputs end wn .. w1, targets wn .. w1 begin. No target belongs to another sentence
-    than its input (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so
-    that a state can be carried from batch to batch in that direction too. So both directions of one row of a batch hold
+    is the token before each input: inputs end wn .. w1, targets wn .. w1 begin. An input and its target are always in
+    the
+    same sentence (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so
+    that a state can be carried from batch to batch in that direction too. So both directions of one row of a batch have
     different text.
 
     Adds for the forward direction next_ids int32 [B T], next_weights float32 [B T] and document_starts bool [B T], the
     first input of every document; for the other direction backward_input_ids, backward_segment_ids, backward_next_ids,
-    backward_next_weights and backward_document_starts, in its reading order; and begins int32 [B], 1 where a row does
-    not continue the batch before it.
+    backward_next_weights and backward_document_starts, in its reading order; and is_first int32 [B], 1 where a row does
+    not continue the previous batch.
     """
 
     continues: ClassVar[bool] = True
@@ -55,10 +56,10 @@ class BidirectionalStreams(Layout):
             "document_starts": jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.bool_),
         }
         other = {f"backward_{name}": one[name] for name in _DIRECTION_FIELDS}
-        return one | other | {"begins": int32(batch_size)}
+        return one | other | {"is_first": int32(batch_size)}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """Return a random batch as the base class does, from the middle of a sentence, in both directions."""
+        """Return a random batch from the middle of a sentence, in both directions."""
         longer = super().synthetic(batch_size, sequence_length + 1, vocab_size, seed)
         batch = {name: array[:, :-1] if array.ndim == 2 else array for name, array in longer.items()}
         batch |= {
@@ -68,11 +69,11 @@ class BidirectionalStreams(Layout):
         }
         other = batch | {"input_ids": batch["next_ids"][:, ::-1], "next_ids": batch["input_ids"][:, ::-1]}
         backward = {f"backward_{name}": np.ascontiguousarray(other[name]) for name in _DIRECTION_FIELDS}
-        return batch | backward | {"begins": np.zeros(batch_size, np.int32)}
+        return batch | backward | {"is_first": np.zeros(batch_size, np.int32)}
 
 
 class TwoWayRows(InOrder):
-    """Row r holds T gaps between neighboring tokens, from gap r*T on, and backward those of row count - 1 - r.
+    """Row r has T gaps between neighboring tokens, from gap r*T on, and backward those of row count - 1 - r.
 
     A sentence of n tokens with its begin and end tokens has n + 1 gaps. Forward, the token before a gap is the input
     and the token after it is the target. Backward it is the other way round. In training, a last row that is not full

@@ -28,7 +28,7 @@ class Chunks(Layout):
             raise UserError(f"Expected --data.layout.overlap of 0 or more, found {self.overlap}; change it.")
 
     def check(self, sequence_length: int) -> None:
-        """Check the length, and that a row holds more than the repeated tokens."""
+        """Raise UserError if the length is wrong, or a row has no more than the repeated tokens."""
         super().check(sequence_length)
         if self.overlap >= sequence_length:
             raise UserError(
@@ -44,7 +44,7 @@ class Chunks(Layout):
         return super().batch(batch_size, sequence_length) | {"next_ids": int32(*shape), "next_weights": float32(*shape)}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """Return a random batch as the base class does, in which the next token of every token is known."""
+        """Return a random batch in which the next token of every token is known."""
         longer = super().synthetic(batch_size, sequence_length + 1, vocab_size, seed)
         batch = {name: array[:, :-1] if array.ndim == 2 else array for name, array in longer.items()}
         next_ids = np.ascontiguousarray(longer["input_ids"][:, 1:])
@@ -52,7 +52,7 @@ class Chunks(Layout):
 
 
 class BlockRows(LayoutRows):
-    """Row r holds T tokens from r*S on of the joined documents, with S = T - overlap (see `Chunks`).
+    """Row r has T tokens from r*S on of the joined documents, with S = T - overlap (see `Chunks`).
 
     Every token but the first is a target once. In training, a last row that is not full is dropped. In held-out text it
     is padded, and the padding is no target.

@@ -17,7 +17,7 @@ from plmjax.data.store import Dataset
 class ContiguousStreams(Chunks):
     """Rows as in `Chunks`, but row b of a batch continues row b of the previous batch, for models with a carry.
 
-    Adds the fields of blocks, and begins int32 [B], 1 where a row does not continue the previous batch (the first
+    Adds the fields of `Chunks`, and is_first int32 [B], 1 where a row does not continue the previous batch (the first
     batch of an epoch or of an evaluation), so that its carry must be reset; document_starts bool [B T], true for the
     first token of every document.
     """
@@ -29,28 +29,28 @@ class ContiguousStreams(Chunks):
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
         starts = jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.bool_)
-        return super().batch(batch_size, sequence_length) | {"begins": int32(batch_size), "document_starts": starts}
+        return super().batch(batch_size, sequence_length) | {"is_first": int32(batch_size), "document_starts": starts}
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """Return a random batch as `Chunks` does, from the middle of a document."""
+        """Return a random batch from the middle of a document."""
         batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
         return batch | {
-            "begins": np.zeros(batch_size, np.int32),
+            "is_first": np.zeros(batch_size, np.int32),
             "document_starts": np.zeros((batch_size, sequence_length), bool),
         }
 
 
 class InOrder(LayoutRows):
-    """Rows in the order of the text: place b of a batch continues place b of the batch before.
+    """Rows in the order of the text: place b of a batch continues place b of the previous batch.
 
-    The text is cut into runs of equal length, one for each row of a batch. Each epoch reads the same runs again.
+    The text is cut into streams of equal length, one for each row of a batch. Each epoch reads the same streams again.
     """
 
     def train(self, step: int, batch_size: int, places: np.ndarray, key: np.ndarray) -> np.ndarray:
         steps = self.count // batch_size
         return places * steps + step % steps
 
-    def begins(self, step: int, batch_size: int) -> bool:
+    def is_first(self, step: int, batch_size: int) -> bool:
         return step % (self.count // batch_size) == 0
 
     def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
@@ -59,7 +59,7 @@ class InOrder(LayoutRows):
 
 
 class StreamRows(InOrder, BlockRows):
-    """Blocks in the order of the text."""
+    """Rows of `Chunks` in the order of the text."""
 
     def fields(self, rows: np.ndarray) -> Fields:
         row, place = self._text.starts_within(rows * self._stride, self._length)

@@ -33,12 +33,13 @@ _IS_RANDOM, _CUT, _BEGIN = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class ContinuedPairs(Layout):
-    """T / 2 tokens of a text, then `A [SEP] B [SEP] [CLS]`; row b of a batch continues row b of the batch before.
+    """T / 2 tokens of a text, then `A [SEP] B [SEP] [CLS]`; row b of a batch continues row b of the previous batch.
 
     Adds: token_type_ids int32 [B T], 0 up to the first [SEP], 1 up to the second, 2 for [CLS]; backwards bool [B], true
-    for rows that read the text from its end to its beginning; begins int32 [B], 1 where a row does not continue the
-    batch before it; document_starts bool [B T], true for the first token that a row reads of every document, in its
-    first half.
+    for rows that read the text from its end to its beginning; is_first int32 [B], 1 where a row does not continue the
+    previous batch; document_starts bool [B T], true for the first token that a row reads of every document, in its
+    first
+    half.
     """
 
     continues: ClassVar[bool] = True
@@ -53,7 +54,7 @@ class ContinuedPairs(Layout):
         check_ranges("data.layout", self, random_probability=PROBABILITY)
 
     def check(self, sequence_length: int) -> None:
-        """Check the length, which has two equal halves."""
+        """Raise UserError unless the length is valid and even."""
         super().check(sequence_length)
         if sequence_length % 2:
             raise UserError(
@@ -69,11 +70,11 @@ class ContinuedPairs(Layout):
             "backwards": jax.ShapeDtypeStruct((batch_size,), jnp.bool_),
             "document_starts": jax.ShapeDtypeStruct((batch_size, sequence_length), jnp.bool_),
         }
-        more = {"token_type_ids": int32(batch_size, sequence_length), "begins": int32(batch_size)}
+        more = {"token_type_ids": int32(batch_size, sequence_length), "is_first": int32(batch_size)}
         return super().batch(batch_size, sequence_length) | more | flags
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """Return a random batch as the base class does, from the middle of documents, with equal segments."""
+        """Return a random batch from the middle of documents, with segments of equal length."""
         batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
         first_end = sequence_length // 2 + (sequence_length - sequence_length // 2 - SPECIAL_TOKENS + 1) // 2
         places = np.arange(sequence_length)
@@ -83,15 +84,15 @@ class ContinuedPairs(Layout):
         return batch | {
             "token_type_ids": np.broadcast_to(types, batch["input_ids"].shape).copy(),
             "backwards": self.both_directions & (np.arange(batch_size) >= batch_size - batch_size // 2),
-            "begins": np.zeros(batch_size, np.int32),
+            "is_first": np.zeros(batch_size, np.int32),
             "document_starts": np.zeros(batch["input_ids"].shape, bool),
         }
 
 
 class ContinuedPairRows(LayoutRows):
-    """Rows 0, 1, ... read the text from its beginning, T / 2 tokens further each; as many again read it from its end.
+    """Rows that read the text from its beginning, T / 2 tokens further each, and as many from its end.
 
-    Training and held-out text alike have no row that is not full (see `ContinuedPairs`).
+    In training and in held-out text, a last row that is not full is dropped (see `ContinuedPairs`).
     """
 
     def __init__(self, split: Split, layout: ContinuedPairs, length: int, vocabulary: Vocabulary, seed: int):
@@ -116,7 +117,7 @@ class ContinuedPairRows(LayoutRows):
         steps = self._of_direction // streams
         return self._row(places, streams, places % streams * steps + step % steps)
 
-    def begins(self, step: int, batch_size: int) -> bool:
+    def is_first(self, step: int, batch_size: int) -> bool:
         return step % (self._of_direction // self._streams(batch_size)) == 0
 
     def evaluation_steps(self, batch_size: int) -> int:
@@ -186,23 +187,23 @@ class ContinuedPairRows(LayoutRows):
 
 
 class _Boundaries:
-    """The places of a joined text where a sentence or a token between documents begins, and the end of the text."""
+    """The positions of a joined text at which a sentence or a separator begins, and the end of the text."""
 
     def __init__(self, split: Split, text: JoinedText):
         self._sentences, self._documents, self._text = split.sentence_offsets, split.document_offsets, text
 
     def from_place(self, begin: int, least: int, *, backwards: bool) -> tuple[np.ndarray, int]:
-        """Return the boundaries after `begin` and before the first one at `least` or later, and that one."""
+        """Return (boundaries between `begin` and `goal`, `goal`); `goal` is the first boundary at `least` or later."""
         end = self.at_or_after(least, backwards=backwards)
         found = self._within(begin + 1, end, backwards)
         return found[found < end], end
 
     def at_or_after(self, place: int, *, backwards: bool) -> int:
-        """Return the first boundary from a place on."""
+        """Return the first boundary at or after a position."""
         return self._text.size - self._before(self._text.size - place) if backwards else self._after(place)
 
     def at_or_before(self, place: int, *, backwards: bool) -> int:
-        """Return the last boundary up to a place."""
+        """Return the last boundary at or before a position."""
         return self._text.size - self._after(self._text.size - place) if backwards else self._before(place)
 
     def _after(self, place: int) -> int:
@@ -212,7 +213,7 @@ class _Boundaries:
         return int(self._near(place)[1])
 
     def _near(self, place: int) -> tuple[int, int]:
-        """Return the first boundary from `place` on, and the last one up to it."""
+        """Return the first boundary at or after `place`, and the last one at or before it."""
         starts = self._text.starts
         if place >= self._text.size:
             return self._text.size, self._text.size
@@ -227,7 +228,7 @@ class _Boundaries:
         return (before if before == place else after), before
 
     def _within(self, first: int, last: int, backwards: bool) -> np.ndarray:
-        """Return the boundaries from `first` to before `last`, ascending in the direction's own order."""
+        """Return the boundaries from `first` to before `last`, in the reading order of the direction."""
         if backwards:
             first, last = self._text.size + 1 - last, self._text.size + 1 - first
         found, place = [], self._after(max(first, 0))

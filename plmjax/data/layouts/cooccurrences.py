@@ -50,7 +50,7 @@ class Cooccurrences(Layout):
             cooccurrence.count(dataset, vocabulary.special, self._folder(dataset), self._counting())
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the rounded weight of each word in all cells if all words had the same neighbors, int64 [V]."""
+        """Return the rounded weight of each word over all cells, as if all words had the same neighbors, int64 [V]."""
         times = np.array(dataset.unigram_counts(), np.float64)
         times[list(vocabulary.special)] = 0
         times[times < self.min_count] = 0
@@ -108,7 +108,7 @@ class Cooccurrences(Layout):
 
 
 class CooccurrenceRows(LayoutRows):
-    """Row r holds cells `r*T .. r*T + T - 1` of the split, in shuffled order.
+    """Row r has the cells `r*T .. r*T + T - 1` of the split, in shuffled order.
 
     The last cells are held out. In training, a last row that is not full is dropped; in held-out cells it is filled
     with zeros.

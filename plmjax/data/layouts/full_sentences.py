@@ -1,7 +1,7 @@
 """Rows of full sentences (RoBERTa section 4.2, FULL-SENTENCES; fairseq's break mode `complete`).
 
 The documents are joined into one text with a separator between them. Rows are cut from it one after the other: each
-ends with the last sentence that fits, and the next begins after it. So the start of a row identifies it. These numbers
+ends with the last sentence that fits, and the next begins after it. So a row is identified by its start. The starts
 are computed once and saved, eight bytes per row.
 
 Deviation: a separator stands between documents and at the end of a row, as in the paper. In fairseq's files it ends
@@ -43,7 +43,7 @@ class FullSentences(Layout):
 
 
 class FullSentenceRows(LayoutRows):
-    """Rows <s> sentence sentence ... </s> that cover the whole text in order (see `FullSentences`)."""
+    """Rows <s> sentence sentence ... </s> that cover all of the text in order (see `FullSentences`)."""
 
     def __init__(
         self, dataset: Dataset, split: str, layout: FullSentences, sequence_length: int, vocabulary: Vocabulary

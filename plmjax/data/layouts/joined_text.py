@@ -6,11 +6,11 @@ from plmjax.data.store import Split
 
 
 class JoinedText:
-    """Tokens 0..size-1: every document, each followed by the token `between`, the last one included.
+    """Tokens 0..size-1: every document, followed by the token `between`, also after the last one.
 
-    A `between` below 0 is no token: nothing follows the only document.
+    A negative `between` means no separator; the text must then be one document.
 
-    starts: int64 [documents + 1], the start of every document, and the size. separated: 1 if there is such a token.
+    starts: int64 [documents + 1], the start of every document, and the size. separated: 1 if there is a separator.
     """
 
     def __init__(self, split: Split, between: int):
@@ -46,7 +46,7 @@ class JoinedText:
 
 
 class ReversedText:
-    """A joined text from its last token to its first. The separator comes before each document."""
+    """A joined text in reverse order. The separator comes before each document."""
 
     def __init__(self, text: JoinedText):
         self.size = text.size
@@ -65,7 +65,7 @@ class ReversedText:
 
 
 def places_within(places: np.ndarray, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of these ascending positions are among start[b]..start[b]+length.
+    """Return the ascending `places` that are among start[b]..start[b]+length, for every row b.
 
     Returns:
         The rows b and the offsets within them, int64.

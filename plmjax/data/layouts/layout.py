@@ -35,10 +35,10 @@ class LayoutRows:
 
         Every epoch has a new order, and epochs follow each other without a gap.
         """
-        return order.shuffled(step * batch_size + places, self.count, key)
+        return order.shuffle(step * batch_size + places, self.count, key)
 
-    def begins(self, step: int, batch_size: int) -> bool:
-        """Return whether training batch `step` starts anew and does not continue the rows of the batch before.
+    def is_first(self, step: int, batch_size: int) -> bool:
+        """Return whether training batch `step` starts anew, instead of continuing the rows of the previous batch.
 
         It is always true except for streams. Among held-out batches it is true for the first only.
         """
@@ -76,10 +76,10 @@ class Layout:
     """Number of tokens of the shortest and of the longest possible row."""
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
-        """Create the data, besides the dataset, from which rows are cut. Layouts that need such data create it once."""
+        """Build the index that `rows` needs, once per dataset. Does nothing by default."""
 
     def remarks(self, dataset: Dataset) -> Iterator[str]:
-        """Yield a line about each property of the text that leaves less to learn from the rows than there should be."""
+        """Yield a line about each property of the text that makes the task of the rows easier than intended."""
         yield from ()
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
@@ -89,8 +89,9 @@ class Layout:
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         """Return the rows of a split, `length` tokens each.
 
-        Training rows are drawn from `seed`. The validation split is read once, the same for every seed. A split with
-        too little text has no rows: count is 0.
+        Training rows are sampled with `seed`. The validation split is read once, the same for every seed. A split with
+        too
+        little text has no rows: count is 0.
 
         Raises:
             UserError: the tokenizer lacks a token that the layout needs, or rows cannot have that length.
@@ -98,7 +99,7 @@ class Layout:
         raise NotImplementedError(f"{type(self).__name__} must define `rows`.")
 
     def check(self, sequence_length: int) -> None:
-        """Raise UserError for a row that is too short or too long."""
+        """Raise UserError for rows that are too short or too long."""
         if not self.shortest <= sequence_length <= self.longest:
             raise UserError(
                 f"Expected rows of {self.shortest} to {self.longest} tokens for the layout {type(self).__name__}, "

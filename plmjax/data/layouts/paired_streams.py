@@ -20,7 +20,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class PairedStreams(Layout):
-    """Source of a document for the encoder, with an end token, and its target for the decoder, after a start token.
+    """The source of a document for the encoder, with an end token, and its target for the decoder, after a start token.
 
     Sequences longer than a row are truncated. The fields of every layout belong to the encoder. Adds:
     decoder_input_ids, decoder_segment_ids, decoder_positions int32 [B T]; next_ids int32 [B T], the target token after
@@ -67,7 +67,7 @@ class PairedStreams(Layout):
         return super().batch(batch_size, sequence_length) | decoder | targets
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """Return random batches as the base class does, for both sides."""
+        """Return random batches for both sides."""
         encoder, decoder = (
             super(PairedStreams, self).synthetic(batch_size, sequence_length, vocab_size, number)
             for number in (2 * seed, 2 * seed + 1)
@@ -79,7 +79,7 @@ class PairedStreams(Layout):
 
 
 class PairedRows(LayoutRows):
-    """One document of both streams per row, or several (see `PairedStreams`)."""
+    """One or several documents of both streams per row (see `PairedStreams`)."""
 
     def __init__(
         self, dataset: Dataset, split: str, layout: PairedStreams, length: int, vocabulary: Vocabulary, seed: int
@@ -132,7 +132,7 @@ class PairedRows(LayoutRows):
 
 
 def _lengths(stream: Split, documents: np.ndarray, row_length: int) -> np.ndarray:
-    """Return the number of tokens that documents take in a row, each with one special token."""
+    """Return the number of tokens of documents in a row, each with one special token."""
     sizes = stream.document_tokens[documents + 1] - stream.document_tokens[documents]
     return np.minimum(sizes + 1, row_length)
 

@@ -104,7 +104,7 @@ class SegmentRows(SequenceRows):
             yield tokens[~is_b][: record["a_length"]], tokens[is_b][: record["b_length"]]
 
     def _target(self, key: np.ndarray) -> np.ndarray:
-        """Return the number of tokens, without special ones, at which the sequence of each key ends."""
+        """Return the target length of the sequence of each key, in tokens without special ones."""
         short = order.bernoulli(order.fold_in(key, _IS_SHORT), self._layout.short_probability)
         length = _SHORTEST_TARGET + order.randint(order.fold_in(key, _LENGTH), self._length - _SHORTEST_TARGET + 1)
         return np.where(short, length, self._length)

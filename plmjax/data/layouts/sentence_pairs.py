@@ -69,7 +69,7 @@ class SentencePairs(Layout):
             )
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
-        """Create nothing.
+        """Check the labels; this layout needs no index.
 
         Raises:
             UserError: all pairs of the training text would have the same label.
@@ -83,7 +83,7 @@ class SentencePairs(Layout):
             )
 
     def remarks(self, dataset: Dataset) -> Iterator[str]:
-        """Yield a line for a split whose random pairs are of one document, or whose documents are single sentences."""
+        """Yield a line for a split that has one document, whose random pairs come from it, or only single sentences."""
         for split, text in (("train", "training"), ("validation", "held-out")):
             documents = dataset.documents(split)
             if documents == 1 and self.random_next_probability:
@@ -93,7 +93,7 @@ class SentencePairs(Layout):
                 )
             if split == "train" and dataset.in_pieces:
                 continue
-            if documents and (single := _single_share(dataset, split)) >= MANY_SINGLE:
+            if documents and (single := _single_fraction(dataset, split)) >= MANY_SINGLE:
                 yield (
                     f"pairs      {single:.0%} of the documents of the {text} text have one sentence, whose pairs are "
                     f"all random; an empty line ends a document"
@@ -112,10 +112,7 @@ class SentencePairs(Layout):
         }
 
     def synthetic(self, batch_size: int, sequence_length: int, vocab_size: int, seed: int) -> Fields:
-        """Return a random batch as the base class does. Rows hold `pack` pairs of equal length.
-
-        The second half of every pair is its second sentence.
-        """
+        """Return a random batch. Rows have `pack` pairs of equal length, with sentences of equal length."""
         batch = super().synthetic(batch_size, sequence_length, vocab_size, seed)
         place = np.arange(sequence_length, dtype=np.int32) * self.pack
         pair, within = place // sequence_length, place % sequence_length
@@ -134,8 +131,8 @@ class SentencePairs(Layout):
         }
 
 
-def _single_share(dataset: Dataset, split: str) -> float:
-    """Return the share of the documents of a split that have one sentence."""
+def _single_fraction(dataset: Dataset, split: str) -> float:
+    """Return the fraction of the documents of a split that have one sentence."""
     return float(np.mean(np.diff(np.asarray(dataset.split(split).document_offsets)) == 1))
 
 
@@ -261,7 +258,7 @@ class _Walk:
 
 
 def truncation(a_length: np.ndarray, b_length: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of tokens to remove from each part so that both together hold at most `longest`.
+    """Return the number of tokens to remove from each part so that both together have at most `longest`.
 
     Tokens are removed one at a time from the longer part, and from B in a tie.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, packing
-from plmjax.data.cache import mapped
+from plmjax.data.cache import memory_map
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
@@ -66,7 +66,7 @@ class SequenceRows(LayoutRows):
         raise NotImplementedError(f"{type(self).__name__} must define `texts`.")
 
     def labels(self, records: np.ndarray, present: np.ndarray) -> Fields:
-        """Return the layout's own fields, [B K]. `present` is true for records that exist."""
+        """Return the fields that the layout adds, [B K]. `present` is true for records that exist."""
         return {}
 
     def fields(self, rows: np.ndarray) -> Fields:
@@ -108,7 +108,7 @@ class SequenceRows(LayoutRows):
                 file.write(part)
         if self._pack > 1:
             source = path.rename(folder / "unpacked.bin")
-            unpacked = mapped(source, self.record)
+            unpacked = memory_map(source, self.record)
             packing.write_rows(unpacked, _lengths, self._length, self._pack, order.fold_in(self._seed, 0), folder)
             source.unlink()
 

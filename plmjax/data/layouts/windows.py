@@ -1,4 +1,4 @@
-"""Overlapping rows, so that windows of varying length can continue in rows of one length."""
+"""Overlapping rows, for models trained on windows of varying length."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from plmjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Windows(ContiguousStreams):
-    """Rows as in `ContiguousStreams`, but a row repeats the last `overlap` tokens of the row before it.
+    """Rows as in `ContiguousStreams`, but a row repeats the last `overlap` tokens of the previous row.
 
     An objective that is trained on windows (`AwdLstmPretraining`) ends each window among the tokens that the next row
     repeats, and starts the next window there. The mean length of a window is `sequence_length - overlap` tokens.
@@ -32,7 +32,7 @@ class Windows(ContiguousStreams):
             )
 
     def check(self, sequence_length: int) -> None:
-        """Check the length, and that no window is empty: it has at least sequence_length - 2 overlap tokens."""
+        """Raise UserError if the length is wrong, or a window of sequence_length - 2 overlap tokens would be empty."""
         super().check(sequence_length)
         if 2 * self.overlap >= sequence_length:
             raise UserError(

@@ -1,7 +1,7 @@
-"""The functions that convert a unit: raw documents to cleaned documents, and these to files of tokens.
+"""The functions that convert a unit: raw documents to cleaned documents, and cleaned documents to files of tokens.
 
-They depend on their arguments alone and write into the folder of the unit, so that any process can call them, more than
-once too.
+They depend on their arguments alone and write into the folder of the unit. So any process can call them, also
+repeatedly.
 """
 
 import collections
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plmjax.data import cleaning, formats, sentences, store
-from plmjax.data.cleaning.repeated import part_of, repeated
+from plmjax.data.cleaning.repeated import find_repeated, part_of
 from plmjax.data.preparation import files
 from plmjax.data.preparation.progress import Progress
 from plmjax.data.preparation.units import Unit
@@ -27,9 +27,9 @@ from plmjax.files import seals, storage
 class Sizes(NamedTuple):
     """Sizes of the parts of a preparation.
 
-    batch_characters: of the documents that are tokenized at once.
+    batch_characters: characters of the documents that are tokenized at once.
     shard_tokens: number of tokens after which a unit begins another file.
-    judged_tokens: number of tokens of the first unit after which the share of unknown tokens is checked.
+    judged_tokens: number of tokens of the first unit after which the fraction of unknown tokens is checked.
     compared_keys: number of hashes that a process compares at once, which takes 32 bytes each.
     """
 
@@ -59,15 +59,15 @@ Results = Callable[[Callable, Iterable[tuple]], Iterator[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """All that a process needs to convert a unit.
+    """The settings that a process needs to convert a unit.
 
     Attributes:
         source: the raw text.
-        validation: fraction of the documents kept for evaluation.
+        validation: fraction of the documents to hold out for evaluation.
         max_unknown: fraction of unknown tokens above which the tokenizer is refused.
-        piece_tokens: least number of tokens of a record; None takes that of `store.ShardWriter`.
+        piece_tokens: least number of tokens of a record; None takes the default of `store.ShardWriter`.
         sizes: sizes of the parts.
-        made_from: digest of all that determines the dataset.
+        made_from: digest of all inputs of the dataset.
     """
 
     source: formats.Input
@@ -90,13 +90,13 @@ class Conversion:
         progress: Progress = Progress(),
         results: Results | None = None,
     ) -> None:
-        """Write what a stage of the cleaning leaves of a unit, and the keys for its last rule.
+        """Write the documents of a unit after a stage of the cleaning, and the keys for the last rule of the stage.
 
         Args:
             output: folder of the dataset.
-            number: the stage. The repetitions that the last rule of the stage before finds in the unit must be known.
-            progress: takes the bytes that are read from the input, and the tokens that are made.
-            results: calls methods on batches in several processes; None stands for this one.
+            number: the stage. The repetitions that the last rule of the previous stage finds in the unit must be known.
+            progress: receives the bytes read from the input, and the tokens made.
+            results: calls methods on batches in several processes; None uses this process.
 
         Raises:
             UserError: unreadable input.
@@ -109,26 +109,26 @@ class Conversion:
         keys: list[np.ndarray] = []
 
         def kept() -> Iterator[formats.Document]:
-            for found in (results or self._here)(Conversion.screened, ((number, batch) for batch in batches)):
+            for found in (results or self._here)(Conversion.screen_batch, ((number, batch) for batch in batches)):
                 self._count(report, number, found)
                 keys.extend(found.keys)
                 yield from found.documents
 
-        with storage.output(folder, last=files.screened(number)) as local:
+        with storage.output(folder, last=files.screened_file(number)) as local:
             local.mkdir(parents=True, exist_ok=True)
             files.write_documents(files.documents_file(local, number), kept())
             files.write_arrays(files.keys_file(local, number), keys, np.uint64)
             names = [make(local, number).name for make in (files.documents_file, files.keys_file)]
-            seals.write(local / files.screened(number), self.made_from, names, report.counts())
+            seals.write(local / files.screened_file(number), self.made_from, names, report.counts())
         if number:
             storage.remove(files.documents_file(folder, number - 1))
 
     def compare(self, output: Path, number: int, units: int, part: int, parts: int) -> None:
-        """Write which keys of a part occurred before, of all units, for the last rule of a stage.
+        """Find the repeated keys of one part of all keys, for the last rule of a stage, and write a mask for each unit.
 
         Args:
             output: folder of the dataset.
-            units: number of units. Each has its keys.
+            units: number of units, each with its keys.
             part: the part, from 0 to `parts` - 1.
         """
         path = files.part_file(output, number, part, parts)
@@ -138,12 +138,12 @@ class Conversion:
         for unit in range(units):
             keys, _ = self._keys(files.folder(output, unit), number)
             chosen.append(keys[part_of(keys, parts) == part])
-        found = files.split(repeated(np.concatenate(chosen)), np.array([len(keys) for keys in chosen]))
+        found = files.split(find_repeated(np.concatenate(chosen)), np.array([len(keys) for keys in chosen]))
         files.write_arrays(path, [np.packbits(bits) for bits in found], np.uint8)
         seals.write(files.seal_of(path), self.made_from, [path.name])
 
     def join(self, output: Path, number: int, units: int, parts: int) -> None:
-        """Write which parts of the documents of each unit occurred before, when every part of the keys is compared."""
+        """Combine the masks of all parts, and write for each unit which parts of its documents are repeated."""
         paths = [files.part_file(output, number, part, parts) for part in range(parts)]
         bits = zip(*map(files.arrays, paths), strict=True)  # for each unit, those of every part
         for unit, found in zip(range(units), bits, strict=True):
@@ -163,9 +163,9 @@ class Conversion:
             storage.remove(files.seal_of(path))
 
     def _keys(self, folder: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and how many a document has."""
+        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and their number in each document."""
         width = self.cleaner.stages[number].last.width
-        values, lengths = files.joined(files.keys_file(folder, number))
+        values, lengths = files.concatenate(files.keys_file(folder, number))
         return values.reshape(-1, width), lengths // width
 
     def write(
@@ -189,9 +189,9 @@ class Conversion:
             last -= 1  # The rules of the last stage need no other documents.
         documents = self._batches(self._documents(unit, folder, last, report, progress))
         unknown = UnknownTokens(self.tokenizer.vocabulary, self.max_unknown)
-        converted = (results or self._here)(Conversion.converted, ((last, batch) for batch in documents))
+        converted = (results or self._here)(Conversion.convert_batch, ((last, batch) for batch in documents))
         with storage.output(folder, last=files.WRITTEN) as local:
-            batches = self._checked(converted, report, unknown, unit.index == 0, progress)
+            batches = self._check_unknown(converted, report, unknown, unit.index == 0, progress)
             shards = self._write(batches, local)
             unigram = store.unigram(shards["train"])
             with (local / files.UNIGRAM).open("wb") as file:
@@ -239,7 +239,7 @@ class Conversion:
         for effect, more in zip(report.effects[stage.start : stage.end], found.effects, strict=True):
             effect.add(more)
 
-    def _checked(
+    def _check_unknown(
         self,
         converted: Iterator[Converted],
         report: cleaning.Report,
@@ -247,7 +247,7 @@ class Conversion:
         first: bool,
         progress: Progress,
     ) -> Iterator[dict[str, Tokenized]]:
-        """Yield the batches. In the first unit the check of unknown tokens starts early, as hours may follow."""
+        """Yield the batches. In the first unit, check early for too many unknown tokens, because hours may follow."""
         for splits, counts in converted:
             for tokens in itertools.chain.from_iterable(part.texts.values() for part in splits.values()):
                 unknown.add(tokens.ids)
@@ -258,7 +258,7 @@ class Conversion:
             yield splits
 
     def _write(self, batches: Iterator[dict[str, Tokenized]], folder: Path) -> dict[str, list[dict]]:
-        """Write tokens to files as they come. Return the files' records by split."""
+        """Write tokens to files as batches arrive, and return the files' records by split."""
         folder.mkdir(parents=True, exist_ok=True)
         shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
         writers: dict[str, store.ShardWriter] = {}
@@ -281,14 +281,14 @@ class Conversion:
 
     # ----------------------------------------------------------------------------------------------------- batches
 
-    def screened(self, number: int, documents: list[formats.Document]) -> cleaning.Screened:
+    def screen_batch(self, number: int, documents: list[formats.Document]) -> cleaning.Screened:
         """Apply the rules of a stage of the cleaning to a batch."""
         return self.cleaner.screen(number, documents)
 
-    def converted(self, number: int, documents: list[formats.Document]) -> Converted:
-        """Apply the rules of the last stage to a batch, if `number` is one, and return its tokens.
+    def convert_batch(self, number: int, documents: list[formats.Document]) -> Converted:
+        """Apply the rules of the last stage, if `number` is its number, to a batch, and return its tokens.
 
-        Documents with a stream without tokens are left out.
+        A document is left out if one of its streams has no token.
         """
         report = self.cleaner.report()
         if number < len(self.cleaner.stages):
@@ -296,10 +296,10 @@ class Conversion:
             self._count(report, number, found)
             documents = found.documents
         report.kept.add(len(documents), sum(len(document.text) for document in documents))
-        tokenized = self._tokenized(documents, report)
+        tokenized = self._tokenize(documents, report)
         return Converted(tokenized, report.counts())
 
-    def _tokenized(self, documents: list[formats.Document], report: cleaning.Report) -> dict[str, Tokenized]:
+    def _tokenize(self, documents: list[formats.Document], report: cleaning.Report) -> dict[str, Tokenized]:
         splits: dict[str, list[tuple[dict[str, list[str]], list[float]]]] = collections.defaultdict(list)
         for document in documents:
             texts, fields = self._read(document)
@@ -308,7 +308,7 @@ class Conversion:
                 document_sentences = [sentence for text in texts.values() for sentence in text]
                 split = document.split or split_of(document_sentences, self.validation)
                 splits[split].append((texts, fields))
-        tokenized = {split: self._encoded(found) for split, found in splits.items()}
+        tokenized = {split: self._encode_documents(found) for split, found in splits.items()}
         names = self.tokenizer.names_read
         for tokens in (
             itertools.chain.from_iterable(part.texts.values() for part in tokenized.values()) if names else ()
@@ -331,7 +331,7 @@ class Conversion:
     def _exact(self) -> bool:
         return formats.is_exact(self.source.format)
 
-    def _encoded(self, documents: list[tuple[dict[str, list[str]], list[float]]]) -> Tokenized:
+    def _encode_documents(self, documents: list[tuple[dict[str, list[str]], list[float]]]) -> Tokenized:
         streams = tuple(documents[0][0])
         encoded = {stream: self._encode([texts[stream] for texts, _ in documents]) for stream in streams}
         # If any text of a document has no token, the document is left out of every stream.
@@ -339,7 +339,7 @@ class Conversion:
         numbers = np.array([fields for _, fields in documents])[kept]
         names = self.source.parts.fields if self.source.parts else ()
         return Tokenized(
-            {stream: _selected(tokens, kept) for stream, tokens in encoded.items()},
+            {stream: _select(tokens, kept) for stream, tokens in encoded.items()},
             dict(zip(names, numbers.T, strict=True)),
         )
 
@@ -356,7 +356,7 @@ class Conversion:
         return store.Tokens(ids.astype(dtype), lengths[lengths > 0], counts)
 
 
-def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
+def _select(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
     """Return the documents where `kept` is true, bool [documents]."""
     if kept.all():
         return tokens
@@ -366,7 +366,7 @@ def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
 
 
 def _runs(part: Tokenized, tokens: int | None) -> Iterator[Tokenized]:
-    """Yield the documents of a batch in runs of about `tokens` tokens, or all at once if it is None."""
+    """Split a batch into parts of about `tokens` tokens of whole documents; None yields the batch at once."""
     if tokens is None:
         yield part
         return

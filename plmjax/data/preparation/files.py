@@ -1,10 +1,10 @@
-"""The files of a unit of a preparation, in a folder of its own. Each kind has a seal (files/seals.py), written last.
+"""The files of a unit of a preparation, in its folder. Each kind has a seal (files/seals.py), written last.
 
 UNIT/
-  stage-N.documents.jsonl.gz  what stage N of the cleaning leaves, [place, text] in a line
-  stage-N.keys.npz            the keys of its last rule: those of all documents, and how many each has
+  stage-N.documents.jsonl.gz  the documents after stage N of the cleaning, [place, text] per line
+  stage-N.keys.npz            the keys of its last rule: of all documents, and the number of keys of each
   stage-N.json                the seal of both, with the counts of the rules
-  stage-N.repeated.npz        the parts that occurred before: those of all documents, and how many each has
+  stage-N.repeated.npz        mask of the repeated parts: of all documents, and the number of parts of each
   stage-N.repeated.json       its seal
   corpus-SPLIT.tfrecord-N     the tokens, as in the dataset
   unigram.npz                 occurrences of each token in the training text, by stream
@@ -39,7 +39,7 @@ def folder(output: Path, index: int) -> Path:
     return output / FOLDER / f"{index:05d}"
 
 
-def screened(number: int) -> str:
+def screened_file(number: int) -> str:
     """Return the name of the last file of a stage of the cleaning."""
     return f"stage-{number}.json"
 
@@ -50,17 +50,17 @@ def is_written(unit: Path, made_from: str) -> bool:
 
 
 def is_screened(unit: Path, number: int, made_from: str) -> bool:
-    """Return whether a stage of a unit is done. Its documents may be gone once the next stage is done."""
-    later = (unit / screened(number + 1)).exists() and is_screened(unit, number + 1, made_from)
+    """Return whether a stage of a unit is done. Its documents are removed once the next stage is done."""
+    later = (unit / screened_file(number + 1)).exists() and is_screened(unit, number + 1, made_from)
     ignored = [documents_file(unit, number).name] if later or is_written(unit, made_from) else []
-    return seals.read(unit / screened(number), made_from, ignored) is not None
+    return seals.read(unit / screened_file(number), made_from, ignored) is not None
 
 
 def counts(seal: Path, made_from: str) -> dict[str, Any]:
-    """Return the content of the seal `WRITTEN`, or of that of a stage.
+    """Return the content of the seal `WRITTEN`, or of the seal of a stage.
 
     Raises:
-        UserError: it has been changed since it was written.
+        UserError: the seal was changed after it was written.
     """
     found = seals.read(seal, made_from, ignored=None)
     if found is None:
@@ -79,7 +79,7 @@ def write_documents(path: Path, documents: Iterable[formats.Document]) -> None:
 
 
 def documents(unit: Path, number: int) -> Iterator[formats.Document]:
-    """Yield the documents that a stage of the cleaning left."""
+    """Yield the documents after a stage of the cleaning."""
     with (
         documents_file(unit, number).open("rb") as raw,
         gzip.open(raw, "rt", encoding="utf-8", errors="surrogatepass") as file,
@@ -104,17 +104,17 @@ def repeated_file(unit: Path, number: int) -> Path:
 
 
 def part_file(output: Path, number: int, part: int, parts: int) -> Path:
-    """Return the path of what is known of one part of the keys of a stage."""
+    """Return the path of the comparison of one part of the keys of a stage."""
     return output / FOLDER / f"stage-{number}.part-{part}-of-{parts}.npz"
 
 
 def seal_of(path: Path) -> Path:
-    """Return the path of the seal of a file of arrays that has one of its own."""
+    """Return the path of the seal of a file of arrays that is sealed separately."""
     return path.with_suffix(".json")
 
 
 def is_sealed(path: Path, made_from: str) -> bool:
-    """Return whether a file of arrays with a seal of its own is there as it was written."""
+    """Return whether a separately sealed file of arrays exists and is unchanged."""
     return seals.read(seal_of(path), made_from) is not None
 
 
@@ -127,16 +127,16 @@ def write_arrays(path: Path, arrays: list[np.ndarray], dtype: type) -> None:
 
 def arrays(path: Path) -> list[np.ndarray]:
     """Return the arrays of a file of `write_arrays`."""
-    return split(*joined(path))
+    return split(*concatenate(path))
 
 
 def split(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Return arrays of the lengths that follow each other in `values`."""
+    """Split `values` into consecutive arrays of these lengths."""
     return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
-def joined(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the arrays of a file of `write_arrays`, one after another, and their lengths."""
+def concatenate(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the concatenated arrays of a file of `write_arrays`, and their lengths."""
     with path.open("rb") as file, np.load(file) as stored:
         return stored["values"], stored["lengths"]
 

@@ -1,4 +1,4 @@
-"""The output folder of a preparation: whether it holds the dataset already, another one, or a part of this one."""
+"""The output folder of a preparation: it may contain the finished dataset, another one, or a part of this one."""
 
 import contextlib
 import json
@@ -54,12 +54,12 @@ def is_finished(output: Path, sources: list[dict], description: dict, tokenizer:
 
 
 def _content(source: dict) -> dict:
-    """Return the entries of a source that determine the dataset. A moved file is the same text."""
+    """Return the entries of a source that determine the dataset, without its path."""
     return {key: value for key, value in source.items() if key != "path" or "digest" not in source}
 
 
 def _same(known: dict, source: dict) -> bool:
-    """Return whether a source is the one that a manifest knows, also if it was copied into a bucket or out of one."""
+    """Return whether a source equals the one in a manifest, also if it was copied into or out of a bucket."""
     before, now = (str(each.get("digest", "")) for each in (known, source))
     if before and now and before.startswith(storage.CRC32C) != now.startswith(storage.CRC32C):
         source = source | {"digest": storage.file(storage.path(source["path"])).digest(like=before)}
@@ -67,19 +67,19 @@ def _same(known: dict, source: dict) -> bool:
 
 
 def digest(sources: list[dict], description: dict[str, Any], tokenizer: Tokenizer) -> str:
-    """Return a digest of all that determines the dataset."""
+    """Return a digest of all inputs of the dataset."""
     made_from = [[_content(source) for source in sources], description, tokenizer.fingerprint]
     return seals.digest(made_from)
 
 
 @contextlib.contextmanager
-def locked(output: Path, made_from: str) -> Iterator[None]:
+def lock(output: Path, made_from: str) -> Iterator[None]:
     """Lock and clear the output folder.
 
-    Units of an earlier attempt stay if it was made from the same. Its other files are removed; files of others are an
+    Units of an earlier attempt with the same inputs are kept, and its other files are removed. Foreign files are an
     error.
 
-    made_from: what `digest` returns.
+    made_from: result of `digest`.
     """
     with locks.lock(output):
         _clear(output, made_from)
@@ -88,13 +88,13 @@ def locked(output: Path, made_from: str) -> Iterator[None]:
 
 
 def tidy(output: Path) -> None:
-    """Remove what a finished dataset does not need."""
+    """Remove the files that a finished dataset does not need."""
     storage.remove(output / files.FOLDER)
     storage.remove(output / BEGUN)
 
 
 def tidy_after_kill(output: Path) -> None:
-    """Remove what a command left that was killed after it had written the manifest."""
+    """Remove the temporary files of a command that was killed after it had written the manifest."""
     if any((output / name).exists() for name in (files.FOLDER, BEGUN, locks.NAME)):
         with locks.lock(output):
             tidy(output)

@@ -1,4 +1,4 @@
-"""Units on the processes of this machine, or on a cluster."""
+"""Conversion of units by processes of this machine, or on a cluster."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ from plmjax.data.workers import WAITING, Workers
 
 
 class Pool:
-    """Converts units on `processes` processes, or by a runner of Apache Beam.
+    """Converts units with `processes` processes, or with a runner of Apache Beam.
 
-    Where there are fewer units than processes, as with one large compressed file, this process reads them one after
+    If there are fewer units than processes, as with one large compressed file, this process reads them one after
     another, and the others convert their batches.
 
-    output: folder of the dataset. runner, runner_options: see `plmjax.data.beam`; "" stands for processes.
+    output: folder of the dataset. runner, runner_options: see `plmjax.data.beam`; "" uses processes.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Pool:
             yield unit
 
     def compare(self, tasks: Sequence[tuple]) -> None:
-        """Call conversion.compare(*task) for every task. A single one is not worth the start of a process."""
+        """Call conversion.compare(*task) for every task. A single task is done here, without starting a process."""
         if len(tasks) == 1:
             self._conversion.compare(*tasks[0])
             return
@@ -72,7 +72,7 @@ class Pool:
             pass
 
     def _results(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
-        """Call a method on batches. Only a few of them are not worth the start of processes."""
+        """Call a method on batches. A few batches are done here, without starting processes."""
         tasks = iter(tasks)
         first = list(itertools.islice(tasks, WAITING * self._processes))
         if self._processes == 1 or len(first) < WAITING * self._processes:

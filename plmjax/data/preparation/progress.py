@@ -1,4 +1,4 @@
-"""The progress of a preparation: bytes that were read and tokens that were made."""
+"""The progress of a preparation: bytes read and tokens made."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Progress:
-    """Takes the progress of a process that shows none."""
+    """Ignores progress, for processes that do not show it."""
 
     def advance(self, count: int) -> None:
         """Add `count` to the number of bytes read."""
@@ -50,12 +50,10 @@ class Bar(Progress):
         self._stack.close()
 
     def advance(self, count: int) -> None:
-        """Add `count` to the number of bytes read."""
         self._done += count
         self._show()
 
     def add_tokens(self, count: int) -> None:
-        """Add `count` to the number of tokens made."""
         self.tokens += count
         self._show()
 

@@ -115,7 +115,7 @@ def prepare(
     try:
         with (
             Pool(conversion, output, processes or os.cpu_count() or 1, runner, runner_options) as pool,
-            output_folder.locked(output, made_from),
+            output_folder.lock(output, made_from),
             Bar(total, progress) as bar,
         ):
             shards, unigrams = _shards(conversion, units(source, total, UNIT_BYTES), output, pool, report, unknown, bar)
@@ -153,12 +153,12 @@ def _shards(
 ) -> tuple[dict[str, list[dict]], dict[str, np.ndarray]]:
     """Convert all units. Return the records of the shards by split, and the training text's unigrams by stream.
 
-    report, unknown: get the counts of the units in their order.
+    report, unknown: the counts of the units are added in their order.
     """
     stages = [number for number, stage in enumerate(conversion.cleaner.stages) if stage.last]
     for number in stages:
         for unit in pool.run(Conversion.screen, all_units, (output, number), bar, reads=number == 0):
-            seal = files.folder(output, unit.index) / files.screened(number)
+            seal = files.folder(output, unit.index) / files.screened_file(number)
             report.add(files.counts(seal, conversion.made_from))
         _compare(conversion, len(all_units), output, number, pool)
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
@@ -186,7 +186,7 @@ def _shards(
 
 
 def _compare(conversion: Conversion, units: int, output: Path, number: int, pool: Pool) -> None:
-    """Write which parts of the documents of each unit occurred before, for the last rule of a stage."""
+    """Find the repeated parts of the documents of all units, for the last rule of a stage."""
     folders = [files.folder(output, unit) for unit in range(units)]
     if all(files.is_sealed(files.repeated_file(folder, number), conversion.made_from) for folder in folders):
         return

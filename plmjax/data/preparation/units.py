@@ -11,7 +11,7 @@ MOST = 4096
 
 
 class Unit(NamedTuple):
-    """Ranges of the input that follow each other. index: its place in the order of reading."""
+    """Consecutive ranges of the input. index: its position in the order of reading."""
 
     index: int
     ranges: tuple[formats.Range, ...]
@@ -23,9 +23,9 @@ class Unit(NamedTuple):
 
 
 def units(source: formats.Input, total: int, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
-    """Return the units of an input, a function of the input alone.
+    """Divide an input into units, as a function of the input alone.
 
-    total: bytes of the whole input.
+    total: bytes of the input.
     """
     size = max(unit_bytes, total // MOST)
     groups: list[list[formats.Range]] = []

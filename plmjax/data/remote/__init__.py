@@ -1,12 +1,12 @@
-"""Datasets in a bucket that are larger than the disk may hold: read in pieces while a run trains on them.
+"""Datasets in a bucket that are larger than the allowed disk space: read in pieces while a run trains on them.
 
 A piece is a record of a prepared dataset: whole documents, some million tokens (`store.PIECE_TOKENS`). Its range in the
 object and its checksum are in the manifest. A run copies the held-out text once. In the background it reads the pieces
-of the training text that the present and the next window need, and removes those that are used up.
+of the training text for the current and the next window, and removes those that are used up.
 
     order.py     the rows of a step: pieces are permuted, and rows are shuffled within a window of pieces; the lanes of
                  a batch, which different hosts may read
-    ranges.py    one range of an object, checked, with repeated tries
+    ranges.py    one range of an object, verified, with retries
     dataset.py   the dataset, and one piece of it as a dataset from which a layout cuts rows
     reader.py    the pieces of the next steps on the disk, within the limit
     source.py    batches for the training loop

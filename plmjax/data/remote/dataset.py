@@ -1,4 +1,4 @@
-"""A dataset in a bucket of which the disk holds the held-out text and some pieces of the training text."""
+"""A dataset in a bucket, with local copies of the held-out text and some pieces of the training text."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from plmjax.files import storage
 
 
 class PlacedPiece(NamedTuple):
-    """A piece of the training text: the range of its record, and the places of its arrays in the file.
+    """A piece of the training text: the range of its record, and the offsets of its arrays in the file.
 
     tokens: number of tokens of its longest stream.
     """
@@ -25,7 +25,7 @@ class PlacedPiece(NamedTuple):
 
 
 class RemoteDataset(store.Dataset):
-    """A dataset in a bucket. The directory is the local copy of all files but those of the training text.
+    """A dataset in a bucket. The directory is the local copy of all files except the training text.
 
     address: the folder in the bucket. limit: bytes that the dataset may take on the disk. pieces: the training text.
     """
@@ -47,7 +47,7 @@ class RemoteDataset(store.Dataset):
         )
 
     @property
-    def copied(self) -> int:
+    def copied_bytes(self) -> int:
         """Bytes of the local copy."""
         return sum(file.size for file in storage.files(self.directory).values())
 
@@ -66,7 +66,7 @@ class RemoteDataset(store.Dataset):
 
 
 class Piece(store.Dataset):
-    """The documents of one piece, as a dataset whose training text they are. Its indices are kept in memory."""
+    """The documents of one piece, as a dataset with this training text. Its indices are kept in memory."""
 
     def __init__(self, dataset: RemoteDataset, place: PlacedPiece, record: np.ndarray):
         super().__init__(dataset.directory, dataset.manifest)
@@ -114,8 +114,8 @@ def open_dataset(
     limit: bytes that the dataset may take on the disk of a host; None for no limit.
 
     Raises:
-        UserError: those of `store.open_dataset`; a limit for a folder that is no bucket, or one that the held-out text
-            exceeds; a dataset without ranges of its pieces.
+        UserError: those of `store.open_dataset`; a limit for a folder that is no bucket, or smaller than the held-out
+            text; a dataset without ranges of its pieces.
     """
     if limit is None:
         return store.open_dataset(path, vocab_size=vocab_size, report=report)

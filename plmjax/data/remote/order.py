@@ -1,14 +1,14 @@
 """The order of rows in two levels: pieces of the dataset in random order, and rows shuffled within a window of pieces.
 
-A row of the full shuffle (`order.shuffled`) may lie anywhere, so every step would need the whole dataset. Here the rows
-of a step lie in one window of pieces, or in two at its end. Every place of the order is a pure function of the seed: a
+A row of the full shuffle (`order.shuffle`) may be anywhere, so every step would need all of the dataset. Here the rows
+of a step are in one window of pieces, or in two at its end. Every place of the order is a pure function of the seed: a
 step reads nothing of the steps before it.
 
 The rows of a batch are divided into lanes, each with pieces and an order of its own. A host that builds a part of the
 batch reads the pieces of the lanes in that part alone: with as many hosts as lanes, every piece is read by one host.
 
 The order counts rows before any is cut from the text, because the number of rows of a piece is known only when it has
-been read. So an epoch visits every piece once, and a visit takes a share of its rows that is proportional to its
+been read. So an epoch visits every piece once, and a visit takes a number of its rows that is proportional to its
 tokens. A visit continues where the last one ended: every row of a piece is used once before one of them is used again.
 
 Deviation: the full shuffle uses every row of an epoch once. Here an epoch takes one row for every `length` tokens of a
@@ -30,8 +30,9 @@ _PIECES, _WINDOWS, _LANES = range(3)
 class Places(NamedTuple):
     """The rows at some places of the order, int64 [n] each.
 
-    windows: the window, counted over all epochs. pieces: the piece. numbers: the number of the row among all rows that
-    the piece gives, counted over all epochs; `order.shuffled` maps it to a row of the piece.
+    windows: the window, counted over all epochs. pieces: the piece. numbers: the number of the row among all rows of
+    the
+    piece, counted over all epochs; `order.shuffle` maps it to a row of the piece.
     """
 
     windows: np.ndarray
@@ -42,8 +43,8 @@ class Places(NamedTuple):
 class Spans(NamedTuple):
     """The windows of some places of an order, int64 [n] each, and a key for each place, uint64 [n].
 
-    epochs and windows: the window. begins: the first place of the window in its epoch. offsets: the place in the
-    window. sizes: rows of the window.
+    epochs, windows: the window. begins: the first place of the window in its epoch. offsets: the place in the window.
+    sizes: number of rows of the window.
     """
 
     epochs: np.ndarray
@@ -53,13 +54,13 @@ class Spans(NamedTuple):
     sizes: np.ndarray
     keys: np.ndarray
 
-    def permuted(self) -> np.ndarray:
-        """Return the places in the windows after the shuffle of each, int64 [n]."""
+    def permute(self) -> np.ndarray:
+        """Shuffle the places within their windows, int64 [n]."""
         return order.permute(self.offsets, self.sizes, self.keys)
 
 
 class TwoLevelOrder:
-    """The order of the rows of pieces. It is infinite: epochs follow each other without a gap.
+    """The infinite order of the rows of pieces: epochs follow each other without a gap.
 
     Args:
         visits: int [P], the number of rows that a visit to each piece takes; pieces with 0 are left out.
@@ -80,7 +81,7 @@ class TwoLevelOrder:
         """Number of windows of an epoch."""
         # Windows begin at these places of the permuted pieces.
         self._cuts = np.arange(self.windows + 1) * len(self.visited) // max(self.windows, 1)
-        self._epoch = functools.lru_cache(2)(self._permuted)
+        self._epoch = functools.lru_cache(2)(self._permuted_pieces)
 
     @property
     def window_pieces(self) -> int:
@@ -89,7 +90,7 @@ class TwoLevelOrder:
 
     @property
     def window_rows(self) -> int:
-        """Least number of rows of a window."""
+        """Number of rows of the smallest window."""
         fewest = int(np.diff(self._cuts).min())
         return int(np.sort(self._visits[self.visited])[:fewest].sum())
 
@@ -104,10 +105,10 @@ class TwoLevelOrder:
         numbers: int [n], 0 or more.
         """
         spans = self.spans(numbers)
-        return self.rows_at(spans, spans.permuted())
+        return self.rows_at(spans, spans.permute())
 
     def spans(self, numbers: np.ndarray) -> "Spans":
-        """Return the windows of places of the order. The arguments are those of `places`."""
+        """Return the windows of places of the order. numbers: as in `places`."""
         epochs, numbers = np.divmod(np.asarray(numbers, np.int64), self.rows)
         windows, begins, sizes = (np.empty(len(numbers), np.int64) for _ in range(3))
         for epoch in np.unique(epochs).tolist():
@@ -119,7 +120,7 @@ class TwoLevelOrder:
         return Spans(epochs, windows, begins, numbers - begins, sizes, keys)
 
     def rows_at(self, spans: "Spans", permuted: np.ndarray) -> Places:
-        """Return the rows at places of the order. permuted: what `spans.permuted` returns, int64 [n]."""
+        """Return the rows at places of the order. permuted: result of `spans.permute`, int64 [n]."""
         shuffled = spans.begins + permuted
         pieces, numbers = np.empty_like(shuffled), np.empty_like(shuffled)
         for epoch in np.unique(spans.epochs).tolist():
@@ -130,7 +131,7 @@ class TwoLevelOrder:
             numbers[here] = epoch * self._visits[piece] + shuffled[here] - starts[place]
         return Places(spans.epochs * self.windows + spans.windows, pieces, numbers)
 
-    def _permuted(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _permuted_pieces(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (pieces of an epoch in their order, int64 [P]; the place where each begins and the end, [P + 1])."""
         count = len(self.visited)
         pieces = self.visited[order.permute(np.arange(count), count, order.fold_in(self._pieces_key, epoch))]
@@ -141,12 +142,12 @@ class LaneOrder:
     """The order of the rows of batches, in lanes.
 
     The rows of a batch are `lanes` parts of the same size, one after another. The rows of a part follow the order of
-    two levels over the pieces of its lane. The pieces are dealt to the lanes by their rows, so that all lanes have
-    about as many rows, and stay in their lane.
+    two levels over the pieces of its lane. The pieces are assigned to lanes so that all lanes have about equally many
+    rows, and stay in their lane.
 
     Args:
         visits: int [P], the number of rows that a visit to each piece takes; pieces with 0 are left out.
-        window: most pieces, of all lanes together, whose rows are mixed.
+        window: maximum number of pieces, of all lanes together, whose rows are mixed.
         key: key of the order.
         batch_size: rows of a batch. The number of lanes is its largest divisor of at most `window`, and at most the
             number of pieces.
@@ -159,7 +160,7 @@ class LaneOrder:
         """Number of lanes."""
         self._batch_size, self._share = batch_size, batch_size // self.lanes
         lanes_key = order.fold_in(key, _LANES)
-        lane = _dealt(visits, self.lanes, order.fold_in(lanes_key, self.lanes))
+        lane = _assign_lanes(visits, self.lanes, order.fold_in(lanes_key, self.lanes))
         self.orders = [
             TwoLevelOrder(np.where(lane == own, visits, 0), window // self.lanes, order.fold_in(lanes_key, own))
             for own in range(self.lanes)
@@ -173,9 +174,9 @@ class LaneOrder:
         return np.asarray(places, np.int64) // self._share
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, Places]:
-        """Return (lane, place in the order of the lane) of rows that are counted over all batches.
+        """Return (lane, place in the order of the lane) of rows.
 
-        numbers: int [n], 0 or more.
+        numbers: int [n], row numbers over all batches, 0 or more.
         """
         steps, rows = np.divmod(np.asarray(numbers, np.int64), self._batch_size)
         lanes = self.lanes_of(rows)
@@ -186,15 +187,15 @@ class LaneOrder:
         # One call for the windows of all lanes: its time hardly depends on their number.
         permuted = np.empty(len(lanes), np.int64)
         every = Spans(*(np.concatenate(arrays) for arrays in zip(*spans.values(), strict=True)))
-        permuted[np.concatenate([np.flatnonzero(here) for here in masks.values()])] = every.permuted()
+        permuted[np.concatenate([np.flatnonzero(here) for here in masks.values()])] = every.permute()
         for lane, here in masks.items():
             for array, values in zip(found, self.orders[lane].rows_at(spans[lane], permuted[here]), strict=True):
                 array[here] = values
         return lanes, found
 
 
-def _dealt(visits: np.ndarray, lanes: int, key: np.ndarray) -> np.ndarray:
-    """Return the lane of each piece, int64 [P]: the largest first, each to the lane that has the fewest rows so far."""
+def _assign_lanes(visits: np.ndarray, lanes: int, key: np.ndarray) -> np.ndarray:
+    """Return the lane of each piece, int64 [P]: the largest first, each to the lane with the fewest rows so far."""
     lane = np.zeros(len(visits), np.int64)
     if not len(visits):
         return lane

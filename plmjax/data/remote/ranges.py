@@ -1,4 +1,4 @@
-"""One range of an object in a bucket: checked, and read again if the service fails."""
+"""Reads one range of an object in a bucket, verifies it, and retries if the service fails."""
 
 import itertools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _NO_SUCH_RANGE = "416"
 
 
 class Range(NamedTuple):
-    """Bytes start..start + size of a file of a dataset, with the CRC-32C of the manifest."""
+    """Bytes start..start + size of a file of a dataset, with their CRC-32C from the manifest."""
 
     file: str
     start: int
@@ -29,16 +29,15 @@ class Stopped(Exception):
 
 
 def read(folder: str, part: Range, wait: Callable[[float], bool]) -> bytes:
-    """Return the bytes of a range of `folder`/file, after a comparison with its checksum.
+    """Return the bytes of a range of `folder`/file, verified with its checksum.
 
-    An error that may pass is tried again for PATIENCE_SECONDS, a short answer and a wrong checksum TRIES times. The
-    client itself repeats a request that the service refuses for the moment: its six requests of one try take half a
-    minute.
+    Temporary errors are retried for PATIENCE_SECONDS, short answers and wrong checksums TRIES times. The client itself
+    retries requests that the service refuses temporarily: its six requests of one try take half a minute.
 
-    wait: function that waits for some seconds, and returns true if nobody needs the bytes any more.
+    wait: function that waits for some seconds, and returns true if the bytes are not needed any more.
 
     Raises:
-        UserError: the object is shorter or gone, or its bytes are not those of the manifest.
+        UserError: the object is shorter or gone, or its bytes differ from the manifest.
         Unavailable: the service does not answer.
         Stopped: `wait` returned true.
     """

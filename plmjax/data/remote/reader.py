@@ -1,4 +1,4 @@
-"""The pieces of the next steps, fetched in the background to a folder that never exceeds its limit."""
+"""Fetches the pieces of the next steps in the background, to a folder that never exceeds its limit."""
 
 import contextlib
 import fcntl
@@ -27,12 +27,12 @@ AHEAD = 1
 class Disk:
     """The pieces of a run on the disk, and the bytes that they take together with the copy of the held-out text.
 
-    most_bytes: the most bytes so far.
+    most_bytes: maximum of these bytes so far.
     """
 
     def __init__(self, dataset: RemoteDataset) -> None:
         self._limit = dataset.limit
-        self.bytes = self.most_bytes = dataset.copied
+        self.bytes = self.most_bytes = dataset.copied_bytes
         self._folder = _Folder(storage.cache("pieces", dataset.fingerprint))
         self._lock = threading.Lock()
 
@@ -46,7 +46,7 @@ class Disk:
         return self._folder.add(piece, data)
 
     def remove(self, piece: int, size: int) -> None:
-        """Remove a piece of so many bytes."""
+        """Remove a piece of `size` bytes."""
         self._folder.remove(piece)
         with self._lock:
             self.bytes -= size
@@ -57,12 +57,12 @@ class Disk:
 
 
 def check_limit(dataset: RemoteDataset, orders: Sequence[TwoLevelOrder]) -> None:
-    """Raise UserError if the limit does not hold the largest windows of each order that are needed at once.
+    """Raise UserError if the limit is too small for the largest windows of each order that are needed at once.
 
-    The message gives the number of bytes that suffices.
+    The message gives the number of bytes that is enough.
     """
     sizes = np.array([piece.range.size for piece in dataset.pieces])
-    copied, window = dataset.copied, sum(order.window_pieces for order in orders)
+    copied, window = dataset.copied_bytes, sum(order.window_pieces for order in orders)
     least = copied + sum(
         int(np.sort(sizes[order.visited])[::-1][: (1 + AHEAD) * order.window_pieces].sum()) for order in orders
     )
@@ -75,11 +75,10 @@ def check_limit(dataset: RemoteDataset, orders: Sequence[TwoLevelOrder]) -> None
 
 
 class Reader:
-    """Fetches the pieces of window `first` of a lane and of those after it, and cuts their rows, on its own thread.
+    """Fetches the pieces of a lane from window `first` on, and cuts their rows, on its own thread.
 
-    The disk holds the pieces of the window that is being read and of the next `AHEAD`. The rows of a batch in a lane
-    lie in at most two windows, so two windows are all that is ever needed at once. A piece is removed when no window
-    among these needs it.
+    The disk has the pieces of the current window and of the next `AHEAD`. The rows of a batch in a lane are in at most
+    two windows, so at most two windows are needed at once. A piece is removed when none of these windows needs it.
 
     Args:
         order: the order of the lane.
@@ -104,11 +103,11 @@ class Reader:
         threading.Thread(target=self._fetch_all, name="pieces", daemon=True).start()
 
     def rows(self, windows: np.ndarray, pieces: np.ndarray) -> dict[int, LayoutRows]:
-        """Return a dict from piece to its rows, and wait for those that are not there yet.
+        """Return a dict from piece to its rows; wait for pieces that are not there yet.
 
         Pieces that only windows before all of `windows` need are removed.
 
-        windows and pieces: int64 [n], of the rows of a batch. Windows never go back from call to call.
+        windows, pieces: int64 [n], of the rows of a batch. Windows never go back from call to call.
 
         Raises:
             UserError: a piece cannot be read.
@@ -127,7 +126,7 @@ class Reader:
             return {piece: self._rows[piece] for piece in wanted}
 
     def fail(self, error: Exception) -> None:
-        """End the reading with an error. The first one counts, and none after `close`."""
+        """End the reading with an error. Only the first one is kept, and none after `close`."""
         with self._state:
             if self._error is None and not self._closing.is_set():
                 self._error = error
@@ -164,7 +163,7 @@ class Reader:
             self._state.wait_for(lambda: self._closing.is_set() or window <= self._window + AHEAD)
 
     def _fetch(self, piece: int, window: int) -> None:
-        """Fetch a piece that `window` needs, unless it is there."""
+        """Fetch a piece that `window` needs, unless it is on the disk."""
         with self._state:
             self._drop()
             if piece in self._last:
@@ -200,11 +199,11 @@ class _Folder:
         with open(parent / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for folder in parent.iterdir():
-                if folder.is_dir() and (owner := _owned(folder)):
+                if folder.is_dir() and (owner := _try_lock(folder)):
                     owner.close()
                     shutil.rmtree(folder)
             self.path = Path(tempfile.mkdtemp(dir=parent))
-            self._owner = _owned(self.path)
+            self._owner = _try_lock(self.path)
 
     def add(self, piece: int, data: bytes) -> np.ndarray:
         """Write a piece, and return it memory-mapped, uint8 [bytes]."""
@@ -221,8 +220,8 @@ class _Folder:
         self._owner.close()
 
 
-def _owned(folder: Path) -> IO[str] | None:
-    """Return the open lock of a folder, or None if another process holds it."""
+def _try_lock(folder: Path) -> IO[str] | None:
+    """Return the open lock file of a folder, or None if another process holds the lock."""
     lock = open(folder / "lock", "w")  # noqa: SIM115 (the lock is held while the file is open)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

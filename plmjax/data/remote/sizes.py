@@ -9,10 +9,10 @@ _SIZE = re.compile(rf"(?P<number>[0-9.]+(?:e[0-9]+)?) ?(?:(?P<prefix>[{_PREFIXES
 
 
 def parse_bytes(option: str, text: str) -> int:
-    """Return the number of bytes that `text` names: a number, and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB.
+    """Parse a number of bytes with a unit B, kB, MB, GB, TB, KiB, MiB, GiB or TiB.
 
     Raises:
-        UserError: it names no number of bytes above 0; the message has the option's name.
+        UserError: `text` is no number of bytes above 0; the message has the option's name.
     """
     found = _SIZE.fullmatch(text.strip())
     try:

@@ -8,7 +8,7 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout, LayoutRows
-from plmjax.data.order import fold_in, shuffled
+from plmjax.data.order import fold_in, shuffle
 from plmjax.data.pipeline import Batch, Batches, DatasetSource
 from plmjax.data.remote.dataset import Piece, RemoteDataset
 from plmjax.data.remote.order import LaneOrder
@@ -21,18 +21,18 @@ _ORDER, _ROWS, _NAMES = range(3)
 
 
 class PieceRows:
-    """Rows of a dataset by their numbers in an order. Their pieces are fetched in the background, from the start on.
+    """Rows of a dataset by their numbers in an order. Their pieces are fetched in the background from the start.
 
     Args:
         source: the dataset, and the layout of its rows.
         phase: the phase of the rows.
         order: the order of the rows.
         key: key of the rows within a piece.
-        lanes: the lanes of the order that are read.
-        first: number of rows that each of these lanes has given before. Numbers never go back from call to call.
+        lanes: the lanes of the order to read.
+        first: number of rows that were read before from each of these lanes. Numbers never go back from call to call.
 
     Raises:
-        UserError: a window does not fill its part of one batch, or the limit does not hold two windows.
+        UserError: a window does not fill its part of one batch, or the limit is too small for two windows.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class PieceRows:
             self._readers[lane] = Reader(dataset, order.orders[lane], window, cut, self.disk)
 
     def batch(self, numbers: np.ndarray) -> Batch:
-        """Return the fields of rows, with `row_ids` and `begins`. numbers: int [n], at least one."""
+        """Return the fields of rows, with `row_ids` and `is_first`. numbers: int [n], at least one."""
         lanes, (windows, pieces, numbers) = self._order.places(numbers)
-        batch: Batch = {"row_ids": np.empty(len(lanes), np.int32), "begins": np.ones(len(lanes), np.int32)}
+        batch: Batch = {"row_ids": np.empty(len(lanes), np.int32), "is_first": np.ones(len(lanes), np.int32)}
         for lane, reader in self._readers.items():
             own = lanes == lane
             if not own.any():
                 continue
             for piece, rows in reader.rows(windows[own], pieces[own]).items():
                 here = np.flatnonzero(pieces == piece)
-                which = shuffled(numbers[here], rows.count, fold_in(self._rows_key, piece))
+                which = shuffle(numbers[here], rows.count, fold_in(self._rows_key, piece))
                 batch["row_ids"][here] = fold_in(fold_in(self._names_key, piece), which) >> np.uint64(33)
                 for name, array in rows.fields(which).items():
                     batch.setdefault(name, np.empty((len(lanes), *array.shape[1:]), array.dtype))[here] = array
@@ -88,9 +88,9 @@ class PieceRows:
 
 
 class RemoteBatches(Batches):
-    """Batches with rows of `parts`, which fetch their pieces. An error on the way is raised as it is.
+    """Batches with rows of `parts`, which fetch their pieces. Errors are raised unchanged.
 
-    The error does not pass through tf.data, which would print it with its traceback and raise another one.
+    They do not pass through tf.data, which would print them with a traceback and raise another error.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RemoteBatches(Batches):
 class RemoteSource(DatasetSource):
     """Reads a dataset in pieces for the training loop: batches in the order of `LaneOrder`.
 
-    `row_ids` are 31 bits of a hash of the piece and of the row in it. They are the same whenever the row comes again.
+    `row_ids` are 31 bits of a hash of the piece and of the row in it, so a row has the same id in every epoch.
     """
 
     def __init__(self, layout: Layout, dataset: RemoteDataset, vocabulary: Vocabulary, seed: int, window: int):
@@ -132,7 +132,8 @@ class RemoteSource(DatasetSource):
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> RemoteBatches:
         """Return the phase's global batches start, start + 1, ... without end, or only the rows `places` of each.
 
-        The pieces of the lanes of these rows are read. The batches of an earlier call end: the limit is that of all.
+        The pieces of the lanes of these rows are read. The batches of an earlier call end, because all calls share the
+        limit.
 
         places: rows in ascending order.
 
@@ -154,7 +155,7 @@ class RemoteSource(DatasetSource):
         self._batches_of_phase = RemoteBatches(make, self.batch(phase), start, stop, [rows])
         return self._batches_of_phase
 
-    def numbered(self, phase: Any, key: np.ndarray, first: int) -> PieceRows:
+    def rows_from(self, phase: Any, key: np.ndarray, first: int) -> PieceRows:
         """Return the rows of a phase from number `first` on, in an order of one lane. key: key of the order."""
         return PieceRows(self, phase, self._order(phase, key, 1), key, [0], first)
 

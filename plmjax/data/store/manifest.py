@@ -110,7 +110,7 @@ def check(manifest: Any) -> None:
 
 
 def _check_ranges(shard: dict[str, Any], widths: dict[str, int]) -> None:
-    """Raise ValueError unless the ranges of a file's records follow each other and hold their payloads whole.
+    """Raise ValueError unless the ranges of a file's records are consecutive and contain their payloads.
 
     Files that were written before records had a range have none.
 
@@ -134,7 +134,7 @@ def _check_ranges(shard: dict[str, Any], widths: dict[str, int]) -> None:
         raise ValueError(f"a range cuts a record of {quoted(shard['file'])} at byte {end}")
 
 
-def sum_ledger(manifest: dict[str, Any]) -> int:
+def manifest_checksum(manifest: dict[str, Any]) -> int:
     """Return the checksum of a manifest's contents without the checksum entry itself."""
     contents = {key: value for key, value in manifest.items() if key != "crc32c"}
     return checksums.crc32c(json.dumps(contents, sort_keys=True).encode())
@@ -147,5 +147,5 @@ def data_files(manifest: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def all_files(manifest: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Return all files of the dataset, with those of the tokenizer and of TFDS."""
+    """Return all files of the dataset, including those of the tokenizer and of TFDS."""
     return data_files(manifest) | manifest["other_files"]

@@ -23,8 +23,8 @@ from plmjax.data.store.manifest import (
     check,
     data_files,
     field_file,
+    manifest_checksum,
     offset_files,
-    sum_ledger,
     token_dtype,
     unigram_file,
 )
@@ -51,10 +51,10 @@ class Split:
         self.token_count = self._starts[-1]
 
     @classmethod
-    def mapped(
+    def from_files(
         cls, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype
     ) -> Self:
-        """Return a stream of the split `files` that is memory-mapped from the files of a dataset."""
+        """Return a stream of a split, memory-mapped from the files of a dataset. files: the split in the file names."""
         totals, documents = entry["streams"][stream], entry["documents"]
         sentence_file, document_file = offset_files(files, stream)
         sentence_offsets = _offsets(directory / sentence_file, totals["sentences"], totals["tokens"])
@@ -116,9 +116,9 @@ def _offsets(path: Path, parts: int, end: int) -> np.ndarray:
 
 
 class Dataset:
-    """A finished prepared dataset; made by `open_dataset`.
+    """A finished prepared dataset; opened by `open_dataset`.
 
-    in_pieces: whether the training text can be read in pieces only.
+    in_pieces: true if the training text can be read in pieces only.
     """
 
     in_pieces: ClassVar[bool] = False
@@ -148,7 +148,7 @@ class Dataset:
         return sum(stream["tokens"] for stream in self.manifest["splits"]["train"]["streams"].values())
 
     def check_tokenizer(self, fingerprint: str, whose: str, advice: str) -> None:
-        """Raise UserError if the dataset was made with a tokenizer other than that of `whose`.
+        """Raise UserError if the dataset was made with another tokenizer than that of `whose`.
 
         The message ends with `advice`.
         """
@@ -158,7 +158,7 @@ class Dataset:
             )
 
     def check_size(self, vocab_size: int | None) -> None:
-        """Raise UserError if the dataset has more tokens than a model of `vocab_size`; None has any."""
+        """Raise UserError if the dataset has more tokens than a model of `vocab_size`; None is not checked."""
         if vocab_size is not None and self.vocab_size > vocab_size:
             raise UserError(
                 f"Expected a dataset of at most {vocab_size} tokens, the model's vocabulary, found that "
@@ -175,7 +175,7 @@ class Dataset:
         self._check(stream)
         files = self._files_of(name)
         dtype = token_dtype(self.vocab_size)
-        return Split.mapped(self.directory, name, files, stream, self.manifest["splits"][files], dtype)
+        return Split.from_files(self.directory, name, files, stream, self.manifest["splits"][files], dtype)
 
     def documents(self, name: str) -> int:
         """Return the number of documents of the split "train" or "validation"."""
@@ -191,7 +191,7 @@ class Dataset:
         return cache.on_disk(self.directory / "index", settings, build)
 
     def all_held_out(self) -> "Dataset":
-        """Return the dataset with its train split in place of the validation split, for text that no run has seen."""
+        """Return the dataset with its train split in place of the validation split, to evaluate on all of its text."""
         return Dataset(self.directory, self.manifest, held_out="train")
 
     def fields(self, split: str) -> dict[str, np.ndarray]:
@@ -205,13 +205,14 @@ class Dataset:
     def unigram_counts(self, stream: str = TEXT) -> np.ndarray:
         """Return the number of times that each token occurs in the train split of a stream, int64 [V].
 
-        Raise the errors of `split`.
+        Raises:
+            UserError: as in `split`.
         """
         self._check(stream)
         return np.array(_array(self.directory / unigram_file(stream), np.dtype(np.int64), self.vocab_size))
 
     def _files_of(self, split: str) -> str:
-        """Return the split that the file names of `split` contain."""
+        """Return the split name in the file names of `split`."""
         return self._held_out if split == "validation" else split
 
     def _check(self, stream: str) -> None:
@@ -230,11 +231,11 @@ def _damaged(path: Path) -> UserError:
 
 
 def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]], report: Callable[[str], None]) -> Path:
-    """Return the local copy of files of a dataset in a bucket. Copy them if they are not there.
+    """Return the local copy of files of a dataset in a bucket; copy them if they are not there.
 
     Files can only be memory-mapped from a disk. The copy gets its name only when every file has the manifest's
     checksum, so an interrupted copy is never used. A damaged copy is replaced. Other processes of the machine wait for
-    the process that copies, which may die.
+    the copying process, which may die.
 
     name: name of the copy in the user's cache folder.
     expected: the files, each with its size and checksum.
@@ -245,13 +246,13 @@ def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]],
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = storage.files(copy)
         complete = all(name in found and found[name].size == expected[name]["bytes"] for name in expected)
-        if complete and checksums.damaged(copy, expected, report) is None:
+        if complete and checksums.find_damaged(copy, expected, report) is None:
             return copy
         unfinished = copy.with_name(f"{copy.name}.copying")
         storage.remove(copy)
         storage.remove(unfinished)
         storage.fetch(dataset.directory, unfinished, [*expected, MANIFEST])
-        if bad := checksums.differing(unfinished, expected):
+        if bad := checksums.first_difference(unfinished, expected):
             raise _damaged(dataset.directory / bad)
         unfinished.rename(copy)
         checksums.note(copy, expected)
@@ -279,7 +280,7 @@ def open_dataset(
     expected = all_files(dataset.manifest)
     if storage.in_bucket(directory):
         return Dataset(local_copy(dataset, dataset.fingerprint, expected, report), dataset.manifest)
-    if bad := checksums.damaged(directory, expected, report):
+    if bad := checksums.find_damaged(directory, expected, report):
         raise _damaged(directory / bad)
     return dataset
 
@@ -311,7 +312,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             f"Expected {directory} in dataset format {FORMAT_VERSION}, found format {quoted(version)}; prepare it "
             "again."
         )
-    if manifest.get("crc32c") != sum_ledger(manifest):
+    if manifest.get("crc32c") != manifest_checksum(manifest):
         raise _damaged(directory / MANIFEST)
     try:
         check(manifest)

@@ -24,8 +24,8 @@ from plmjax.data.store.manifest import (
     TFDS_METADATA,
     check_names,
     field_file,
+    manifest_checksum,
     offset_files,
-    sum_ledger,
     token_dtype,
     unigram_file,
 )
@@ -49,7 +49,7 @@ class Tokens(NamedTuple):
 class ShardWriter:
     """Writes one file of a split. Documents keep the order in which they are added.
 
-    Files of one split may be written by different processes. Their `index` fixes their order in the dataset.
+    Files of one split may be written by different processes. Their `index` determines their order in the dataset.
 
     streams: names of the texts of every document. fields: names of the numbers of every document.
     piece_tokens: least number of tokens of a record, over all streams; None takes `PIECE_TOKENS`. Documents that are
@@ -205,9 +205,9 @@ def _example(payloads: dict[str, np.ndarray], start: int) -> tuple[bytes, dict[s
 
 
 def unigram(records: Iterable[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return a dict from stream to the occurrences of each token in shards, int64 [V]; empty if there is no shard.
+    """Return a dict from stream to the occurrences of each token in shards, int64 [V]; empty without shards.
 
-    records: what `ShardWriter.close` returned.
+    records: results of `ShardWriter.close`.
     """
     totals: dict[str, np.ndarray] = {}
     for record in records:
@@ -266,7 +266,7 @@ def finish(
         "description": description,
     }
     for split, records in shards.items():
-        manifest["splits"][split] = _named(directory, split, records, streams)
+        manifest["splits"][split] = _rename_shards(directory, split, records, streams)
     listed = {record["file"] for records in shards.values() for record in records}
     for path in directory.glob("corpus-*.tfrecord-*"):  # left by a preparation that was interrupted
         if path.name not in listed:
@@ -287,11 +287,13 @@ def finish(
         others = [*TFDS_METADATA, *reports, *(f"tokenizer/{name}" for name in storage.files(folder / "tokenizer"))]
         manifest["files"] = {name: checksums.sum_file(folder / name) for name in names}
         manifest["other_files"] = {name: checksums.sum_file(folder / name) for name in others}
-        manifest["crc32c"] = sum_ledger(manifest)
+        manifest["crc32c"] = manifest_checksum(manifest)
         storage.write(folder / MANIFEST, json.dumps(manifest, indent=1))
 
 
-def _named(directory: Path, split: str, records: list[dict[str, Any]], streams: Iterable[str]) -> dict[str, Any]:
+def _rename_shards(
+    directory: Path, split: str, records: list[dict[str, Any]], streams: Iterable[str]
+) -> dict[str, Any]:
     """Move the shards of a split to their names in the dataset. Return its entry of the manifest."""
     for index, record in enumerate(records):  # TFDS counts files without gaps
         name = _NAME.format(split=split, index=index)
@@ -345,9 +347,9 @@ def _offsets(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def _save(path: Path, dtype: np.dtype, count: int, parts: Iterable[np.ndarray]) -> None:
-    """Write numbers to a file of NumPy as they come.
+    """Write numbers to a .npy file in parts.
 
-    np.save would raise an error without a number for a full disk, and a memory-mapped file would end the process.
+    np.save would raise an error without errno for a full disk, and a memory-mapped file would end the process.
     """
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
     with path.open("wb") as file:

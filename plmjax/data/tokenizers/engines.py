@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
-from plmjax.data.tokenizers.spelling import cased
+from plmjax.data.tokenizers.spelling import is_cased
 from plmjax.errors import UserError, quoted
 
 MOST_SENTINELS = 1 << 14
@@ -92,7 +92,7 @@ def char(lowercase: bool):
 def whitespace(lowercase: bool):
     """Return a tokenizer of the words between white space, in which a line end is the word `<eos>`.
 
-    Source: kimiyoung/transformer-xl pytorch/utils/vocabulary.py, which reads WikiText so.
+    Source: kimiyoung/transformer-xl pytorch/utils/vocabulary.py, which reads WikiText in this way.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -106,7 +106,7 @@ def whitespace(lowercase: bool):
 
 
 def byte(lowercase: bool):
-    """Return a tokenizer of single bytes. It has no unknown token, so text with another byte is an error."""
+    """Return a tokenizer of single bytes. It has no unknown token: a byte outside of its vocabulary is an error."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     engine = Tokenizer(models.WordLevel())
@@ -124,12 +124,13 @@ def byte(lowercase: bool):
 def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     """Convert a SentencePiece model to the tokenizers library, with the same normalization table, pieces and scores.
 
-    Words are cut at white space first if that changes nothing: it is what transformers does, and several times as fast.
+    If it does not change the result, text is first split at white space, as in transformers, which is several times as
+    fast.
 
     config: contents of tokenizer_config.json.
     model_type: model_type of the model's config.json, if it is known.
 
-    It cannot do what every model requires (`sentencepiece_check`).
+    Some models need more than this conversion can do (`sentencepiece_check`).
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -190,14 +191,14 @@ def model_proto(content: bytes):
 
 
 def kept_spaces(normalizer) -> list[str]:
-    """Return white space that a normalizer neither drops nor makes a plain space: to SentencePiece it is a letter."""
+    """Return white space that a normalizer neither drops nor turns into a space; SentencePiece treats it as letters."""
     return [space for space in WHITE_SPACE if normalizer.normalize_str(space) not in ("", " ")]
 
 
 def _around_symbols(folding, symbols: Sequence[str]) -> list:
-    """Return the steps of a normalization that leaves these symbols as they are, as SentencePiece does.
+    """Return normalization steps that leave these symbols unchanged, as SentencePiece does.
 
-    Each is a character without a meaning (of a private use area of Unicode) while the others are normalized.
+    Each symbol is replaced by a character of a private use area of Unicode during the normalization.
     """
     from tokenizers import normalizers
 
@@ -207,7 +208,7 @@ def _around_symbols(folding, symbols: Sequence[str]) -> list:
 
 
 def special_pieces(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """Return the pieces that a SentencePiece model names itself, by role, and all its pieces that no text contains."""
+    """Return the special pieces that a SentencePiece model names, by role, and all its pieces that no text contains."""
     proto = model_proto(content)
     ids = {role: getattr(proto.trainer_spec, f"{role}_id") for role in ("pad", "unk", "bos", "eos")}
     named = {role: proto.pieces[index].piece for role, index in ids.items() if 0 <= index < len(proto.pieces)}
@@ -250,7 +251,7 @@ def spelling_steps(proto, config: dict, model_type: str) -> list:
 
 
 def splits_words(proto, config: dict, model_type: str) -> bool:
-    """Return whether the system of a model takes white space of any kind for one space (`remove_space`)."""
+    """Return whether the system of a model replaces runs of white space by one space (`remove_space`)."""
     owner = (config.get("tokenizer_class") or model_type).lower()
     albert = owner.startswith(("albert", "xlnet")) if owner else _looks_like_albert(proto)
     return albert and config.get("remove_space", True)
@@ -265,7 +266,7 @@ def _looks_like_albert(proto) -> bool:
     folds = table and normalizers.Precompiled(table).normalize_str("A") != "A"
     unaccented = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()])
     changed = sum(unaccented.normalize_str(piece) != piece for piece in pieces)
-    return {"[CLS]", "[SEP]"} <= marks and not cased(pieces) and changed <= len(pieces) / 100 and not folds
+    return {"[CLS]", "[SEP]"} <= marks and not is_cased(pieces) and changed <= len(pieces) / 100 and not folds
 
 
 def _merges(proto, table: dict[str, int]) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
-"""A bound on how much longer the steps of a tokenizer.json make a text.
+"""An upper bound for the growth of a text in the steps of a tokenizer.json.
 
-Nine steps that each write ten letters for one make a gigabyte of one letter, in a file of 2 KB. The bound of each
-character is counted from the last step to the first: it becomes the characters that a step makes of it, each with the
-bound of the later steps.
+Nine steps that each write ten letters for one turn one letter into a gigabyte, in a file of 2 KB. The bound of each
+character is computed from the last step to the first: a step replaces it by characters, each with the bound of the
+later steps.
 """
 
 import base64
@@ -40,15 +40,15 @@ def check(file: Path) -> None:
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
-    """Return the steps of a part of a tokenizer, also those of sequences within sequences."""
+    """Return the steps of a part of a tokenizer, including those of nested sequences."""
     if not isinstance(part, dict):
         return []
     inner = next((part[name] for name in ("normalizers", "pretokenizers", "decoders") if name in part), None)
     return [step for one in inner for step in _steps(one)] if isinstance(inner, list) else [part]
 
 
-def _written(step: dict[str, Any]) -> list[str]:
-    """Return the texts that a step writes itself."""
+def _replacements(step: dict[str, Any]) -> list[str]:
+    """Return the texts that a step may insert."""
     if step.get("type") == "Precompiled":  # a trie with its size before it, then texts that end with a zero
         table = base64.b64decode(str(step.get("precompiled_charsmap") or ""))
         return table[4 + int.from_bytes(table[:4], "little") :].decode("utf-8", "replace").split("\0")
@@ -56,8 +56,8 @@ def _written(step: dict[str, Any]) -> list[str]:
 
 
 def _largest(step: dict[str, Any]) -> float:
-    """Return a bound for a step by itself."""
-    kind, written = step.get("type"), max(map(len, _written(step)), default=0)
+    """Return a bound for a single step."""
+    kind, written = step.get("type"), max(map(len, _replacements(step)), default=0)
     if kind in ("Replace", "Prepend", "Metaspace"):
         return max(1, written / max(1, len(_pattern(step)))) if _pattern(step) else 1 + written
     own = {"BertNormalizer": 12, "ByteLevel": 5, "Lowercase": 3, "Precompiled": written} | dict.fromkeys(FORMS, 18)
@@ -72,8 +72,8 @@ def _pattern(step: dict[str, Any]) -> str:
 
 
 def _bound(steps: list[dict[str, Any]]) -> float:
-    told = {*"".join(text for step in steps for text in (*_written(step), _pattern(step)))}
-    characters = sorted(told.union(_decomposed(), _BYTES.values()))
+    told = {*"".join(text for step in steps for text in (*_replacements(step), _pattern(step)))}
+    characters = sorted(told.union(_decomposable(), _BYTES.values()))
     bound: Bound = lambda character: 1.0  # noqa: E731
     for step in reversed(steps):
         bound = functools.cache(functools.partial(_before, step, bound, _heaviest(step, bound, characters)))
@@ -81,10 +81,10 @@ def _bound(steps: list[dict[str, Any]]) -> float:
 
 
 def _heaviest(step: dict[str, Any], later: Bound, characters: Iterable[str]) -> float:
-    """Return the bound of what a step may write at any character: a text of its own, or any composed character."""
+    """Return the bound of the text that a step may insert at any character: its own text, or any composed character."""
     if step.get("type") in ("NFC", "NFKC"):
         return max(map(later, characters))
-    return max((sum(map(later, text)) for text in _written(step)), default=0.0)
+    return max((sum(map(later, text)) for text in _replacements(step)), default=0.0)
 
 
 def _before(step: dict[str, Any], later: Bound, heaviest: float, character: str) -> float:
@@ -110,7 +110,7 @@ def _before(step: dict[str, Any], later: Bound, heaviest: float, character: str)
 
 
 @functools.cache
-def _decomposed() -> frozenset[str]:
-    """Return the characters that Unicode takes apart or that lower case changes."""
+def _decomposable() -> frozenset[str]:
+    """Return the characters that Unicode normalization decomposes or lowercasing changes."""
     every = (chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000)
     return frozenset(one for one in every if unicodedata.normalize("NFKD", one) != one or one.lower() != one)

@@ -45,10 +45,10 @@ def load(path: str | Path, model_type: str = "") -> Tokenizer:
     tokenizer.json they are followed, as in transformers, unless their class is one that follows tokenizer.json alone.
     The dropout of merges is left out, so that a text always has the same ids.
 
-    A vocab.txt without options has the spelling of its tokens (`spelling.of_pieces`). A spiece.model without a class is
-    normalized as the model_type of the config.json beside it requires, or else `model_type`. Without any of these it is
-    treated as ALBERT's, with accents dropped and case folded, if it holds [CLS], [SEP] and no capital letters; else it
-    is used as it is.
+    A vocab.txt without options is normalized as its tokens are spelled (`spelling.wordpiece_normalizer`). A
+    spiece.model without a class is normalized as the model_type of the config.json beside it requires, or else
+    `model_type`. Without any of these it is treated as ALBERT's, with accents dropped and case folded, if it has [CLS],
+    [SEP] and no capital letters; else it is used without further normalization.
 
     Raises:
         UserError: nothing is there, or the files are not a vocabulary.
@@ -120,7 +120,7 @@ def _short(name: str) -> str:
 
 
 def _form(forms: dict[str, Path], name: str) -> str:
-    """Return the name of the file that is read. name: class of the tokenizer.
+    """Return the name of the file to read. name: class of the tokenizer.
 
     Raises:
         UserError: the class reads the files of this folder in its own way.
@@ -140,7 +140,7 @@ def _form(forms: dict[str, Path], name: str) -> str:
 
 @contextlib.contextmanager
 def _in(file: Path) -> Iterator[None]:
-    """Add the name of a file to the errors of the tokenizers library, which do not have it."""
+    """Add the name of a file to errors of the tokenizers library."""
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit):
@@ -189,7 +189,7 @@ def _from_json(file: Path, options: dict[str, Any], name: str):
 
 
 def _follow(options: dict[str, Any], description: dict[str, Any], name: str) -> bool:
-    """Change the description of a tokenizer as its options say. Return whether it changed.
+    """Apply the options to the description of a tokenizer. Return whether it changed.
 
     The classes of transformers with these options build their normalizer and splitter from them. name: the class,
     shortened.
@@ -218,9 +218,9 @@ def _respelt(steps: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[
 
 
 def _from_words(file: Path, options: dict[str, Any]):
-    """Return the engine of a vocab.txt, one token a line.
+    """Return the engine of a vocab.txt, one token per line.
 
-    White space at the end of a line is no part of its token. Of a token that is there twice the last id counts.
+    White space at the end of a line is not part of its token. If a token occurs twice, its last id is used.
 
     Deviation: empty lines at the end are no tokens; to transformers they are one, for which the model has no embedding.
     """
@@ -228,18 +228,18 @@ def _from_words(file: Path, options: dict[str, Any]):
     table = {token: index for index, token in enumerate(tokens)}
     engine = engines.wordpiece(
         table,
-        lowercase=options.get("do_lower_case", not spelling.cased(tokens)),
+        lowercase=options.get("do_lower_case", not spelling.is_cased(tokens)),
         strip_accents=options.get("strip_accents"),
         chinese=options.get("tokenize_chinese_chars", True),
         unknown=_unknown(options, table, file),
     )
     if not options.keys() & {"do_lower_case", "strip_accents", "tokenize_chinese_chars"}:
-        engine.normalizer = spelling.of_pieces(tokens)
+        engine.normalizer = spelling.wordpiece_normalizer(tokens)
     return engine
 
 
 def _unknown(options: dict[str, Any], table: dict[str, int], file: Path) -> str:
-    """Return the token of unknown words: the one that the options name, or else [UNK] or <unk>."""
+    """Return the token for unknown words: from the options, or else [UNK] or <unk>."""
     named = options.get("unk_token")
     named = named["content"] if isinstance(named, dict) else named
     found = [token for token in ([named] if named else ("[UNK]", "<unk>")) if token in table]
@@ -268,7 +268,7 @@ def _from_merges(vocabulary: Path, merges: Path, options: dict[str, Any], name: 
         return engines.byte_bpe(models.BPE(table, pairs), options.get("add_prefix_space", False), lowercase=False)
     unknown = _unknown(options, table, vocabulary)
     engine = engines.bpe(models.BPE(table, pairs, end_of_word_suffix="</w>", unk_token=unknown), lowercase=True)
-    lowercase = CASE_OF.get(name, options.get("do_lower_case", not spelling.cased(table)))
+    lowercase = CASE_OF.get(name, options.get("do_lower_case", not spelling.is_cased(table)))
     engine.normalizer = normalizers.BertNormalizer(
         lowercase=lowercase,
         strip_accents=options.get("strip_accents"),

@@ -1,4 +1,4 @@
-"""Readable text of tokens. Each kind of tokenizer has its own marks for spaces, ends of words and bytes."""
+"""Readable text of tokens, without the marks for spaces, ends of words and bytes of each kind of tokenizer."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def readable(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     spell = _SPELLINGS.get(tokenizer.kind, str)
     ids = list(ids)
     pieces = (None if piece is None else spell(piece) for piece in tokenizer.tokens(ids))
-    return [f"[id {number}]" if piece is None else _printed(piece) for number, piece in zip(ids, pieces, strict=True)]
+    return [f"[id {number}]" if piece is None else _escape(piece) for number, piece in zip(ids, pieces, strict=True)]
 
 
 _BYTES = byte_alphabet()
@@ -47,7 +47,7 @@ _SPELLINGS = {
 """Kind of tokenizer -> function from token to text; other kinds have plain text as tokens."""
 
 
-def _printed(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )

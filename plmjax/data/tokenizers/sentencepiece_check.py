@@ -1,7 +1,7 @@
-"""Compare the tokenizer that is made of a SentencePiece model with SentencePiece itself.
+"""Compares the conversion of a SentencePiece model with SentencePiece itself.
 
-The samples contain every piece that a text can have, and spaces of every kind. Of two ways to split a text that are as
-likely as each other the libraries may choose different ones.
+The samples contain every piece that a text can have, and all kinds of spaces. If two segmentations have the same score,
+the libraries may choose different ones.
 """
 
 import math
@@ -21,9 +21,9 @@ TOGETHER = 64
 
 
 def check(engine: "tokenizers.Tokenizer", content: bytes, config: dict[str, Any], model_type: str) -> None:
-    """Raise UserError if a tokenizer and SentencePiece give other ids to a sample, or the model's options require it.
+    """Raise UserError if the engine and SentencePiece give different ids, or if an option is not supported.
 
-    content: the file that the tokenizer was made of. config, model_type: as in `engines.sentencepiece`.
+    content: the spiece.model of the engine. config, model_type: as in `engines.sentencepiece`.
     """
     import sentencepiece
     from tokenizers import normalizers
@@ -58,7 +58,7 @@ def check(engine: "tokenizers.Tokenizer", content: bytes, config: dict[str, Any]
 
 
 def _as_likely(proto: Any, *ways: list[int]) -> bool:
-    """Return whether two ways to split a text are as likely as each other, but for the rounding of float32."""
+    """Return whether two segmentations have the same score, up to the rounding of float32."""
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         return False
     pieces = [[proto.pieces[index] for index in way] for way in ways]

@@ -1,8 +1,8 @@
 """The files beside a vocabulary: class and options of its tokenizer, its special and its added tokens.
 
 transformers before version 5 wrote special_tokens_map.json and added_tokens.json. It reads them only if
-tokenizer_config.json has no added_tokens_decoder, and then the former replaces what tokenizer_config.json says. `read`
-does the same and gives all of it the form of tokenizer_config.json.
+tokenizer_config.json has no added_tokens_decoder, and then the former overrides tokenizer_config.json. `read` does the
+same and returns all of it in the form of tokenizer_config.json.
 """
 
 import logging
@@ -45,12 +45,12 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 class Settings(NamedTuple):
-    """The settings of a folder.
+    """The settings of a tokenizer folder.
 
-    options: content of tokenizer_config.json, with the contents of the two older files; without switches of null.
+    options: content of tokenizer_config.json and of the two older files, without options that are null.
     tokens: tokens that must not be split in a text, in the order in which they are added, each with its id in the
-        files or -1. A special token that is named twice is there once.
-    older: whether the older files were read.
+        files or -1. A special token that is named twice occurs once.
+    older: true if the older files were read.
     """
 
     options: dict[str, Any]
@@ -77,12 +77,12 @@ def read(folder: Path) -> Settings:
             options.pop(name, None)
         else:
             json_text.check(options[name], bool, f"{name} in {origin[name]}")
-    named = list(_named(options, origin))
-    numbered = _numbered(options.get(DECODER) or {})
+    named = list(_special_tokens(options, origin))
+    numbered = _tokens_by_id(options.get(DECODER) or {})
     if older:  # transformers 5 does not count additional_special_tokens of the older file as special here
         counted = {name: value for name, value in options.items() if (name, origin[name]) != (EXTRA[1], MAP)}
-        special = {token.content for token in _named(counted, origin)}
-        numbered |= _of_older_file(read_json(folder / ADDED), special)
+        special = {token.content for token in _special_tokens(counted, origin)}
+        numbered |= _tokens_of_older_file(read_json(folder / ADDED), special)
     tokens = {token.content: (token, number) for number, token in sorted(numbered.items())}
     for token in named:
         tokens.setdefault(token.content, (token, -1))
@@ -95,9 +95,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def add_tokens(engine: "tokenizers.Tokenizer", tokens: "list[tuple[tokenizers.AddedToken, int]]", folder: Path) -> None:
-    """Make a tokenizer of the library find these tokens in a text.
+    """Add tokens to an engine, so that it finds them in a text.
 
-    A special token of a vocabulary of words stays a word of it, which a text has between spaces.
+    In a vocabulary of words, a special token remains a word, which must stand between spaces in a text.
 
     Raises:
         UserError: the library gives a token another id than the files do.
@@ -122,7 +122,7 @@ def add_tokens(engine: "tokenizers.Tokenizer", tokens: "list[tuple[tokenizers.Ad
 
 
 def warn(options: Mapping[str, Any], file: Path) -> None:
-    """Log one line on options that change ids and that are not supported."""
+    """Log one line about options that change ids and are not supported."""
     lacking = [
         name for name, neutral in NEUTRAL.items() if options.get(name) is not None and options[name] not in neutral
     ]
@@ -142,13 +142,13 @@ def decoder(engine: "tokenizers.Tokenizer") -> dict[str, dict[str, Any]]:
 
 
 def _special(value: Any) -> Any:
-    """Return a value of special_tokens_map.json as tokenizer_config.json has it."""
+    """Convert a value of special_tokens_map.json to the form of tokenizer_config.json."""
     is_token = isinstance(value, dict) and "content" in value
     return {"__type": "AddedToken"} | value | {"special": True} if is_token else value
 
 
-def _named(options: Mapping[str, Any], origin: Mapping[str, str]) -> "Iterator[tokenizers.AddedToken]":
-    """Yield the special tokens that have a name, then those without one."""
+def _special_tokens(options: Mapping[str, Any], origin: Mapping[str, str]) -> "Iterator[tokenizers.AddedToken]":
+    """Yield the special tokens with a role, then those without one."""
     others = [name for name in options if name.endswith("_token") and name not in ROLES]
     for name in (*ROLES, *others):
         value = options.get(name)
@@ -167,7 +167,7 @@ def _named(options: Mapping[str, Any], origin: Mapping[str, str]) -> "Iterator[t
 
 
 def _token(value: Any, place: str) -> "tokenizers.AddedToken":
-    """Return a token of a file: its text alone if it is special, or a table with its text and flags."""
+    """Return a token from its JSON: its text alone if it is special, or an object with its text and flags."""
     from tokenizers import AddedToken
 
     json_text.check(value, (str, {"content": str}), place)
@@ -180,7 +180,7 @@ def _token(value: Any, place: str) -> "tokenizers.AddedToken":
     return AddedToken(value["content"], **flags)
 
 
-def _numbered(listed_tokens: Any) -> "dict[int, tokenizers.AddedToken]":
+def _tokens_by_id(listed_tokens: Any) -> "dict[int, tokenizers.AddedToken]":
     place = f"{DECODER} of {CONFIG}"
     json_text.check(listed_tokens, {str: {"content": str}}, place)
     if wrong := [number for number in listed_tokens if not number.isdecimal()]:
@@ -188,8 +188,8 @@ def _numbered(listed_tokens: Any) -> "dict[int, tokenizers.AddedToken]":
     return {int(number): _token(token, place) for number, token in listed_tokens.items()}
 
 
-def _of_older_file(numbers: dict[str, Any], special: set[str]) -> "dict[int, tokenizers.AddedToken]":
-    """Return the tokens of added_tokens.json, id -> token. Only tokens that are not special see the normalized text."""
+def _tokens_of_older_file(numbers: dict[str, Any], special: set[str]) -> "dict[int, tokenizers.AddedToken]":
+    """Return the tokens of added_tokens.json, id -> token. Tokens that are not special match the normalized text."""
     json_text.check(numbers, {str: json_text.COUNT}, ADDED)
     return {
         number: _token({"content": content, "special": content in special, "normalized": content not in special}, ADDED)

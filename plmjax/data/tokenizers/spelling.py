@@ -1,4 +1,4 @@
-"""Spellings: how a text is normalized before it is split, and which spelling a vocabulary has.
+"""Spellings: the normalization of a text before it is split, and the normalizer that fits a vocabulary.
 
 A vocabulary with a token that a normalizer changes was not made with that normalizer, and could never match the token.
 """
@@ -14,11 +14,11 @@ _CHUNK = 100_000
 _SPECIAL_NAME = re.compile(r"\[\S+\]|<\S+>")
 
 
-def folded():
+def lowercase_and_strip():
     """Return a normalizer that lowercases, and drops the accents of Latin, Greek and Cyrillic.
 
     On a text in these scripts it equals BERT's own (`engines.wordpiece`), which also drops the marks of all other
-    scripts and takes Hangul apart into its letters.
+    scripts and decomposes Hangul into its letters.
     """
     from tokenizers import Regex, normalizers
 
@@ -33,38 +33,41 @@ def folded():
     )
 
 
-def trained(lowercase: bool):
-    """Return the normalizer of a tokenizer that is trained here and splits words as BERT does."""
-    return folded() if lowercase else of_bert(lowercase=False)
+def training_normalizer(lowercase: bool):
+    """Return the normalizer for a new tokenizer that splits words as BERT does."""
+    return lowercase_and_strip() if lowercase else bert_normalizer(lowercase=False)
 
 
-def of_bert(lowercase: bool):
+def bert_normalizer(lowercase: bool):
     """Return BERT's normalizer, which drops all marks if it lowercases (google-research/bert tokenization.py)."""
     from tokenizers import normalizers
 
     return normalizers.BertNormalizer(lowercase=lowercase)
 
 
-def uncased():
+def lowercase_only():
     """Return BERT's normalizer with strip_accents false: it lowercases and keeps all marks."""
     from tokenizers import normalizers
 
     return normalizers.BertNormalizer(strip_accents=False, lowercase=True)
 
 
-def of_pieces(tokens: Collection[str]):
-    """Return the normalizer of a WordPiece vocabulary (vocab.txt) that came without options.
+def wordpiece_normalizer(tokens: Collection[str]):
+    """Return the normalizer of a WordPiece vocabulary (vocab.txt) without options.
 
     It is BERT's uncased one unless more than one token in a hundred has a capital letter. If that would change a token,
-    it is `folded`, and if that would too, `uncased`.
+    it is `lowercase_and_strip`, and if that would too, `lowercase_only`.
     """
-    if cased(tokens):
-        return of_bert(lowercase=False)
+    if is_cased(tokens):
+        return bert_normalizer(lowercase=False)
     words = [token.removeprefix("##") for token in tokens if not _SPECIAL_NAME.fullmatch(token)]
-    return next((one for one in (of_bert(lowercase=True), folded()) if _keeps(one, words, True)), uncased())
+    return next(
+        (one for one in (bert_normalizer(lowercase=True), lowercase_and_strip()) if _keeps(one, words, True)),
+        lowercase_only(),
+    )
 
 
-def of_words(words: Sequence[str], lowercase: bool):
+def word_normalizer(words: Sequence[str], lowercase: bool):
     """Return a normalizer that changes none of these words, except for capital letters if it lowercases.
 
     It drops control characters, accents or all marks, and composes or decomposes characters, as far as this changes
@@ -89,7 +92,7 @@ def of_words(words: Sequence[str], lowercase: bool):
     return normalizers.Sequence([*steps, *([normalizers.Lowercase()] if lowercase else [])])
 
 
-def cased(tokens: Collection[str]) -> bool:
+def is_cased(tokens: Collection[str]) -> bool:
     """Return whether a vocabulary comes from cased text: more than one token in a hundred has a capital letter.
 
     Names in brackets, such as [CLS], are not counted.

@@ -28,7 +28,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @contextlib.contextmanager
-def _failures_explained(texts: Iterable[str], alphabet: str) -> Iterator[None]:
+def _explain_failures(texts: Iterable[str], alphabet: str) -> Iterator[None]:
     """Convert an error of the tokenizers library during encoding into a UserError.
 
     Its pattern engine aborts with a Rust panic, which is not an Exception.
@@ -62,10 +62,12 @@ def _failures_explained(texts: Iterable[str], alphabet: str) -> Iterator[None]:
 class Tokenizer:
     """Converts text to ids and back. Made by `train` and `load`.
 
-    A text never gives the id of a special token with a role: where it has the name of one, such as [SEP], <extra_id_0>
-    or <|endoftext|>, this is plain text, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading`
-    gives a tokenizer that reads such names. Special tokens without a role, such as the marks of entities that somebody
-    added, have no other use than to be read in a text, and are.
+    The name of a special token with a role in a text, such as [SEP], <extra_id_0> or <|endoftext|>, is plain text and
+    never gives its id, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading` returns a tokenizer
+    that
+    parses such names. Special tokens without a role, such as added entity markers, are always parsed, because they have
+    no
+    other use.
 
     Deviation: transformers reads the name of any special token in any text.
     """
@@ -102,7 +104,7 @@ class Tokenizer:
         self._read = frozenset(self.vocabulary.special) - placed | read
         hidden = {engine.id_to_token(index) for index in self.vocabulary.special if index not in self._read}
         self._hidden = frozenset(token for token in hidden if len(token) > 1)  # a character is a part of any text
-        self._reader, visible = _without(engine, description, self._hidden)
+        self._reader, visible = _hide_tokens(engine, description, self._hidden)
         self._cache = WordCache(self._reader, visible)
         bytes_of = byte_alphabet()
         known = [token for token in engine.get_vocab() if token in bytes_of] if self.kind == "byte" else []
@@ -114,15 +116,15 @@ class Tokenizer:
         return self._special
 
     def reading(self, special: Iterable[int] | None = None) -> "Tokenizer":
-        """Return the same tokenizer, which also reads special tokens where a text has their names.
+        """Return the same tokenizer, but with special tokens parsed from their names in a text.
 
-        special: ids of these tokens; None reads all, as transformers does.
+        special: ids of these tokens; None parses all, as transformers does.
         """
         read = frozenset(self.vocabulary.special if special is None else special)
         return self if read <= self._read else Tokenizer(self._engine, self._files, self._special, self._read | read)
 
     def reading_names(self, names: Iterable[str]) -> "Tokenizer":
-        """Return the same tokenizer, which also reads the special tokens with these names in a text.
+        """Return the same tokenizer, but with the special tokens of these names parsed in a text.
 
         Raises:
             UserError: a name in --special_names that is not one of a special token, or of one that is found in no text.
@@ -137,11 +139,11 @@ class Tokenizer:
 
     @property
     def names_read(self) -> Mapping[int, str]:
-        """Id -> name of each special token that is read where a text has its name."""
+        """Id -> name of each special token that is parsed in a text."""
         return {number: self._engine.id_to_token(number) for number in sorted(self._read)}
 
     def names_in(self, texts: Iterable[str]) -> Counter[str]:
-        """Return how often the texts have the name of each special token that is not read in them."""
+        """Count the names of special tokens in texts that are not parsed as these tokens."""
         if self._names is None:
             return Counter()
         return Counter(itertools.chain.from_iterable(map(self._names.findall, texts)))
@@ -168,11 +170,11 @@ class Tokenizer:
 
     def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all texts, concatenated, int32 [N], and the number of ids of each text, int32 [texts]."""
-        with _failures_explained(texts, self._alphabet):
+        with _explain_failures(texts, self._alphabet):
             return self._cache.encode(texts)
 
     def normalize(self, text: str) -> str:
-        """Return the text as the vocabulary spells it, such as without capital letters."""
+        """Return the text as the vocabulary spells it, for example in lower case."""
         return self._engine.normalizer.normalize_str(text) if self._engine.normalizer else text
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
@@ -191,7 +193,7 @@ class Tokenizer:
 
         Characters that normalization drops, such as combining marks, belong to the token before them.
         """
-        with _failures_explained(texts, self._alphabet):
+        with _explain_failures(texts, self._alphabet):
             encodings = self._reader.encode_batch(list(texts), add_special_tokens=False)
         return [
             (np.array(one.ids, np.int32), _with_dropped(text, np.array(one.offsets, np.int32).reshape(-1, 2)))
@@ -238,9 +240,9 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _with_dropped(text: str, spans: np.ndarray) -> np.ndarray:
-    """Return the spans [N 2] of a text's tokens with the characters, other than white space, that no token covers.
+    """Extend the spans [N 2] of a text's tokens by the characters, other than white space, that no token covers.
 
-    They belong to the token that ends before them; after white space, to the token that begins behind them.
+    They belong to the token that ends before them; after white space, to the token that begins after them.
     """
     covered = np.zeros(len(text) + 1, np.int64)
     np.add.at(covered, spans[:, 0], 1)
@@ -263,12 +265,13 @@ def _restore(description: str, files: dict[str, bytes], special: dict[str, str],
     return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special, read)
 
 
-def _without(engine: "tokenizers.Tokenizer", description: dict, hidden: Collection[str]) -> tuple[Any, dict]:
-    """Return a tokenizer of the library that gives the same ids except those of hidden tokens, and its description.
+def _hide_tokens(engine: "tokenizers.Tokenizer", description: dict, hidden: Collection[str]) -> tuple[Any, dict]:
+    """Return an engine that gives the same ids except those of hidden tokens, and its description.
 
-    The hidden tokens keep their ids under random names, which no text has. To leave them out of the added tokens would
-    not be enough: a normalizer makes <pad> of <PAD>, and SentencePiece's pieces include it. The returned description
-    lacks them among the added tokens.
+    The hidden tokens keep their ids under random names, which no text has. Removing them from the added tokens is not
+    enough: a normalizer turns <PAD> into <pad>, and SentencePiece's pieces include it. The returned description lacks
+    them
+    among the added tokens.
     """
     import tokenizers
 
@@ -372,8 +375,8 @@ def _sentinels(table: Mapping[str, int]) -> tuple[int, ...]:
 def special_tokens(config: dict, engine) -> dict[str, str]:
     """Return a dict from role to special token: the configured names, or else the usual names in the vocabulary.
 
-    A vocabulary of the words between white space has usual names that are words of its text, so that only added tokens
-    count there.
+    In a vocabulary of the words between white space, usual names may be words of its text, so only added tokens are
+    used.
     """
     from tokenizers import pre_tokenizers
 

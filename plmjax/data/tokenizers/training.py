@@ -38,7 +38,7 @@ SAMPLE = 64 * 2**20
 
 
 def sample(kind: str) -> int | None:
-    """Return the number of bytes of text to train a kind on: None, all text, if it counts it, else `SAMPLE`.
+    """Return the number of bytes of text for training a kind; None for all text, for kinds that count it.
 
     More text hardly changes the other kinds.
     """
@@ -55,7 +55,7 @@ def train(
     kinds that split words as BERT does (wordpiece, bpe, word). None lowercases all kinds that are not in `CASED`.
 
     Deviation: BERT's published tokenizer strips the marks of all scripts, which takes Korean, Hindi and Japanese apart
-    (`spelling.folded`).
+    (`spelling.lowercase_and_strip`).
 
     Raises:
         UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
@@ -71,8 +71,8 @@ def train(
         raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
     files, texts = {}, chain([first], texts)
     if kind in COUNTED:
-        engine = _counted(kind, vocab_size, texts, lowercase)
-        return _finished(engine, kind, lowercase, directory, files)
+        engine = _train_by_counts(kind, vocab_size, texts, lowercase)
+        return _finish(engine, kind, lowercase, directory, files)
     texts = list(texts)
     if kind in SENTENCEPIECE:
         files["spiece.model"] = _train_sentencepiece(kind, vocab_size, texts, lowercase)
@@ -86,27 +86,30 @@ def train(
             engine = engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
             trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
         else:
-            engine = engines.word(spelling.trained(lowercase)) if kind == "word" else engines.char(lowercase)
+            engine = (
+                engines.word(spelling.training_normalizer(lowercase)) if kind == "word" else engines.char(lowercase)
+            )
             trainer = trainers.WordLevelTrainer(**options)
         engine.train_from_iterator(texts, trainer)
-    return _finished(engine, kind, lowercase, directory, files)
+    return _finish(engine, kind, lowercase, directory, files)
 
 
 def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
-    """Return a tokenizer whose tokens are the special tokens and then these words, each once, most frequent first.
+    """Create a tokenizer of the special tokens and these words, most frequent first, and save it to `directory`.
 
-    The words decide its spelling (`spelling.of_words`), and what a word is (`word_splitter`). It lowercases unless one
-    word in a hundred has a capital letter. It is saved to `directory`.
+    The words determine its normalizer (`spelling.word_normalizer`) and its splitter (`word_splitter`). It lowercases
+    unless
+    one word in a hundred has a capital letter.
     """
-    lowercase = not spelling.cased(words)
-    normalizer = spelling.of_words(words, lowercase)
+    lowercase = not spelling.is_cased(words)
+    normalizer = spelling.word_normalizer(words, lowercase)
     splitter = word_splitter([word for word in words if word == word.lower()] if lowercase else words)
     tokens = dict.fromkeys([*KINDS["word"].values(), *words])
     engine = engines.word(normalizer, splitter, {token: number for number, token in enumerate(tokens)})
-    return _finished(engine, "word", lowercase, directory, {})
+    return _finish(engine, "word", lowercase, directory, {})
 
 
-def _finished(engine, kind: str, lowercase: bool, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
+def _finish(engine, kind: str, lowercase: bool, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
     """Return the tokenizer of an engine with a vocabulary, and save it.
 
     files: extra files besides those of its kind.
@@ -161,10 +164,10 @@ def check(kind: str, vocab_size: int, special_names: Sequence[str] = ()) -> None
         )
 
 
-def _counted(kind: str, vocab_size: int, texts: Iterable[str], lowercase: bool):
+def _train_by_counts(kind: str, vocab_size: int, texts: Iterable[str], lowercase: bool):
     """Return the engine of a kind of `COUNTED`, with the symbols of these texts: the most frequent first.
 
-    Words as frequent as each other are in the order in which they occur, bytes in that of their numbers.
+    Equally frequent words are in the order of their first occurrence, bytes in that of their values.
     """
     from tokenizers import models
 
@@ -195,7 +198,7 @@ def _counted(kind: str, vocab_size: int, texts: Iterable[str], lowercase: bool):
 
 
 def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: bool):
-    """Train merges inside words. Marks tell the parts of a word: ## inside it (wordpiece) or </w> at its end (bpe).
+    """Train merges inside words. Marks distinguish parts of a word: ## inside it (wordpiece) or </w> at its end (bpe).
 
     The library numbers `##x` and `x</w>` in the order of a hash table with a random seed, and breaks ties between
     merges by number. To get the same result twice, they are counted here and passed as tokens that come first.
@@ -207,7 +210,7 @@ def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: 
         engine = engines.wordpiece({"[UNK]": 0}, lowercase=False)
     else:
         engine = engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase=False)
-    engine.normalizer = normalizer = spelling.trained(lowercase)
+    engine.normalizer = normalizer = spelling.training_normalizer(lowercase)
     chunks = Counter(chain.from_iterable(engine.normalizer.normalize_str(text).split() for text in texts))
     characters: Counter[str] = Counter()
     marked: set[str] = set()

@@ -53,7 +53,7 @@ class Mixing:
         parts = []
         for task, (first, size, count) in enumerate(zip(firsts, sizes, self.counts().tolist(), strict=True)):
             numbers = np.arange(round(epoch * count), round((epoch + 1) * count))
-            parts.append(first + order.shuffled(numbers, size, order.fold_in(key, _ORDERS + task)))
+            parts.append(first + order.shuffle(numbers, size, order.fold_in(key, _ORDERS + task)))
         return np.concatenate(parts)
 
     def portions(self, epochs: float) -> dict[str, Portion]:

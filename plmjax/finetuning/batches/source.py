@@ -80,7 +80,7 @@ class ExampleRows:
         examples = np.arange(self.examples) if self.mixing is None else self.mixing.sample_epoch(epoch, key)
         key = order.fold_in(key, epoch)
         examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold_in(key, 0))]
-        table = packing.packed(self._example_lengths[examples], self._length, self._max_sequences)
+        table = packing.pack_table(self._example_lengths[examples], self._length, self._max_sequences)
         table = np.where(table >= 0, examples[table], -1)
         table = table[order.permute(np.arange(len(table)), len(table), order.fold_in(key, 1))]
         return np.resize(table, (self.per_epoch, self._max_sequences))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.data.cleaning import cleaner, duplicates, language
-from plmjax.data.cleaning.repeated import Seen, part_of, repeated
+from plmjax.data.cleaning.repeated import Seen, find_repeated, part_of
 from plmjax.data.cleaning.rule import Settings
 from tests.data.mistakes import refused
 
@@ -60,7 +60,7 @@ def test_of_a_chain_of_near_duplicates_the_first_is_kept() -> None:
 
     def kept(*documents: list[int]) -> list[bool]:
         seen = Seen()
-        found = [seen.repeated(np.array(bands, np.uint64)[:, None]) for bands in documents]
+        found = [seen.find_repeated(np.array(bands, np.uint64)[:, None]) for bands in documents]
         return [duplicates.NEAR.without("text", bands, Settings()) == "text" for bands in found]
 
     assert kept([1, 2], [2, 3], [3, 4]) == [True, False, False]
@@ -88,5 +88,5 @@ def test_keys_in_parts_repeat_as_in_a_stream_of_documents() -> None:
     keys = np.random.default_rng(0).integers(2**64 - 40, 2**64 - 1, (500, 2), np.uint64, endpoint=True)
     parts, found, seen = part_of(keys, 7), np.empty(len(keys), bool), Seen()
     for part in range(7):
-        found[parts == part] = repeated(keys[parts == part])
-    assert found.tolist() == [again for document in np.split(keys, 50) for again in seen.repeated(document)]
+        found[parts == part] = find_repeated(keys[parts == part])
+    assert found.tolist() == [again for document in np.split(keys, 50) for again in seen.find_repeated(document)]

@@ -63,7 +63,7 @@ def test_both_directions_go_on_from_batch_to_batch(dataset, split):
     steps = len(text) // length // size if split == "train" else math.ceil(math.ceil(len(text) / length) / size)
     seen = [next(batches) for _ in range(steps)]
     batches.close()
-    assert [batch["begins"].tolist() for batch in seen] == [[1] * size] + [[0] * size] * (steps - 1)
+    assert [batch["is_first"].tolist() for batch in seen] == [[1] * size] + [[0] * size] * (steps - 1)
     for prefix, run in runs.items():
         for place in range(size):
             read = []

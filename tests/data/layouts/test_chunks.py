@@ -85,11 +85,11 @@ def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layo
     batches = source.train(phase(length, size), steps - 3)  # over the end of an epoch
     run = [next(batches) for _ in range(steps + 3)]
     batches.close()
-    assert [batch["begins"].tolist() for batch in run] == [
+    assert [batch["is_first"].tolist() for batch in run] == [
         [int(step in (3, steps + 3))] * size for step in range(steps + 3)
     ]
     for before, batch in itertools.pairwise(run):
-        goes_on = batch["begins"] == 0
+        goes_on = batch["is_first"] == 0
         overlap = layout.overlap
         np.testing.assert_array_equal(batch["row_ids"][goes_on], before["row_ids"][goes_on] + 1)
         np.testing.assert_array_equal(
@@ -102,8 +102,8 @@ def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layo
             weights = np.tile(np.arange(length) >= overlap, (goes_on.sum(), 1))
             np.testing.assert_array_equal(batch["next_weights"][goes_on], weights)
     held_out = list(source.evaluation(phase(length, size)))
-    assert held_out[0]["begins"].tolist() == (held_out[0]["row_ids"] >= 0).astype(int).tolist()
-    assert len(held_out) > 1 and not any(batch["begins"].any() for batch in held_out[1:])
+    assert held_out[0]["is_first"].tolist() == (held_out[0]["row_ids"] >= 0).astype(int).tolist()
+    assert len(held_out) > 1 and not any(batch["is_first"].any() for batch in held_out[1:])
     for before, batch in itertools.pairwise(held_out):
         real = batch["row_ids"] >= 0
         np.testing.assert_array_equal(before["next_ids"][real, -1], batch["input_ids"][real, layout.overlap])

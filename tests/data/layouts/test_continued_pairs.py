@@ -105,7 +105,7 @@ def test_is_the_published_procedure(tmp_path, count, sentences, words, length, l
         assert fields["document_starts"][row].tolist() == starts, row
         assert fields["backwards"][row] == backwards
     promised = shapes(layout.batch(rows.count, length))
-    assert shapes(fields) == {name: promised[name] for name in promised if name not in ("row_ids", "begins")}
+    assert shapes(fields) == {name: promised[name] for name in promised if name not in ("row_ids", "is_first")}
     assert fields["segment_ids"].all() and (fields["positions"] == np.arange(length)).all()
 
 
@@ -118,7 +118,7 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
     steps = rows.count // 2 // 3
     places, firsts = np.arange(batch), []
     for step in range(steps):
-        assert rows.begins(step, batch) == (step == 0)
+        assert rows.is_first(step, batch) == (step == 0)
         fields = rows.fields(rows.train(step, batch, places, key))
         assert fields["backwards"].tolist() == [False] * 3 + [True] * 3
         firsts.append(fields["input_ids"][:, :half])
@@ -127,7 +127,7 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
             np.testing.assert_array_equal(firsts[-1][place], data[first : first + half])
     read = np.concatenate(firsts, axis=1)  # what each place of a batch reads, as one text
     np.testing.assert_array_equal(read[3], data[::-1][: steps * half])
-    assert rows.begins(steps, batch)
+    assert rows.is_first(steps, batch)
     np.testing.assert_array_equal(rows.train(steps, batch, places, key), rows.train(0, batch, places, key))
 
 

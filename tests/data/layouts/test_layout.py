@@ -27,7 +27,7 @@ def test_a_synthetic_batch_has_the_fields_and_shapes_that_its_layout_promises(la
     for name, field in batch.items():
         per_sequence = name.startswith(("cls_", "next_sentence_", "sentence_order_"))
         length = 16 if not per_sequence else getattr(layout, "pack", 1)
-        assert field.shape == ((4,) if name in ("row_ids", "begins", "overlap") else (4, length)), name
+        assert field.shape == ((4,) if name in ("row_ids", "is_first", "overlap") else (4, length)), name
         floats, flags = name.endswith("_weights"), name.endswith("document_starts")
         assert field.dtype == (jnp.float32 if floats else jnp.bool_ if flags else jnp.int32), name
     assert layout.tokens(4, 16) == (

@@ -29,7 +29,7 @@ def test_units_of_the_same_stay_and_all_other_files_of_a_preparation_are_removed
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
     (tmp_path / "letter.txt").write_text("dear")
-    with output_folder.locked(tmp_path, "same"):
+    with output_folder.lock(tmp_path, "same"):
         left = {path.name for path in tmp_path.iterdir()} - {locks.NAME}
         assert left == {"letter.txt", output_folder.BEGUN, *([files.FOLDER] if units_stay else [])}
         assert json.loads((tmp_path / output_folder.BEGUN).read_text()) == {"made_from": "same"}

@@ -248,7 +248,7 @@ def test_units_of_another_text_are_not_used_in_a_folder_that_names_this_one(stop
     ("clean", "finished"),
     [
         ((), files.WRITTEN),
-        pytest.param(CLEAN, files.screened(0), marks=pytest.mark.nightly),
+        pytest.param(CLEAN, files.screened_file(0), marks=pytest.mark.nightly),
         pytest.param(CLEAN, "stage-1.repeated.json", marks=pytest.mark.slow),
         pytest.param(CLEAN, files.WRITTEN, marks=pytest.mark.slow),
     ],

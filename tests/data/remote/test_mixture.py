@@ -46,7 +46,7 @@ def mixed(folders: tuple[store.Dataset, store.Dataset], object_store: ObjectStor
 
 def opened(mixed: Mixture, limit: int | None, layout: Chunks | SentencePairs) -> MixtureSource:
     datasets = mixture.open_sources(mixed, limit, V)
-    return mixture.source_of(layout, mixed, datasets, corpora.Words(V).vocabulary, SEED, 4)
+    return mixture.new_source(layout, mixed, datasets, corpora.Words(V).vocabulary, SEED, 4)
 
 
 def limit_of(dataset: store.Dataset) -> int:

@@ -73,7 +73,7 @@ def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
     made, counts = make(), 3 * VISITS - 1
     _, pieces, numbers = made.places(np.arange(6 * made.rows))
     for piece in np.flatnonzero(VISITS):
-        rows = order.shuffled(np.sort(numbers[pieces == piece]), counts[piece], order.fold_in(0, piece))
+        rows = order.shuffle(np.sort(numbers[pieces == piece]), counts[piece], order.fold_in(0, piece))
         assert sorted(rows[: counts[piece]].tolist()) == list(range(counts[piece]))
         assert np.ptp(np.bincount(rows, minlength=counts[piece])) <= 1
 

@@ -114,7 +114,7 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served,
         compared += len(here)
         if not len(here):
             continue
-        for name, array in alone.fields(order.shuffled(numbers[here], alone.count, key)).items():
+        for name, array in alone.fields(order.shuffle(numbers[here], alone.count, key)).items():
             assert np.array_equal(batch[name][here], array), name
     for batch in take(source, phase, 0, plan.rows // 8):
         assert batch["row_ids"].min() >= 0
@@ -379,7 +379,7 @@ def change_ledger(object_store: ObjectStore, address: str, change: Callable[[lis
     manifest = json.loads(object_store.buckets[bucket]["set/manifest.json"].contents)
     for shard in manifest["splits"]["train"]["shards"][:count]:
         change(shard["pieces"])
-    manifest["crc32c"] = ledgers.sum_ledger(manifest)
+    manifest["crc32c"] = ledgers.manifest_checksum(manifest)
     object_store.put(bucket, "set/manifest.json", json.dumps(manifest).encode())
 
 

@@ -11,7 +11,7 @@ from plmjax.data.tokenizers import spelling
 from tests.data.tokenizers.scripts import TEXTS
 from tests.optional import transformers
 
-BERT = spelling.of_bert(lowercase=True)
+BERT = spelling.bert_normalizer(lowercase=True)
 
 
 def test_lower_case_is_berts_on_latin_greek_and_cyrillic():
@@ -28,7 +28,7 @@ def test_lower_case_is_berts_on_latin_greek_and_cyrillic():
     spelt = "".join(letter + mark for letter in letters for mark in ("", random.choice(marks), random.choice(marks)))
     odd = "❤️ 1️⃣ a≠b c≮d\u0301 é.\u0301 \u212bngstr\u00f6m \u212a İstanbul ẞ 我e\u0301 \u0301 ſ\u200d\u0301"
     for text in (spelt, unicodedata.normalize("NFD", spelt), odd):
-        assert spelling.folded().normalize_str(text) == BERT.normalize_str(text)
+        assert spelling.lowercase_and_strip().normalize_str(text) == BERT.normalize_str(text)
 
 
 @pytest.mark.parametrize("language", TEXTS)
@@ -36,7 +36,7 @@ def test_lower_case_leaves_other_scripts_whole(language: str):
     text = unicodedata.normalize("NFC", TEXTS[language])
     assert BERT.normalize_str(text) != text
     for form in ("NFC", "NFD"):
-        assert spelling.folded().normalize_str(unicodedata.normalize(form, text)) == text
+        assert spelling.lowercase_and_strip().normalize_str(unicodedata.normalize(form, text)) == text
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "word"])
@@ -60,14 +60,14 @@ def test_a_trained_tokenizer_knows_the_words_of_its_text(kind: str, language: st
     ("words", "normalizer"),
     [
         (["the", "##s", "de", "я", "##й".replace("й", "и"), "か", "我", "##我"], BERT),
-        (["the", "é"], spelling.uncased()),
-        (["für", "##ä", "한국", "##어"], spelling.uncased()),
-        (["한국", "##어", "the", "cafe"], spelling.folded()),
-        (["が", "##ज़्"], spelling.folded()),
-        ([*"ABCDEFGH", "é"], spelling.of_bert(lowercase=False)),
+        (["the", "é"], spelling.lowercase_only()),
+        (["für", "##ä", "한국", "##어"], spelling.lowercase_only()),
+        (["한국", "##어", "the", "cafe"], spelling.lowercase_and_strip()),
+        (["が", "##ज़्"], spelling.lowercase_and_strip()),
+        ([*"ABCDEFGH", "é"], spelling.bert_normalizer(lowercase=False)),
         (["[ENTITY]", "<URL>", *"abcdefgh"], BERT),
         (["A", *(f"b{number}" for number in range(99))], BERT),  # more than one in a hundred makes it cased
-        (["A", *(f"b{number}" for number in range(98))], spelling.of_bert(lowercase=False)),
+        (["A", *(f"b{number}" for number in range(98))], spelling.bert_normalizer(lowercase=False)),
     ],
 )
 def test_a_vocabulary_of_pieces_without_options_has_the_spelling_of_its_pieces(words, normalizer, tmp_path: Path):

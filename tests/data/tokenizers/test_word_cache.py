@@ -37,7 +37,7 @@ FORMS = {
     "BERT without Chinese": normalizers.BertNormalizer(handle_chinese_chars=False),
     "BERT and a mark": normalizers.Sequence([normalizers.BertNormalizer(), normalizers.Replace(".", "")]),
     "across a mark": normalizers.Sequence([normalizers.BertNormalizer(), normalizers.Replace("a.b", "ab")]),
-    "folded": spelling.folded(),
+    "folded": spelling.lowercase_and_strip(),
     "composed": normalizers.NFC(),
     "lower case": normalizers.Lowercase(),
     "stripped": normalizers.Strip(),

@@ -230,7 +230,7 @@ def test_weights_take_the_place_of_sizes() -> None:
     examples = 30 * (50 + 25 + 4)
     assert np.abs(counts - examples * mixing.rates()).max() <= 0.5
     portions = mixing.portions(30.0)
-    assert [portion.share for portion in portions.values()] == pytest.approx([0.6, 0.3, 0.1])
+    assert [portion.fraction for portion in portions.values()] == pytest.approx([0.6, 0.3, 0.1])
     for portion, count, size in zip(portions.values(), counts, SIZES.values(), strict=True):
         assert portion.epochs * size == pytest.approx(count, abs=0.5)
 

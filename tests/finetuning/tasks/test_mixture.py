@@ -118,7 +118,7 @@ def test_a_run_reads_its_own_files_at_the_rates_of_its_tasks(mixture: Mixture) -
     found, expected = inputs.task_source(run, train, validation, Numbers()), source_of(mixture, 3)
     assert (found.fingerprint, found.per_epoch) == (expected.fingerprint, expected.per_epoch)
     assert len(found.validation_rows.encoded) == 4 + 6
-    assert {name: portion.share for name, portion in found.portions([phase(4)], 5).items()} == pytest.approx(
+    assert {name: portion.fraction for name, portion in found.portions([phase(4)], 5).items()} == pytest.approx(
         {"numbers": 12 / 18, "parity": 6 / 18}
     )
     first, other = (next(source.train(phase(4), 0))["example_ids"].tolist() for source in (found, expected))
