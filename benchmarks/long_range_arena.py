@@ -31,7 +31,7 @@ from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
 from plmjax.files import storage
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
-from plmjax.interop.reformer import fitting_buckets
+from plmjax.interop.reformer import choose_buckets
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.runs.finetuning import finetune
@@ -107,7 +107,7 @@ def config_of(name: str) -> Any:
             axial_norm_std=0.05,
             is_decoder=False,
             lsh_attn_chunk_length=CHUNK,
-            num_buckets=fitting_buckets(LENGTH, CHUNK),
+            num_buckets=choose_buckets(LENGTH, CHUNK),
             num_hashes=2,
             hidden_dropout_prob=0.0,
             lsh_attention_probs_dropout_prob=0.0,

@@ -27,7 +27,7 @@ def test_an_index_of_shards_names_no_file_of_another_folder(tmp_path: Path) -> N
     index.write_text(json.dumps({"weight_map": {"table": "../secret.safetensors"}}), encoding="utf-8")
     (tmp_path / "secret.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"plain file names in .*index\.json, found '\.\./secret\.safetensors'"):
-        transformers_files.opened(tmp_path / "model").__enter__()
+        transformers_files.open_tensors(tmp_path / "model").__enter__()
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def predict(
     from plmjax.inference import predict as predictions
 
     settings = predictions.settings_of(checkpoint, overrides)
-    if sentence := predictions.decoding(checkpoint, settings):
+    if sentence := predictions.describe_decoding(checkpoint, settings):
         print(f"decoding   {sentence}", file=sys.stderr)
     count = predictions.write(checkpoint, input, output, format, ensemble, max_unknown=max_unknown, **settings)
     if output is not None:

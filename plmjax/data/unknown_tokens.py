@@ -1,6 +1,6 @@
 """Counts the unknown tokens of a text, and refuses a text with too many of them.
 
-A model learns and predicts the unknown token as any other. So a text that the tokenizer hardly knows seems easy to the
+A model learns and predicts the unknown token like any other. So a text with many unknown tokens seems easy to the
 model: with an English word tokenizer, a Chinese text is one token repeated.
 """
 

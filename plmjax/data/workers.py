@@ -1,6 +1,6 @@
 """Worker processes that each do a part of the work on a text. They end with the process that started them.
 
-A worker does not import the `__main__` of its parent, which multiprocessing would do. So a program without
+A worker does not import the `__main__` of its parent, as multiprocessing does. So a program without
 `if __name__ == "__main__":` can use workers.
 
 A terminal, or a machine that shuts down, sends a signal to every process of a command. Only the first process handles
@@ -31,13 +31,13 @@ LOOK_EVERY = 5.0
 class _Worker(multiprocessing.context.SpawnProcess):
     """A worker process that ends when the executor terminates it, although it blocks SIGTERM (`Workers._submit`).
 
-    If one process ends, the executor terminates the others and waits for them. terminated: whether it did.
+    If one process ends, the executor terminates the others and waits for them. terminated: true after that.
     """
 
     terminated = False
 
     def start(self) -> None:
-        """Start the process. It finds no file of `__main__` that it would have to import."""
+        """Start the process, without a `__main__` file to import."""
         with _STARTING:
             main = sys.modules["__main__"]
             sys.modules["__main__"] = types.ModuleType("__main__")
@@ -54,7 +54,7 @@ class _Worker(multiprocessing.context.SpawnProcess):
 
 
 class _Context(multiprocessing.context.SpawnContext):
-    """Keeps the processes that it makes. An executor whose process ended forgets its processes."""
+    """Keeps references to the processes that it makes; an executor drops them when a process ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,11 +69,11 @@ _STARTING = threading.Lock()
 
 
 class Workers:
-    """`processes` workers. If there is only one, it is this process itself.
+    """`processes` workers; with one, this process does the work.
 
     make, arguments: every worker creates the object `make(*arguments)`; None creates no object.
     doing: the activity of the workers, for an error message.
-    advice: what to do when memory was short, for an error message.
+    advice: advice for too little memory, for an error message.
     """
 
     def __init__(self, processes: int, make: Callable | None, *arguments: Any, doing: str, advice: str) -> None:
@@ -144,8 +144,9 @@ class Workers:
     def _result(self, future: concurrent.futures.Future) -> Any:
         """Return the result of a task.
 
-        Python's executor waits for the end of the processes that it had when a result or a task came last, and starts a
-        process after it was told of the task. It would not see the end of the process that it started last.
+        Python's executor watches the processes that it had at the last result or task, and starts a process after it
+        received
+        the task. So it would not notice the end of the process that it started last.
         """
         while not concurrent.futures.wait([future], LOOK_EVERY).done:
             self._submit(_nothing, ())
@@ -171,7 +172,7 @@ def _start(make: Callable | None, arguments: tuple) -> None:
 
 
 def _end_with_parent() -> None:
-    """End a worker whose parent was killed. It would wait for work forever."""
+    """End a worker whose parent was killed; it would wait for work forever."""
     multiprocessing.parent_process().join()
     os._exit(0)
 

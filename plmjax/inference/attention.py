@@ -1,4 +1,4 @@
-"""The weights of attention of every line of a text, from any model that attends (`plmjax.contracts.attentions`)."""
+"""The attention weights of every line of a text, from any model with attention (`plmjax.contracts.attentions`)."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.files import storage
-from plmjax.inference.rows import padded
+from plmjax.inference.rows import pad
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
@@ -76,7 +76,7 @@ def attention(
     directory = checkpoints.find(checkpoint)
     params, description = checkpoints.load_parameters(directory)
     run, tokenizer = description.experiment, description.load_tokenizer()
-    module = _attending(run, checkpoint)
+    module = _attention_module(run, checkpoint)
     texts = [text_files.lines(input)]
     if second is not None:
         texts.append(text_files.lines(storage.path(second)))
@@ -116,8 +116,8 @@ def attention(
     return len(texts[0])
 
 
-def _attending(run: Experiment, checkpoint: str | Path) -> nn.Module:
-    """Return the module that returns weights of attention: the encoder or, if this has none, that of the run.
+def _attention_module(run: Experiment, checkpoint: str | Path) -> nn.Module:
+    """Return the module that returns attention weights: the encoder or, if it has none, the module of the run.
 
     Raises:
         UserError: neither attends to the tokens of a text.
@@ -133,7 +133,7 @@ def _attending(run: Experiment, checkpoint: str | Path) -> nn.Module:
 
 
 def _arguments(module: nn.Module) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a module, and those of its base classes, to which it passes what it does not name."""
+    """Return the arguments of a module and of its base classes."""
     found: dict[str, inspect.Parameter] = {}
     for known in reversed(type(module).__mro__):
         found |= inspect.signature(known.__call__).parameters if "__call__" in vars(known) else {}
@@ -143,7 +143,7 @@ def _arguments(module: nn.Module) -> dict[str, inspect.Parameter]:
 class _Reader:
     """The rows of all lines.
 
-    sides: the beginning of the names of each side of the model -> its rows. cut: bool [lines].
+    sides: prefix of the names of each side of the model -> its rows. cut: bool [lines], true if truncated.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class _Reader:
         inputs = {}
         for (side, rows), width in zip(self.sides.items(), self._widths(lines), strict=True):
             chosen = [rows[line] for line in lines]
-            fields = padded(chosen, self._template, self._vocabulary, width)
+            fields = pad(chosen, self._template, self._vocabulary, width)
             inputs |= {f"{side}{name}": field for name, field in fields.items()}
         return {name: field for name, field in inputs.items() if name in self._arguments}
 

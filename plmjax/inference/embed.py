@@ -2,7 +2,7 @@
 
 Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/, with a
 seal (files/seals.py). So a run over a million lines resumes where it was stopped, and memory does not grow with the
-text. At the end the parts are joined, and the folder is removed.
+text. At the end the parts are concatenated, and the folder is removed.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, seals, storage
-from plmjax.inference import readings
-from plmjax.inference.readings import Reading
+from plmjax.inference import encoded_texts
+from plmjax.inference.encoded_texts import EncodedTexts
 from plmjax.inference.rows import batches
 from plmjax.layers.scalar_mix import mix_layers
 from plmjax.layers.text_vectors import TextVectors, tokens_before
@@ -50,10 +50,11 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """The embeddings to compute.
+    """The settings of the embeddings to compute.
 
-    layer, mix: as for `embed`. scale: factor of the mix. recipe: that of one vector a text; None for those of all
-    tokens. prompt: text before each line.
+    layer, mix: as for `embed`. scale: factor of the mix. recipe: the pooling for one vector per text; None for the
+    vectors
+    of all tokens. prompt: text before each line.
     """
 
     layer: int
@@ -117,13 +118,13 @@ def embed(
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
     run.model.system.require(Purpose.EMBEDDING, f" in {checkpoint}")
-    wanted = _wanted(layer, mix, run.model.depth, params)
+    wanted = _choose_vectors(layer, mix, run.model.depth, params)
     wanted = dataclasses.replace(wanted, **_recipe(run, pooling, prompt, own=layer == -1 and not mix))
     if wanted.recipe is not None and wanted.recipe is run.text_vectors:
         report(f"vectors    {wanted.recipe}")
     tokenizer = description.load_tokenizer()
     run.model.template.check(tokenizer.vocabulary)
-    unknown = UnknownTokens(tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
+    unknown = UnknownTokens(tokenizer.vocabulary, encoded_texts.limit_of(run.model, max_unknown))
     for first in range(0, len(lines), BLOCK):
         ids, counts = tokenizer.encode_arrays([wanted.prompt + line for line in lines[first : first + BLOCK]])
         unknown.add(ids)
@@ -137,7 +138,7 @@ def embed(
         report(str(unknown))
     module = run.model.module(Purpose.EMBEDDING, programs.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
-    check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
+    check_parameters(module, params.get(module.name, {}), encoded_texts.example(run.model), checkpoint, hint)
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
@@ -147,13 +148,15 @@ def embed(
             seal = parts / f"{name}{SEAL}"
             if seals.read(seal, made_from) is None:
                 block = [wanted.prompt + line for line in lines[number * BLOCK : (number + 1) * BLOCK]]
-                reading = readings.read(block, tokenizer, run.model)
-                before = tokens_before(readings.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template)
-                arrays, rows = _vectors(module, placed, reading, run.model, wanted, before, batch_size)
+                encoded = encoded_texts.read(block, tokenizer, run.model)
+                before = tokens_before(
+                    encoded_texts.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template
+                )
+                arrays, rows = _vectors(module, placed, encoded, run.model, wanted, before, batch_size)
                 if wanted.recipe is not None:
                     arrays["embeddings"] = wanted.recipe.finish(arrays["embeddings"], params.get(TextVectors.name, {}))
                 as_text = output.suffix == ".jsonl"
-                storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
+                storage.write(parts / name, _jsonl(arrays, rows, encoded, wanted) if as_text else _npz(arrays))
                 seals.write(seal, made_from, [name])
         with storage.replace_file(output) as path:
             cut = _join([parts / name for name in names], path, output.suffix, wanted)
@@ -169,7 +172,7 @@ def embed(
 
 
 def _recipe(run: Experiment, pooling: str | None, prompt: str | None, *, own: bool) -> dict[str, Any]:
-    """Return the fields `recipe` and `prompt`. own: false if the run's recipe is not for these hidden states."""
+    """Return the fields `recipe` and `prompt`. own: false if the run's recipe does not apply to these hidden states."""
     recipe = (run.text_vectors if own else None) or TextVectors()
     if pooling is None:
         return {"recipe": recipe, "prompt": recipe.prompt(prompt)}
@@ -186,7 +189,7 @@ def _longest(config: ModelConfig, wanted: Vectors) -> int | None:
     return config.longest if wanted.recipe is None else wanted.recipe.truncation_length(config.longest)
 
 
-def _wanted(layer: int, mix: Sequence[str], layers: int, params: Any) -> Vectors:
+def _choose_vectors(layer: int, mix: Sequence[str], layers: int, params: Any) -> Vectors:
     if not -layers - 1 <= layer <= layers:
         raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}; change it.")
     if not mix:
@@ -239,7 +242,7 @@ def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> str:
 def _vectors(
     module: nn.Module,
     params: Any,
-    reading: Reading,
+    encoded: EncodedTexts,
     config: ModelConfig,
     wanted: Vectors,
     before: int,
@@ -247,17 +250,17 @@ def _vectors(
 ) -> tuple[Arrays, list[list[int]]]:
     """Return the arrays of a part, and the tokens of its lines. before: tokens of the prompt in each row."""
     template = config.template
-    longest = _longest(config, wanted) or template.specials(1) + max(map(len, reading.ids))
-    rows = [template.lay_out([ids], reading.vocabulary, longest).tokens for ids in reading.ids]
+    longest = _longest(config, wanted) or template.specials(1) + max(map(len, encoded.ids))
+    rows = [template.lay_out([ids], encoded.vocabulary, longest).tokens for ids in encoded.ids]
     vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
-    for chosen, batch in batches(rows, longest, batch_size, max(reading.vocabulary.pad, 0)):
-        hidden = np.asarray(_hidden_state(module, wanted, params, reading.inputs(batch)))
+    for chosen, batch in batches(rows, longest, batch_size, max(encoded.vocabulary.pad, 0)):
+        hidden = np.asarray(_hidden_state(module, wanted, params, encoded.inputs(batch)))
         for row, vector in zip(chosen, hidden, strict=False):
             tokens = vector[: len(rows[row])]
             vectors[row] = tokens if wanted.recipe is None else wanted.recipe.pool(tokens, before)[None]
     lengths = np.array([len(row) for row in rows], np.int32)
     arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
-    arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in reading.ids])
+    arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in encoded.ids])
     return arrays, rows
 
 
@@ -276,7 +279,7 @@ def _npz(arrays: Arrays) -> bytes:
     return file.getvalue()
 
 
-def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vectors) -> str:
+def _jsonl(arrays: Arrays, rows: list[list[int]], encoded: EncodedTexts, wanted: Vectors) -> str:
     """Return one JSON object per line. Numbers have the fewest digits that restore the same float32."""
 
     def listed(vector: np.ndarray) -> str:
@@ -286,7 +289,7 @@ def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vect
     vectors = iter(arrays["embeddings"])
     for ids, length, cut in zip(rows, arrays["lengths"].tolist(), arrays["cut"].tolist(), strict=True):
         if wanted.recipe is None:
-            tokens = json.dumps(reading.names(ids), ensure_ascii=False)
+            tokens = json.dumps(encoded.names(ids), ensure_ascii=False)
             own = f'"tokens": {tokens}, "embeddings": [{", ".join(listed(next(vectors)) for _ in ids)}]'
         else:
             own = f'"embedding": {listed(next(vectors))}'

@@ -38,13 +38,13 @@ def evaluate(
     "eval/TASK/METRIC" and "eval/mean", and for BLEU and similar metrics also their signatures.
 
     A language model reads raw text in rows of `window` tokens. Each row scores `stride` further tokens
-    (`perplexity.sliding`). The defaults are the run's row length and stride. If either is given, the run's held-out
-    data is read in the same way. The result then has "eval/window", "eval/stride" and "eval/tokens", the number of
-    scored tokens. For raw text it also has "eval/bits_per_byte", "eval/bits_per_character" and "eval/word_perplexity";
-    "eval/bytes", "eval/characters" and "eval/words", counted before any normalization (`TextSize`); and
-    "eval/lowercased", true if the tokenizer drops capital letters. A bidirectional language model has the perplexity
-    and the bits of each direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on; "eval/tokens" is
-    the number for one direction.
+    (`perplexity.with_sliding_window`). The defaults are the row length and stride of the run. With either, held-out
+    data of the run is read in the same way. The result then has "eval/window", "eval/stride" and "eval/tokens", the
+    number of scored tokens. For raw text it also has "eval/bits_per_byte", "eval/bits_per_character" and
+    "eval/word_perplexity"; "eval/bytes", "eval/characters" and "eval/words", counted before any normalization
+    (`TextSize`); and "eval/lowercased", true if the tokenizer drops capital letters. A bidirectional language model has
+    the perplexity and the bits of each direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on;
+    "eval/tokens" is the number for one direction.
 
     Every result has "eval/unknown_tokens", the number of tokens that the tokenizer maps to the unknown token. Their
     nats and bits do not measure the original text, and many unknown tokens make a text look easy to a model.

@@ -49,7 +49,7 @@ def evaluate(
     """
     memory, window, stride = choice.memory, choice.window, choice.stride
     if memory is not None:
-        run = perplexity.remembering(run, memory)
+        run = perplexity.with_memory(run, memory)
     if window is not None or stride is not None:
         perplexity.language_model(run)
     text = None if data is None else storage.path(data)
@@ -84,7 +84,7 @@ def _metrics(
     raw = data is not None and not _is_prepared(data)
     slides = window is not None or stride is not None or (raw and isinstance(run.objective, LanguageModel))
     if slides:
-        run = perplexity.sliding(run, window, stride)
+        run = perplexity.with_sliding_window(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = description.load_tokenizer()
         source, datasets = _source(run, tokenizer, directory, data, Path(scratch), split, max_unknown)
@@ -143,7 +143,7 @@ def _is_prepared(data: Path) -> bool:
 def _source(
     run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
 ) -> tuple[BatchSource, list[Any]]:
-    """Return (rows of the run's text or of another one, their datasets, each a plmjax.data.store.Dataset)."""
+    """Return (rows of the run's text or of `data`, their datasets, each a plmjax.data.store.Dataset)."""
     from plmjax.data import mixture, pipeline
 
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed

@@ -99,7 +99,7 @@ class LanguageModel:
 
 
 def _batch(input_ids: Any, attention_mask: Any, next_ids: np.ndarray) -> Batch:
-    """Return a batch with the fields of `Chunks`, in which each row is the beginning of a text."""
+    """Return a batch with the fields of `Chunks`, in which each row starts a text."""
     real = jnp.asarray(attention_mask).astype(jnp.int32)
     return {
         "input_ids": jnp.asarray(input_ids),

@@ -1,4 +1,4 @@
-"""Members of an ensemble: fine-tuned runs on one task whose predictions are averaged. It also covers a single run."""
+"""Members of an ensemble: fine-tuned runs on one task whose predictions are averaged. A single run is one member."""
 
 import functools
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import Forward
 from plmjax.finetuning.tasks.task import Examples, Outputs, Task
-from plmjax.inference import readings
+from plmjax.inference import encoded_texts
 from plmjax.inference.program import program_of
 from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.program import Program
@@ -30,12 +30,12 @@ class Member:
         """Create a member. max_unknown: largest fraction of unknown tokens of the examples read so far."""
         self.run, self.directory = run, directory
         self._tokenizer = checkpoints.describe(directory).load_tokenizer()
-        self.unknown = UnknownTokens(self._tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
+        self.unknown = UnknownTokens(self._tokenizer.vocabulary, encoded_texts.limit_of(run.model, max_unknown))
         self._forward = Forward(run, self._tokenizer)
         self._program: Program | None = None
 
     @functools.cached_property
-    def _given(self):
+    def _compiled(self):
         return checkpoints.load_loss_inputs(self.directory, self._program.state)
 
     def __call__(self, examples: Examples) -> tuple[Encoded, Outputs]:
@@ -50,7 +50,7 @@ class Member:
         source = TaskSource([rows], rows, self._tokenizer.vocabulary, self.run.training.seed)
         if self._program is None:
             self._program = program_of(self.run, source)
-        _, outputs = self._forward(self._program, self._given, source)
+        _, outputs = self._forward(self._program, self._compiled, source)
         return rows.encoded, outputs
 
 

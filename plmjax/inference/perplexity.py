@@ -30,8 +30,8 @@ def language_model(run: Experiment) -> ScoresNextToken:
     return run.objective.language_model_task()
 
 
-def remembering(run: Experiment, tokens: int) -> Experiment:
-    """Return the run with evaluations that remember `tokens` tokens.
+def with_memory(run: Experiment, tokens: int) -> Experiment:
+    """Return the run with evaluations that use a memory of `tokens` tokens.
 
     Raises:
         UserError: the evaluations of the run have no memory, or the number is negative.
@@ -61,7 +61,7 @@ def row_length(run: Experiment, window: int | None) -> int:
     return window
 
 
-def sliding(run: Experiment, window: int | None = None, stride: int | None = None) -> Experiment:
+def with_sliding_window(run: Experiment, window: int | None = None, stride: int | None = None) -> Experiment:
     """Return the run as a language model on rows with a sliding window. Every token but the first is scored once.
 
     A row holds `window` tokens and scores the tokens after the last `stride` of them. So each token is conditioned on

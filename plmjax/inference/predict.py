@@ -52,13 +52,13 @@ def predict(
         UserError: no checkpoint, one that was not fine-tuned, or a file that does not fit its task or its tokenizer.
     """
     directory = checkpoints.find(checkpoint)
-    description = _described(directory)
+    description = _describe(directory)
     run = task_settings.with_settings(description.experiment, settings, labelled=False)
     first = members.Member(directory, run, max_unknown)
-    return _predicted(run, [first, *members.further_members(first, ensemble, max_unknown)], str(input))
+    return _predict(run, [first, *members.further_members(first, ensemble, max_unknown)], str(input))
 
 
-def _predicted(run: Experiment, runs: Sequence[members.Member], input: str) -> Iterator[Record]:
+def _predict(run: Experiment, runs: Sequence[members.Member], input: str) -> Iterator[Record]:
     for examples in run.data.parts(input, PART):
         yield from run.objective.records(examples, *members.average_predictions(runs, examples))
     unknown = runs[0].unknown
@@ -123,18 +123,18 @@ def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any
     Raises:
         UserError: an option that does not change predictions, or a value of the wrong type.
     """
-    run = _described(checkpoints.find(checkpoint)).experiment
+    run = _describe(checkpoints.find(checkpoint)).experiment
     return task_settings.from_options(run, options, "plmjax predict", labelled=False)
 
 
-def decoding(checkpoint: str | Path, settings: dict[str, Any]) -> str:
-    """Return a text on the decoding method of `predict` with these settings; empty if predictions are not texts."""
-    run = _described(checkpoints.find(checkpoint)).experiment
+def describe_decoding(checkpoint: str | Path, settings: dict[str, Any]) -> str:
+    """Return a text about the decoding method of `predict` with these settings; empty if predictions are not texts."""
+    run = _describe(checkpoints.find(checkpoint)).experiment
     run = task_settings.with_settings(run, settings, labelled=False)
     return run.objective.signatures(run.data).get("decoding", "")
 
 
-def _described(checkpoint: Path) -> Description:
+def _describe(checkpoint: Path) -> Description:
     description = checkpoints.describe(checkpoint)
     if not isinstance(description.experiment.data, Task):
         raise UserError(

@@ -29,9 +29,9 @@ def program_of(run: Experiment, source: feed.BatchSource) -> Program:
 
 
 def adapted_program(program: Program, run: Experiment, source: feed.BatchSource, params: Any) -> Program:
-    """Return the program that computes as much of the model as its parameters need, `program` itself if it does.
+    """Return the program for the model size that the parameters need; `program` itself if it fits.
 
-    An Adaptive-Span reads no more than its longest span. The state of both programs is the same.
+    An Adaptive-Span attends to no more than its longest span. The state of both programs is the same.
     """
     if not isinstance(run.objective, AdaptsModel):
         return program

@@ -67,12 +67,12 @@ def inputs(
     rows = [template.lay_out(texts, vocabulary, length or config.longest) for each in orders for texts in each]
     width = length or max(len(row.tokens) for row in rows)
     shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
-    fields = padded(rows, template, vocabulary, width)
+    fields = pad(rows, template, vocabulary, width)
     return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
 
 
-def padded(rows: Sequence[TokenRow], template: Template, vocabulary: Vocabulary, width: int) -> dict[str, np.ndarray]:
-    """Return the inputs of a model for rows that are laid out, with padding where the template has it: [B width]."""
+def pad(rows: Sequence[TokenRow], template: Template, vocabulary: Vocabulary, width: int) -> dict[str, np.ndarray]:
+    """Return the model inputs [B width] for token rows, with padding on the template's side."""
     fields = {"input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32)}
     fields |= {"token_type_ids": np.zeros((len(rows), width), np.int32)} if template.typed else {}
     fields["attention_mask"] = np.zeros((len(rows), width), bool)

@@ -1,6 +1,6 @@
 """Run settings that change how another file is read, predicted or evaluated, such as `--data.text review`.
 
-A setting has the name of its option, `data.text`. The part before the first point may be left out, `text`, unless both
+A setting has the name of its option, `data.text`. The part before the first dot may be left out, `text`, unless both
 the data and the objective have such a setting.
 """
 
@@ -69,7 +69,7 @@ def with_settings(run: Experiment, settings: Mapping[str, Any], labelled: bool) 
     for name, value in full_names(run, settings, labelled).items():
         group, _, field = name.partition(".")
         if group == "data":
-            run = dataclasses.replace(run, data=_replaced(run.data, field.split("."), value))
+            run = dataclasses.replace(run, data=_replace(run.data, field.split("."), value))
         else:
             of_objective[field] = value
     if of_objective:
@@ -98,11 +98,11 @@ def _at(value: Any, path: Sequence[str]) -> Any:
     return value
 
 
-def _replaced(value: Any, path: Sequence[str], new: Any) -> Any:
-    """Return `value` with another field at such a path."""
+def _replace(value: Any, path: Sequence[str], new: Any) -> Any:
+    """Return `value` with the field at such a path replaced."""
     if not path:
         return new
-    changed = _replaced(_at(value, path[:1]), path[1:], new)
+    changed = _replace(_at(value, path[:1]), path[1:], new)
     if isinstance(value, tuple):
         return tuple(changed if place == int(path[0]) else each for place, each in enumerate(value))
     return dataclasses.replace(value, **{path[0]: changed})

@@ -9,7 +9,7 @@ from plmjax.interop.word_vectors import WordVectors
 
 
 def plane(vectors: WordVectors, words: Sequence[str]) -> np.ndarray:
-    """Return the two principal components of the words' directions, float64 [words 2].
+    """Return the first two principal components of the words' directions, float64 [words 2].
 
     Directions are vectors of length 1, so that distances in the plot correspond to cosines.
 

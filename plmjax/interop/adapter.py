@@ -17,17 +17,19 @@ from plmjax.interop.tensors import Shape, Tensors
 class Architecture:
     """One class of the other library and the module that computes the same function.
 
-    conversions: the conversions of every parameter of the module. The table may hold more.
-    sized: config -> further conversions, which depend on its sizes.
-    outputs: our name of an output -> its name in the other library.
-    options: content of config.json -> fields of the module besides config and execution.
-    parts: name -> shape of the tensors in the checkpoint -> fields of the module that config.json does not tell.
-    arguments: module -> arguments that transformers' class needs besides config.json to compute the same function.
-    batch: inputs for rows of token ids -> inputs of the class.
-    constants: config -> name of a tensor that holds no parameter but that the class saves -> its values.
-    within: the name under which modules with a head hold this module's parameters; empty for modules with a head.
+    conversions: the conversions of every parameter of the module. The table may have more.
+    sized: function from the config to further conversions, which depend on its sizes.
+    outputs: name of an output here -> its name in the other library.
+    options: function from the content of config.json to fields of the module besides config and execution.
+    parts: function from name -> shape of the tensors in the checkpoint to fields of the module that config.json lacks.
+    arguments: function from the module to arguments that transformers' class needs besides config.json to compute the
+    same.
+    batch: function from inputs for rows of token ids to inputs of the class.
+    constants: function from the config to name -> values of saved tensors that are no parameters.
+    within: the name under which modules with a head store this module's parameters; empty for modules with a head.
     tied: true if the token embedding is also the output layer.
-    unties: content of config.json -> true if the model has its own output layer. For systems that have both forms.
+    unties: function from the content of config.json to true if the model has a separate output layer, for systems that
+        have both forms.
     """
 
     module: type[nn.Module]
@@ -63,7 +65,7 @@ def example_rows(
 ) -> dict[str, np.ndarray]:
     """Return int32 [2 T] input_ids and attention_mask, named with the prefix `side`. Half of the second row is padding.
 
-    padding: an id that is used for padding only; None: any id may fill a row.
+    padding: the padding id, which no other token gets; None if any id may be padding.
     """
     mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
     ids = generator.integers(0, vocab_size - (padding is not None), mask.shape, np.int32)
@@ -79,7 +81,7 @@ class TensorNames(Protocol):
         """Rename the tensors to the architecture's names. Copies of tied tensors are checked and left out."""
 
     def optional(self, name: str) -> bool:
-        """Return true if a tensor is part of another architecture's head."""
+        """Return true if a tensor belongs to a head of another architecture."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,15 +90,17 @@ class Adapter:
 
     config: class of the model's config.
     architectures: name of its class -> architecture.
-    read_config: content of config.json -> the model's config.
-    write_config: module, names of its labels -> content of config.json.
+    read_config: function from the content of config.json to the model's config.
+    write_config: function from module and label names to the content of config.json.
     names: the names of its tensors in any checkpoint.
-    example: config -> a random batch of the inputs that every architecture takes. The keys are the argument names that
-        both libraries share. The shapes of the parameters follow from this example.
-    rows: module -> the template for one text or a pair; by default the config's template.
-    longest: config -> the maximum number of tokens in a row for which both libraries compute the same; by default the
-        model's.
-    exported_as: module without a class in the other library -> the architecture that holds its reusable part.
+    example: function from the config to a random batch of the inputs of every architecture. The keys are the argument
+    names
+        of both libraries. The shapes of the parameters follow from this example.
+    rows: function from the module to the template for one text or a pair; by default the config's template.
+    longest: function from the config to the longest row for which both libraries compute the same, in tokens; by
+    default
+        the model's maximum.
+    exported_as: module without a class in the other library -> the architecture of its reusable part.
     """
 
     config: type
@@ -110,7 +114,7 @@ class Adapter:
     exported_as: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
 
     def knows(self, module: nn.Module) -> bool:
-        """Return true if an architecture computes the same function as the module. None reads a mix of layers."""
+        """Return true if an architecture computes the same as the module; false for a module with a scalar mix."""
         known = [*self.exported_as, *(architecture.module for architecture in self.architectures.values())]
         mixes = getattr(module, "mix", False)
         return type(module) in known and type(module.config) is self.config and not mixes
@@ -122,7 +126,7 @@ class Adapter:
         return self.architectures[name]
 
     def inputs(self, module: nn.Module) -> dict[str, np.ndarray]:
-        """Return the example batch in the form that the module takes."""
+        """Return the example batch with the argument names of the module."""
         of_class = (one for one in self.architectures.values() if one.module is type(module))
         example, architecture = self.example(module.config), next(of_class, None)
         return architecture.batch(example) if architecture else example

@@ -41,7 +41,7 @@ _SEARCHED = 1 << 16
 def evidence(path: Path) -> str:
     """Return the evidence that a file, or a folder written by `save`, is fastai's; empty if it is not."""
     path = path / FILE if path.is_dir() else path
-    if path.is_file() and torch_files.evidence(path) and TABLE.encode() in torch_files.beginning(path, _SEARCHED):
+    if path.is_file() and torch_files.evidence(path) and TABLE.encode() in torch_files.read_head(path, _SEARCHED):
         return f"{TABLE} among torch's tensors"
     return ""
 
@@ -58,7 +58,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
             f"Expected --architecture {AwdLstmForCausalLM.__name__} for fastai's AWD-LSTM, found "
             f"{quoted(architecture)}; leave it out."
         )
-    with opened(path) as tensors:
+    with open_tensors(path) as tensors:
         module = _config(tensors).module(Purpose.PRETRAINING, Execution())
         params, _ = read_parameters(
             module, EXAMPLE, conversions(module.config), tensors, lambda name: bool(_AGAIN.fullmatch(name))
@@ -71,9 +71,9 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tensors]:
+def open_tensors(path: Path) -> Iterator[Tensors]:
     """Open the tensors of a file, or of a folder written by `save`."""
-    with torch_files.opened(path / FILE if path.is_dir() else path) as tensors:
+    with torch_files.open_tensors(path / FILE if path.is_dir() else path) as tensors:
         yield tensors
 
 

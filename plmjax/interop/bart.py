@@ -102,7 +102,7 @@ NAMES = BartNames(
 
 
 def example(config: BartConfig) -> dict[str, np.ndarray]:
-    """Return an example as Marian's. Every source has one </s>, at its end: a classifier reads that position."""
+    """Return an example as in `marian.example`. Sources end with their only </s>, which a classifier reads."""
     batch, end = marian.example(config), config.eos_token_id
     ids, lengths = batch["input_ids"], batch["attention_mask"].sum(axis=1)
     spare = next(token for token in range(config.vocab_size) if token not in (end, config.pad_token_id))
@@ -112,7 +112,7 @@ def example(config: BartConfig) -> dict[str, np.ndarray]:
 
 
 def source(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the inputs of a class for a task: the decoder's token ids are those of the source."""
+    """Return the inputs of a class for a task: the decoder gets the token ids of the source."""
     return {name: field for name, field in batch.items() if not name.startswith("decoder_")}
 
 

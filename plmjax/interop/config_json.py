@@ -26,7 +26,7 @@ SMALL = 1 << 16
 def read(
     found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any]
 ) -> Config:
-    """Return the config of a config.json. A setting that is absent there has transformers' default.
+    """Return the config for the content of a config.json. Missing settings have transformers' defaults.
 
     defaults: transformers' defaults that differ from those of `kind`.
     required: transformers settings that change the computation, with the one value that the model implements.
@@ -64,12 +64,12 @@ def read(
 
 
 def check_sizes(config: ModelConfig, numbers: int) -> None:
-    """Check the whole numbers of a config against its tensors, before lists or arrays of such sizes are created.
+    """Check the integers of a config against its tensors, before lists or arrays of such sizes are created.
 
     numbers: the number of values in all tensors.
 
     Raises:
-        UserError: the config has more layers than `DEEPEST`, or another whole number above both `numbers` and `SMALL`.
+        UserError: the config has more layers than `DEEPEST`, or another integer above both `numbers` and `SMALL`.
     """
     for field in dataclasses.fields(config):
         value, largest = getattr(config, field.name), max(numbers, SMALL)
@@ -84,10 +84,11 @@ def check_sizes(config: ModelConfig, numbers: int) -> None:
 
 
 def ids_of_tokenizer(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, int | None]:
-    """Return the fields of a config that keep a published id of a text's begin or end, with the tokenizer's own ids.
+    """Return the begin and end ids of a text in the fields of a config, replaced by those of the tokenizer.
 
-    Nothing here reads these fields, and training does not compare them with the tokenizer. They are left out if a
-    config has set them, or if its tokenizer has such a token under the published id.
+    Training does not compare these fields with the tokenizer. Fields that the config has set are left out, and those
+    whose
+    published id is the same token in the tokenizer.
     """
     own = {
         "bos_token_id": (vocabulary.begin, vocabulary.cls, vocabulary.document_end),
@@ -108,7 +109,7 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
     """Return the settings with which transformers builds the same model.
 
     Raises:
-        UserError: each token sees only a window of its row, which transformers' class does not implement.
+        UserError: attention is limited to a window, which transformers' class does not implement.
     """
     if model.config.windows:
         raise UserError(

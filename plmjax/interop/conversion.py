@@ -1,8 +1,8 @@
 """Conversion between parameters and the tensors of another library, in both directions.
 
-A table of conversions lists every parameter once, with the names of the tensors that hold its values and their layout
-there. Reading and writing follow from that table and from the shapes of the module's own parameters. So do the
-messages that name a missing tensor, an unexpected one, or one of another shape.
+A table of conversions lists every parameter once, with the names of its tensors and their layout. Reading and writing
+follow from that table and from the shapes of the module's parameters. So do the messages that name a missing tensor, an
+unexpected one, or one of another shape.
 """
 
 import dataclasses
@@ -26,15 +26,16 @@ from plmjax.interop.tensors import FLOATS, Shape, Tensors
 class Arrangement:
     """The layout of parameters in tensors.
 
-    to_tensors: parameters -> tensors. It must accept the tracers of JAX, which give the shapes of the tensors.
-    to_parameters: tensors, shapes of the parameters -> parameters.
+    to_tensors: function from parameters to tensors. It must accept the tracers of JAX, which give the shapes of the
+    tensors.
+    to_parameters: function from tensors and shapes of the parameters to parameters.
     """
 
     to_tensors: Callable[[Sequence[Any]], Sequence[Any]]
     to_parameters: Callable[[Sequence[np.ndarray], Sequence[Shape]], Sequence[np.ndarray]]
 
     def tensor_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """Return the shapes of the tensors that parameters of these shapes become."""
+        """Return the shapes of the tensors for parameters of these shapes."""
         parameters = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
         return [tensor.shape for tensor in jax.eval_shape(self.to_tensors, parameters)]
 
@@ -70,10 +71,9 @@ def weight(inputs: int = 1) -> Arrangement:
     )
 
 
-def joined(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangement:
-    """Return the arrangement that concatenates parameters along one axis of a single tensor.
+def concatenate(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangement:
+    """Return the arrangement that concatenates parameters along one axis of a tensor, such as GPT-2's c_attn.
 
-    GPT-2's c_attn holds query, key and value in this way.
     each: the arrangement of every `count` consecutive parameters in their part of the tensor.
     """
 
@@ -93,7 +93,7 @@ def joined(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangement:
     return Arrangement(to_tensors, to_parameters)
 
 
-def divided(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
+def split(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
     """Return the arrangement that splits the tensor of `each` into `count` equal tensors along one axis."""
 
     def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
@@ -116,11 +116,11 @@ def parts(sizes: Sequence[int], axis: int) -> Arrangement:
     return Arrangement(to_tensors, lambda tensors, shapes: [np.concatenate(tensors, axis)])
 
 
-def summed(count: int, each: Arrangement = SAME) -> Arrangement:
-    """Return the arrangement of parameters that are the sum of `count` tensors.
+def sum_of(count: int, each: Arrangement = SAME) -> Arrangement:
+    """Return the arrangement of parameters that are the sum of `count` tensors, such as the two biases of torch's LSTM.
 
-    torch's LSTM has two biases in this way. The first tensor is written with the sum, the others with zeros.
-    each: the layout of the parameters in the sum.
+    The first tensor is written with the sum, the others with zeros.
+    each: the arrangement of the parameters in the sum.
     """
 
     def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
@@ -135,12 +135,12 @@ def summed(count: int, each: Arrangement = SAME) -> Arrangement:
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """Parameters of a module and the tensors that hold their values; mostly one of each.
+    """Parameters of a module and the tensors with their values; mostly one of each.
 
     paths: the paths of the parameters, joined by /.
     tensors: the names of the tensors. `{layer}` in them counts the first axis of parameters that are stacks of layers
         [L ...]. Any other name in braces stands for a number, the same number in all names.
-    first, every: the stack holds the layers first, first + every, ... This serves models with alternating layer kinds.
+    first, every: the stack has the layers first, first + every, ... This is for models with alternating layer kinds.
     """
 
     paths: tuple[str, ...]
@@ -149,8 +149,8 @@ class Conversion:
     first: int = 0
     every: int = 1
 
-    def among(self, paths: Collection[str]) -> "list[Conversion]":
-        """Return this conversion once for each parameter that matches its first path."""
+    def expand(self, paths: Collection[str]) -> "list[Conversion]":
+        """Return one conversion for each parameter whose path matches the first path."""
         pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(self.paths[0])))
         matches = filter(None, map(pattern.fullmatch, paths))
         return [self._with_numbers(match.groupdict()) for match in matches]
@@ -162,7 +162,7 @@ class Conversion:
 
     @property
     def stacked(self) -> bool:
-        """True if the parameters are stacks [L ...] and the tensors hold one layer each."""
+        """True if the parameters are stacks [L ...] and each tensor has one layer."""
         return any("{layer}" in name for name in self.tensors)
 
     def tensor_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -175,7 +175,7 @@ class Conversion:
         return {name: shape for names in self._names(shapes) for name, shape in zip(names, arranged, strict=True)}
 
     def read(self, tensors: Tensors, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
-        """Return path -> float32 parameter from tensors of the right shapes. Memory holds one layer more at a time.
+        """Return path -> float32 parameter from tensors of the right shapes. It needs memory for one additional layer.
 
         Raises UserError naming a tensor with a NaN, an infinity or a number too large for float32.
         """
@@ -233,16 +233,18 @@ def read_parameters(
     tensors: Tensors,
     optional: Callable[[str], bool] = lambda name: False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the module's parameters from a checkpoint's tensors, and the names of the unused tensors.
+    """Read the module's parameters from a checkpoint's tensors.
 
-    The parameters are a tree of numpy float32 arrays.
+    Returns:
+        the parameters, a tree of numpy float32 arrays, and the names of the unused tensors.
+
     example: inputs of the module, as for `parameter_shapes`.
-    conversions: the conversions of every parameter. The table may hold more. Only a tensor whose name is `optional` may
+    conversions: the conversions of every parameter. The table may have more. Only a tensor whose name is `optional` may
         be unused. Raises UserError naming every tensor that is missing, unexpected, of another shape, or of another
         type than `FLOATS`.
     """
     shapes = parameter_shapes(module, example)
-    used = _used(module, conversions, shapes)
+    used = _select(module, conversions, shapes)
     layers = max((shapes[one.paths[0]][0] for one in used if one.stacked), default=0)
     if layers > len(tensors.shapes):
         raise UserError(
@@ -254,18 +256,18 @@ def read_parameters(
     if quantized := [name for name in both if tensors.dtypes[name] not in FLOATS]:
         details = [f"{name} of {tensors.dtypes[name]}" for name in quantized]
         raise UserError(
-            f"Expected tensors of {', '.join(FLOATS)} in {tensors.origin}, found {_listed(details)}; turn a quantized "
+            f"Expected tensors of {', '.join(FLOATS)} in {tensors.origin}, found {_list(details)}; turn a quantized "
             "checkpoint back into floats (dequantize) and save it again."
         )
     problems = []
     if missing := sorted(expected.keys() - tensors.shapes.keys()):
-        problems.append(f"{_listed(missing)} missing")
+        problems.append(f"{_list(missing)} missing")
     left_over = sorted(tensors.shapes.keys() - expected.keys())
     if unexpected := [name for name in left_over if not optional(name)]:
-        problems.append(f"{_listed(unexpected)} that the model has no parameter for")
+        problems.append(f"{_list(unexpected)} that the model has no parameter for")
     if misshaped := [name for name in both if tuple(tensors.shapes[name]) != expected[name]]:
         details = [f"{name} {list(tensors.shapes[name])} instead of {list(expected[name])}" for name in misshaped]
-        problems.append(_listed(details))
+        problems.append(_list(details))
     if problems:
         raise UserError(
             f"Expected the tensors of {type(module).__name__} in {tensors.origin}, as its config describes it, found "
@@ -287,29 +289,29 @@ def write_tensors(
     shapes = parameter_shapes(module, example)
     if missing := sorted(shapes.keys() - leaves.keys()):
         raise UserError(
-            f"Expected the parameters of {type(module).__name__}, found {_listed(missing)} missing; export another "
+            f"Expected the parameters of {type(module).__name__}, found {_list(missing)} missing; export another "
             "architecture."
         )
     if misshaped := [path for path in sorted(shapes) if leaves[path].shape != shapes[path]]:
         details = [f"{path} {list(leaves[path].shape)} instead of {list(shapes[path])}" for path in misshaped]
         raise UserError(
-            f"Expected the parameters of {type(module).__name__} as its config describes it, found {_listed(details)}; "
+            f"Expected the parameters of {type(module).__name__} as its config describes it, found {_list(details)}; "
             "give the model that they belong to."
         )
     tensors: dict[str, np.ndarray] = {}
-    for one in _used(module, conversions, shapes):
+    for one in _select(module, conversions, shapes):
         tensors |= one.write({path: np.asarray(leaves[path], np.float32) for path in one.paths})
     return tensors
 
 
-def _used(module: nn.Module, conversions: Sequence[Conversion], shapes: Mapping[str, Shape]) -> list[Conversion]:
+def _select(module: nn.Module, conversions: Sequence[Conversion], shapes: Mapping[str, Shape]) -> list[Conversion]:
     """Return the conversions of the module's parameters. Raises LookupError if the table lacks a parameter."""
-    used = {one.paths: one for conversion in conversions for one in conversion.among(shapes)}
+    used = {one.paths: one for conversion in conversions for one in conversion.expand(shapes)}
     converted = {path for paths in used for path in paths}
     if converted != shapes.keys():
         raise LookupError(
             f"Expected a conversion of every parameter of {type(module).__name__} and of no other, found a difference "
-            f"at {_listed(sorted(converted ^ shapes.keys()))}; correct the table of its adapter."
+            f"at {_list(sorted(converted ^ shapes.keys()))}; correct the table of its adapter."
         )
     return list(used.values())
 
@@ -325,6 +327,6 @@ def _finite(tensors: Tensors, name: str) -> np.ndarray:
     return tensor
 
 
-def _listed(names: list[str], limit: int = 6) -> str:
+def _list(names: list[str], limit: int = 6) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return listed(names[:limit]) + more

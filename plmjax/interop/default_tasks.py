@@ -1,6 +1,6 @@
-"""The task that trains the module of an imported checkpoint: its objective, and its data without files.
+"""The default task of an imported module: its objective, and its data without files.
 
-A head of a downstream task is fine-tuned; any other module of a system goes on with the system's pretraining.
+A head of a downstream task is fine-tuned; any other module continues the pretraining of its system.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """A system's own pretraining. length: tokens of a row, where the model has so many positions."""
+    """The pretraining of a system. length: tokens of a row, limited by the model's positions."""
 
     objective: Objective
     layout: Layout
@@ -75,13 +75,13 @@ class Pretraining:
 
 
 def _translation_of_text(config: TransformerConfig) -> Pretraining:
-    """Return pairs of lines as the data; Marian's targets start with the padding token."""
+    """Use pairs of lines as data; Marian's targets start with the padding token."""
     start = "end" if config.decoder_start_token_id == config.end_token else "pad"
     return Pretraining(SequenceToSequence(label_smoothing=0.1), PairedStreams(start=start), 128)
 
 
 def _reformer(config: ReformerConfig) -> Pretraining:
-    """Return the next token of enwik8's rows for a decoder; no encoder was published."""
+    """Predict the next token of enwik8's rows with a decoder; no encoder was published."""
     decoder = Pretraining(NextToken(), Chunks(), 65_536)
     return decoder if config.is_decoder else Pretraining(MaskedLanguageModel(), FullSentences(), 65_536)
 
@@ -112,14 +112,14 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
 
 
 def _sentences(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
-    """One label without more said is a regression."""
+    """A head with one label is a regression unless config.json says otherwise."""
     return Regression() if module.num_labels == 1 else SequenceClassification(
-        labels=_named(module, labels)
+        labels=_label_names(module, labels)
     ), Sentences()
 
 
 def _tagging(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
-    labels = _named(module, labels)
+    labels = _label_names(module, labels)
     scheme = label_schemes.scheme_of(labels)
     return TokenTagging(labels=labels, entities=scheme is not None), Tagging(scheme=scheme or "")
 
@@ -130,7 +130,7 @@ def _translation(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjectiv
 
 
 def _questions(objective: type[SpanExtraction], module: nn.Module) -> tuple[TaskObjective, Task]:
-    """Return windows that fit the model: a third of a row at most for the question, half of the rest as the stride.
+    """Use windows that fit the model: the question has at most a third of a row, the stride is half of the rest.
 
     A config does not say if the model was trained on questions without an answer.
     """
@@ -153,7 +153,7 @@ FINETUNING: Mapping[Purpose, Callable[[nn.Module, Sequence[str]], tuple[TaskObje
 
 
 def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[Objective, Data | Task]:
-    """Return (the objective that trains a module by default, its data).
+    """Return (default objective of a module, its data).
 
     labels: names of the head's labels; by default LABEL_0, LABEL_1, ...
     """
@@ -169,5 +169,5 @@ def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[Objective, D
     return objective, Data(found.layout, sequence_length=min(found.length, config.longest or found.length))
 
 
-def _named(module: nn.Module, labels: Sequence[str]) -> tuple[str, ...]:
+def _label_names(module: nn.Module, labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(labels) or tuple(f"LABEL_{label}" for label in range(module.num_labels))

@@ -1,6 +1,7 @@
 """DistilBERT in transformers: its config.json, and the names and layout of its tensors.
 
-`sinusoidal_pos_embds` of a config.json tells what new positions begin with. It is not read: a checkpoint holds its own.
+`sinusoidal_pos_embds` of config.json, the initialization of positions, is ignored: a checkpoint has position
+embeddings.
 """
 
 from collections.abc import Mapping, Sequence

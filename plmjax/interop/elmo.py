@@ -28,7 +28,7 @@ from plmjax.errors import NotInstalled, UserError, in_file, listed, quoted
 from plmjax.files import json_text, storage
 from plmjax.interop import hdf5
 from plmjax.interop.config_json import check_sizes
-from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors
+from plmjax.interop.conversion import Conversion, concatenate, one_to_one, parameter, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.layers.words.characters import CHARACTERS
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
@@ -65,7 +65,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
             f"Expected --architecture {ElmoModel.__name__} for ELMo, found {quoted(architecture)}; leave it out."
         )
     config = read_config(path / OPTIONS)
-    with opened(path) as tensors:
+    with open_tensors(path) as tensors:
         _check_counts(config, tensors, path / OPTIONS)
         module = ElmoModel(config)
         rows = tensors.shapes.get("char_embed", (CHARACTERS,))[0]
@@ -78,7 +78,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tensors]:
+def open_tensors(path: Path) -> Iterator[Tensors]:
     """Open the tensors of a folder for the duration of the block. Raises UserError unless it has one .hdf5 file."""
     weights = _weights(path)
     if len(weights) != 1:
@@ -86,7 +86,7 @@ def opened(path: Path) -> Iterator[Tensors]:
             f"Expected one .hdf5 file in {path}, found {listed(file.name for file in weights)}; leave only that of the "
             "layers there."
         )
-    with hdf5.opened(weights[0]) as tensors:
+    with hdf5.open_tensors(weights[0]) as tensors:
         yield tensors
 
 
@@ -154,7 +154,7 @@ def read_config(path: Path) -> ElmoConfig:
 
 
 def _whole(value: object) -> int:
-    """Return a whole number of the options. Raises TypeError for another value, which int() would cut or convert."""
+    """Return an integer of the options. Raises TypeError for another value, which int() would truncate or convert."""
     if type(value) is not int:
         raise TypeError(f"{quoted(value)}, which is no whole number")
     return value
@@ -170,7 +170,7 @@ def _number(value: object) -> float:
 def _check_counts(config: ElmoConfig, tensors: Tensors, file: Path) -> None:
     """Check the number of layers and the word length before any array is created.
 
-    Raises UserError if the tensors cannot hold so many layers, or if words are longer than any.
+    Raises UserError if the tensors have fewer layers, or if the word length is unrealistic.
     """
     most = {"n_layers": len(tensors.shapes), "n_highway": len(tensors.shapes), "max_characters_per_token": LONGEST_WORD}
     for name, largest in most.items():
@@ -228,7 +228,7 @@ def conversions(config: ElmoConfig) -> tuple[Conversion, ...]:
         for layer in range(config.n_layers):
             own, named = f"{way}/layer_{layer}", f"RNN_{number}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             kernels = (f"{own}/input/kernel", f"{own}/recurrent_kernel")
-            table.append(Conversion(kernels, (f"{named}/W_0",), joined(0, _GATE_KERNEL)))
+            table.append(Conversion(kernels, (f"{named}/W_0",), concatenate(0, _GATE_KERNEL)))
             table.append(parameter(f"{own}/input/bias", f"{named}/B", _GATE_BIAS))
             table.append(parameter(f"{own}/projection_kernel", f"{named}/W_P_0"))
     return tuple(table)

@@ -1,4 +1,4 @@
-"""The shared parts of the adapters of BERT and of the encoders like it: names of tensors, configs, heads."""
+"""The shared parts of the adapters of BERT and similar encoders: names of tensors, configs, heads."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -126,12 +126,12 @@ def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tenso
 
 
 def untyped_example(config: EncoderConfig) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows`. Rows have at most 32 tokens."""
+    """Return an example as in `example_rows`, with at most 32 tokens per row and without token_type_ids."""
     return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, config.pad_token_id)
 
 
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:
-    """Return an example as `untyped_example`, with token_type_ids."""
+    """Return an example as in `untyped_example`, with token_type_ids."""
     rows = untyped_example(config)
     types = np.random.default_rng(1).integers(0, config.type_vocab_size, rows["input_ids"].shape, np.int32)
     return rows | {"token_type_ids": types}

@@ -99,7 +99,7 @@ def export_function(
         storage.write(folder / SIGNATURE, json.dumps(_signature(exported, module), indent=2) + "\n")
         tokenizer = description.load_tokenizer()
         tokenizer_files.write(tokenizer, tokenizer_files.rows_with(tokenizer.vocabulary, template), length, folder)
-        checked = _compared(folder, function, flat, _example(run.model, rows, length), platforms)
+        checked = _compare(folder, function, flat, _example(run.model, rows, length), platforms)
     return (
         f"exported   {type(module).__name__} of step {description.step} to {directory}, a function of {rows} rows of "
         f"{length} tokens for {', '.join(platforms)}; {checked}; keep the checkpoint and export it again: later "
@@ -125,8 +125,8 @@ def _module(run: Experiment, checkpoint: str | Path) -> tuple[nn.Module, Templat
     return run.model.module(purpose, execution), run.model.template
 
 
-def _of_module(module: nn.Module, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the parameters of a module by name; an encoder's are a branch of those of a model with a head."""
+def _module_params(module: nn.Module, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the parameters of a module by name; for an encoder, the encoder branch of a model with a head."""
     tree = params.get(module.name, params) if module.name else params
     return {name: np.asarray(leaf) for name, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items()}
 
@@ -177,14 +177,14 @@ def _signature(exported: jax.export.Exported, module: nn.Module) -> dict[str, An
     }
 
 
-def _compared(
+def _compare(
     folder: Path,
     function: Callable[[Arrays, Arrays], Arrays],
     parameters: Mapping[str, np.ndarray],
     inputs: Arrays,
     platforms: Sequence[str],
 ) -> str:
-    """Read the function back and call it. Return a text on its outputs."""
+    """Read the function back, call it, and compare its outputs. Return a text on the comparison."""
     import safetensors.numpy
 
     read = jax.export.deserialize(bytearray((folder / FUNCTION).read_bytes()))

@@ -1,7 +1,7 @@
 """Import of fairseq's RoBERTa and BART: a folder with dict.txt and one .pt file, as the authors released them.
 
-Tensors get transformers' names, so that one table of conversions serves both libraries. The sizes are those of the
-tensors; the number of heads, the activation and the dropout rates are in the settings that fairseq saved beside them.
+Tensors get transformers' names, so that one table of conversions serves both libraries. Sizes are read from the
+tensors; the number of heads, the activation and the dropout rates from the settings that fairseq saved beside them.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from plmjax.files import json_text, storage
 from plmjax.interop import bart, roberta, torch_files
 from plmjax.interop.adapter import Adapter
 from plmjax.interop.huggingface import assemble
-from plmjax.interop.tensor_names import unwrapped
+from plmjax.interop.tensor_names import unwrap
 from plmjax.interop.tensors import Tensors
 
 WORDS = "dict.txt"
@@ -66,10 +66,10 @@ def evidence(path: Path) -> str:
     return WORDS if (path / WORDS).is_file() and any(path.glob("*.pt")) else ""
 
 
-def opened(path: Path) -> Any:
+def open_tensors(path: Path) -> Any:
     """Open the tensors of a folder under fairseq's names, for the duration of the block."""
     file = _checkpoint(path)
-    return contextlib.nullcontext(torch_files.of_state(_state(file)["model"], file))
+    return contextlib.nullcontext(torch_files.from_state_dict(_state(file)["model"], file))
 
 
 def load(
@@ -85,7 +85,7 @@ def load(
     file = _checkpoint(Path(directory))
     state = _state(file)
     settings = _settings(state, file)
-    tensors = _separate(unwrapped(torch_files.of_state(state["model"], file)))
+    tensors = _separate(unwrap(torch_files.from_state_dict(state["model"], file)))
     is_roberta = any(re.match(TEXT, name) for name in tensors.shapes)
     if not is_roberta and "decoder.layernorm_embedding.weight" not in tensors.shapes:
         raise UserError(
@@ -99,7 +99,7 @@ def load(
             "checkpoint with one of them."
         )
     names = ROBERTA_NAMES if is_roberta else BART_NAMES
-    renamed = tensors.renamed({_renamed(name, names): name for name in tensors.shapes if not re.search(BUFFERS, name)})
+    renamed = tensors.rename({_rename(name, names): name for name in tensors.shapes if not re.search(BUFFERS, name)})
     adapter, config = _roberta(renamed, settings) if is_roberta else _bart(renamed, settings)
     if is_roberta:
         renamed = _with_zeros(renamed, "roberta.embeddings.token_type_embeddings.weight")
@@ -110,7 +110,7 @@ def load(
 
 
 def write_tokenizer(folder: Path, scratch: Path) -> Path:
-    """Write the tokenizer of a folder to `scratch`, in RoBERTa's files, and return that.
+    """Write the tokenizer of a folder to `scratch`, in RoBERTa's files, and return `scratch`.
 
     Raises:
         UserError: GPT-2's files are not beside dict.txt, or one is damaged.
@@ -152,7 +152,7 @@ def _checkpoint(folder: Path) -> Path:
 
 
 def _state(file: Path) -> Mapping[str, Any]:
-    """Return what fairseq saved. Raises UserError if it has no tensors of a model."""
+    """Return the content of the .pt file. Raises UserError if it has no tensors of a model."""
     state = torch_files.state(file)
     if not isinstance(state.get("model"), Mapping):
         raise UserError(
@@ -163,7 +163,7 @@ def _state(file: Path) -> Mapping[str, Any]:
 
 
 def _settings(state: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Return the settings of a model: `args`, or `cfg` with them under `model` since 2020."""
+    """Return the settings of a model: `args`, or since 2020 the `model` part of `cfg`."""
     found = state.get("args") or state.get("cfg") or {}
     found = vars(found) if hasattr(found, "__dict__") else found
     found = found.get("model", found) if isinstance(found, Mapping) else {}
@@ -176,14 +176,14 @@ def _settings(state: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     return found
 
 
-def _renamed(name: str, names: Mapping[str, str]) -> str:
+def _rename(name: str, names: Mapping[str, str]) -> str:
     for pattern, text in names.items():
         name = re.sub(pattern, text, name)
     return name
 
 
 def _separate(tensors: Tensors) -> Tensors:
-    """Return the tensors with query, key and value apart."""
+    """Split the combined tensors of query, key and value."""
     apart = {
         name.replace(JOINED, f"{letter}_proj."): (name, place)
         for name in tensors.shapes
@@ -206,7 +206,7 @@ def _separate(tensors: Tensors) -> Tensors:
 
 
 def _with_zeros(tensors: Tensors, name: str) -> Tensors:
-    """Return the tensors with RoBERTa's one token type, which fairseq does not have."""
+    """Add a zero tensor for RoBERTa's single token type, which fairseq does not have."""
     size = tensors.shapes.get("roberta.embeddings.word_embeddings.weight", (0, 1))[1]
     zeros = np.zeros((1, size), np.float32)
     return Tensors(
@@ -272,7 +272,7 @@ def _layers(tensors: Tensors, prefix: str) -> int:
 
 
 def _size(tensors: Tensors, name: str) -> tuple[int, int]:
-    """Return the shape of a matrix. Raises UserError if it is missing or none."""
+    """Return the shape of a matrix. Raises UserError if the tensor is missing or is no matrix."""
     shape = tensors.shapes.get(name, ())
     if len(shape) != 2:
         raise UserError(

@@ -1,7 +1,7 @@
 """Settings of generation in transformers' form, from generation_config.json or an old config.json.
 
 transformers reads only generation_config.json if it exists, and config.json otherwise. `read` does the same.
-`NEUTRAL` lists settings that this project lacks. A message names such a setting if it has another value.
+`NEUTRAL` lists the settings that plmjax does not have. A message names such a setting if it has another value.
 
 Deviation: without any length transformers writes 20 tokens at most, plmjax as many as everywhere.
 """
@@ -74,7 +74,7 @@ LEGACY = "force_bos_token_to_be_generated"
 class Read(NamedTuple):
     """Settings and unsupported settings of a folder.
 
-    generation: the settings. unsupported: one sentence on the settings that are not supported; empty if there are none.
+    generation: the settings. unsupported: one sentence about unsupported settings; empty if there are none.
     """
 
     generation: Generation
@@ -152,10 +152,10 @@ def _rules(found: Mapping[str, Any], whole: bool, end: int) -> dict[str, Any]:
 
 
 def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tuple[dict[str, Any], str]:
-    """Return the content of generation_config.json, and one sentence on the settings that it cannot express.
+    """Return the content of generation_config.json, and one sentence about the settings that it cannot express.
 
     The sentence is empty if there are none.
-    decoding: None leaves everything open; the file then has only the model's own tokens.
+    decoding: None sets nothing; the file then has only the model's special tokens.
     config: content of config.json. end: the tokenizer's end-of-text id, -1 if it has none.
     """
     names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")

@@ -37,13 +37,14 @@ def load(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return the model of one of Google's folders and its parameters, float32 numpy arrays on the host.
 
-    architecture: a transformers class; "auto" takes the largest class whose heads the checkpoint holds. The optimizer's
+    architecture: a transformers class; "auto" takes the largest class whose heads are in the checkpoint. The
+    optimizer's
     slots are ignored. Raises UserError naming a folder, config or variable that does not fit.
     """
     directory = Path(directory)
     found = json_text.read_object(directory / CONFIG, "Google's config", "check the folder")
     tensors = _variables(directory)
-    name = _holding(tensors) if architecture == "auto" else architecture
+    name = _largest_architecture(tensors) if architecture == "auto" else architecture
     config = _transformers_config(found, tensors, directory)
     return assemble(bert.ADAPTER, name, config, directory / CONFIG, tensors, execution)
 
@@ -64,10 +65,10 @@ def _variables(directory: Path) -> Tensors:
     tensors = tensorflow_checkpoint.read(directory)
     variables = {transformers_name(name): name for name in tensors.shapes if not _SLOT.match(name)}
     kernels = frozenset(name for name, variable in variables.items() if variable.endswith("/kernel"))
-    return tensors.renamed(variables).transposed(kernels)
+    return tensors.rename(variables).transpose(kernels)
 
 
-def _holding(tensors: Tensors) -> str:
+def _largest_architecture(tensors: Tensors) -> str:
     if "classifier.weight" in tensors.shapes:
         return "BertForSequenceClassification"
     if "cls.seq_relationship.weight" in tensors.shapes:
@@ -76,7 +77,7 @@ def _holding(tensors: Tensors) -> str:
 
 
 def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: Path) -> dict[str, Any]:
-    """Translate Google's config to transformers'. Google's code fixes epsilon; the head gives the number of labels."""
+    """Convert Google's config to transformers'. Google's code fixes epsilon; the head gives the number of labels."""
     activation = found.get("hidden_act")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UserError(

@@ -1,6 +1,6 @@
 """GPT in transformers: its config.json, and the names and layout of its tensors.
 
-Our single table is two tensors in transformers, one for tokens and one for positions. The layers have GPT-2's layout.
+The single table of tokens and positions is two tensors in transformers. The layers have GPT-2's layout.
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.errors import UserError
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
-from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter, weight
+from plmjax.interop.conversion import FLAT, Conversion, concatenate, matrix, parameter, weight
 from plmjax.models.families.decoder import (
     DecoderForCausalLM,
     DecoderForMultipleChoice,
@@ -66,8 +66,8 @@ def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
         return tuple(f"{path}/{part}/{name}" for part in ("query", "key", "value"))
 
     return (
-        Conversion(parts("kernel"), (f"{tensor}.c_attn.weight",), joined(1, matrix())),
-        Conversion(parts("bias"), (f"{tensor}.c_attn.bias",), joined(0, FLAT)),
+        Conversion(parts("kernel"), (f"{tensor}.c_attn.weight",), concatenate(1, matrix())),
+        Conversion(parts("bias"), (f"{tensor}.c_attn.bias",), concatenate(0, FLAT)),
         *conv1d(f"{path}/output", f"{tensor}.c_proj", inputs=2),
     )
 
@@ -143,7 +143,7 @@ def rows(module: nn.Module) -> Template:
 
 
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return one question [1 C T] without a mask: transformers takes none here. No token sees what follows it."""
+    """Return one question [1 C T] without a mask, which transformers does not take here. Attention is causal."""
     return {"input_ids": rows["input_ids"][None]}
 
 

@@ -34,12 +34,12 @@ def evidence(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tensors]:
-    """Open the tensors of a file for the duration of the block.
+def open_tensors(path: Path) -> Iterator[Tensors]:
+    """Open the tensors of a file for the duration of the body.
 
-    Objects other than arrays of numbers are left out and logged.
+    Objects other than numeric arrays are left out and logged.
 
-    Raises UserError if h5py is not installed (the extra `hdf5`), or if the file is damaged or holds no tensor.
+    Raises UserError if h5py is not installed (the extra `hdf5`), or if the file is damaged or has no tensor.
     """
     try:
         import h5py
@@ -91,7 +91,7 @@ def opened(path: Path) -> Iterator[Tensors]:
 
 
 def _is_stored(array: Any) -> bool:
-    """Return true if the file stores the values of an array. HDF5 reads values that were never written as zeros."""
+    """Return true if the file stores the values of an array. HDF5 returns zeros for values that were never written."""
     if array.size == 0:
         return True
     if array.chunks is None:

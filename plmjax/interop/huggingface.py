@@ -48,7 +48,7 @@ from plmjax.interop import (
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
 from plmjax.interop.tensors import Tensors
-from plmjax.interop.transformers_files import CONFIG, WEIGHTS, opened
+from plmjax.interop.transformers_files import CONFIG, WEIGHTS, open_tensors
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +92,8 @@ def load(
     directory = Path(directory)
     found = read_settings(directory)
     adapter = _adapter(found, directory)
-    name = _named(adapter, found, directory) if architecture == "auto" else architecture
-    with opened(directory) as tensors:
+    name = _architecture_name(adapter, found, directory) if architecture == "auto" else architecture
+    with open_tensors(directory) as tensors:
         return assemble(adapter, name, found, directory / CONFIG, tensors, execution)
 
 
@@ -283,7 +283,7 @@ def headless(directory: Path) -> str:
 
 
 def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
-    """Return transformers' class for the model. If `params` lack a part, return the largest class without that part."""
+    """Return transformers' class for the model, or the largest class whose parts are all in `params`."""
     adapter = adapter_of(model)
 
     def size(name: str) -> int:
@@ -323,7 +323,8 @@ def outputs(
 ) -> dict[str, Any]:
     """Return a dict from name to output of a module for these inputs, without dropout, in exact float32 products.
 
-    names: attributes of the module's outputs. Those that are computed on access, such as the scores of a vocabulary,
+    names: attributes of the module's outputs. Attributes that are computed on access, such as the logits over a
+    vocabulary,
         are computed here: later their products would have the default precision, which is lower on a GPU or a TPU.
     """
     cpu = jax.local_devices(backend="cpu")[0]
@@ -349,7 +350,7 @@ def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:
     return ADAPTERS[model_type]
 
 
-def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
+def _architecture_name(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
     names = found.get("architectures")
     name = names[0] if isinstance(names, list) and names else names or None
     if isinstance(name, str) and name in adapter.architectures:
@@ -366,7 +367,7 @@ def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tu
         return model.clone(execution=Execution()), params
     params = params.get(chosen.within, params)
     leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
-    conversions = [found for one in chosen.conversions_of(model.config) for found in one.among(leaves)]
+    conversions = [found for one in chosen.conversions_of(model.config) for found in one.expand(leaves)]
     shapes = {name: leaves[found.paths[0]].shape for found in conversions for name in found.tensors}
     return chosen.module(model.config, Execution(), **chosen.parts(shapes)), params
 

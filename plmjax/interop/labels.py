@@ -8,7 +8,7 @@ from plmjax.errors import UserError, quoted
 
 def count(found: Mapping[str, Any]) -> int:
     """Return the number of labels in a config.json. Raises UserError if it is not a number from 1 to a million."""
-    named = _named(found)
+    named = _read_names(found)
     number = len(named) if named else found.get("num_labels", 2)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10**6:
         raise UserError(f"Expected a number of labels as num_labels of the config, found {quoted(number)}; correct it.")
@@ -20,10 +20,10 @@ def names(found: Mapping[str, Any]) -> tuple[str, ...]:
 
     Raises UserError if id2label does not name the labels 0, 1, ..., each by a different name.
     """
-    return _named(found) or tuple(f"LABEL_{label}" for label in range(count(found)))
+    return _read_names(found) or tuple(f"LABEL_{label}" for label in range(count(found)))
 
 
-def _named(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_names(found: Mapping[str, Any]) -> tuple[str, ...]:
     named = found.get("id2label")
     if not named:
         return ()

@@ -1,7 +1,7 @@
 """LED in transformers: its config.json, and the names and layout of its tensors.
 
-The tensors of the encoder's attention have names of their own, and the position tables no rows before the first
-position; all else is BART's. Every checkpoint holds `final_logits_bias`, which is zero.
+The encoder's attention has other tensor names than BART's, and the position tables have no rows before the first
+position; the rest is as in BART. Every checkpoint has `final_logits_bias`, which is zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import flax.linen as nn
 from plmjax.interop import bart, config_json, encoder, marian
 from plmjax.interop.adapter import Adapter, Architecture
 from plmjax.interop.conversion import parameter
-from plmjax.interop.longformer import read_windows, with_a_global_token, written_windows
+from plmjax.interop.longformer import read_windows, with_a_global_token, write_windows
 from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration, LedModel
 from plmjax.models.longformer.longformer import GLOBAL_SHARE
 
@@ -67,7 +67,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings with which transformers' LEDConfig builds the same model."""
     settings = config_json.write(model, labels, "led")
     lengths = {theirs: settings.pop(ours) for ours, theirs in POSITIONS.items()}
-    return settings | lengths | {"attention_window": written_windows(model.config.attention_window)}
+    return settings | lengths | {"attention_window": write_windows(model.config.attention_window)}
 
 
 NAMES = bart.BartNames(

@@ -57,8 +57,8 @@ def read_windows(window: Any) -> tuple[int, ...]:
     return windows
 
 
-def written_windows(windows: tuple[int, ...]) -> int | list[int]:
-    """Return windows as a config's attention_window."""
+def write_windows(windows: tuple[int, ...]) -> int | list[int]:
+    """Return the attention_window of a config: one number, or one per layer."""
     return windows[0] if len(windows) == 1 else list(windows)
 
 
@@ -106,7 +106,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
         )
     settings = config_json.write(model, labels, "longformer")
     del settings["attention_dilation"]
-    return settings | {"attention_window": written_windows(model.config.attention_window)}
+    return settings | {"attention_window": write_windows(model.config.attention_window)}
 
 
 NAMES = encoder.names(
@@ -120,14 +120,14 @@ NAMES = encoder.names(
 
 
 def with_a_global_token(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the same rows, whose first token is global; transformers looks for separators in rows without a mask."""
+    """Return the same rows with a global first token; without a mask, transformers would look for separators."""
     first = np.zeros_like(rows["input_ids"])
     first[:, 0] = 1
     return {"global_attention_mask": first} | rows
 
 
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return one question [1 C T] of such rows."""
+    """Return one question [1 C T] of rows with a global token."""
     return {name: field[None] for name, field in with_a_global_token(rows).items()}
 
 

@@ -31,8 +31,8 @@ REQUIRED = encoder.REQUIRED | {"trigram_input": True, "use_bottleneck": True, "n
 _OURS, _THEIRS = "encoder/layers", "encoder.layer.{layer}"
 
 
-def _normed(path: str, tensor: str) -> tuple[Conversion, ...]:
-    """Return the conversions of a projection of each layer and of the norm behind it."""
+def _with_norm(path: str, tensor: str) -> tuple[Conversion, ...]:
+    """Return the conversions of a projection of each layer and of the norm after it."""
     return (
         *encoder.dense(f"{_OURS}/{path}", f"{_THEIRS}.{tensor}.dense"),
         *encoder.layer_norm(f"{_OURS}/{path}_layer_norm", f"{_THEIRS}.{tensor}.LayerNorm"),
@@ -40,7 +40,7 @@ def _normed(path: str, tensor: str) -> tuple[Conversion, ...]:
 
 
 def _feed_forward(path: str, place: str) -> tuple[Conversion, ...]:
-    """Return the conversions of a feed-forward network of each layer and of the norm behind it."""
+    """Return the conversions of a feed-forward network of each layer and of the norm after it."""
     return (
         *encoder.dense(f"{_OURS}/{path}/intermediate", f"{place}.intermediate.dense"),
         *encoder.dense(f"{_OURS}/{path}/output", f"{place}.output.dense"),
@@ -51,8 +51,8 @@ def _feed_forward(path: str, place: str) -> tuple[Conversion, ...]:
 BODY = (
     *encoder.EMBEDDINGS,
     *encoder.dense("embeddings/transformation", "embeddings.embedding_transformation"),
-    *_normed("bottleneck_input", "bottleneck.input"),
-    *_normed("bottleneck_attention", "bottleneck.attention"),
+    *_with_norm("bottleneck_input", "bottleneck.input"),
+    *_with_norm("bottleneck_attention", "bottleneck.attention"),
     *(
         conversion
         for name in ("query", "key", "value")
@@ -61,7 +61,7 @@ BODY = (
     *encoder.dense(f"{_OURS}/attention/output", f"{_THEIRS}.attention.output.dense", inputs=2),
     *encoder.layer_norm(f"{_OURS}/attention_layer_norm", f"{_THEIRS}.attention.output.LayerNorm"),
     *_feed_forward("feed_forward_{number}", f"{_THEIRS}.ffn.{{number}}"),
-    *_normed("bottleneck_output", "output.bottleneck"),
+    *_with_norm("bottleneck_output", "output.bottleneck"),
     *encoder.dense("pooler", "pooler.dense"),
 )
 ENCODER = encoder.under("mobilebert", BODY)
@@ -77,7 +77,7 @@ HEADED = (
 
 
 def last_network(config: MobileBertConfig) -> tuple[Conversion, ...]:
-    """Return the conversions of the last feed-forward network of each layer, which transformers keeps elsewhere."""
+    """Return the conversions of the last feed-forward network of each layer, which has other names in transformers."""
     return _feed_forward(f"feed_forward_{config.num_feedforward_networks - 1}", _THEIRS)
 
 
@@ -128,7 +128,7 @@ NAMES = encoder.names(
 
 
 def example(config: MobileBertConfig) -> dict[str, np.ndarray]:
-    """Return an example as `encoder.example` without padding, which the last word of a text reads in transformers."""
+    """Return an example as in `encoder.example`, without padding, which transformers' last trigrams include."""
     random, shape = np.random.default_rng(0), (2, min(32, config.longest))
     return {
         "input_ids": random.integers(0, config.vocab_size, shape, np.int32),
@@ -152,7 +152,7 @@ _ARCHITECTURES = {
 }
 
 
-def _sized(architecture: Architecture) -> Architecture:
+def _with_last_network(architecture: Architecture) -> Architecture:
     """Return the architecture with the conversions of the last feed-forward network, which replace those of BODY."""
     prefix = "" if architecture.within else "mobilebert"
 
@@ -165,7 +165,7 @@ def _sized(architecture: Architecture) -> Architecture:
 
 ADAPTER = Adapter(
     config=MobileBertConfig,
-    architectures={name: _sized(architecture) for name, architecture in _ARCHITECTURES.items()},
+    architectures={name: _with_last_network(architecture) for name, architecture in _ARCHITECTURES.items()},
     read_config=read_config,
     write_config=write_config,
     names=NAMES,

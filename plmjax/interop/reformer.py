@@ -1,6 +1,6 @@
 """Reformer in transformers: its config.json, and the names and layout of its tensors.
 
-Rows of one chunk are compared: in longer rows each library draws hashes of its own.
+Outputs are compared for rows of one chunk: in longer rows each library samples its own hashes.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ _HEADS = ("query", "key", "value", "query_key")
 
 
 def body(config: ReformerConfig) -> tuple[Conversion, ...]:
-    """Return the conversions of the model without a head; equal layers of all periods are one stack."""
+    """Return the conversions of the model without a head; equal layers of all periods form one stack."""
     axes = range(len(config.axial_pos_shape))
     found = [
         parameter("word_embeddings/embedding", "embeddings.word_embeddings.weight"),
@@ -83,8 +83,8 @@ def _axial(axis: int, count: int) -> Conversion:
     return parameter(f"position_embeddings/axis_{axis}", f"embeddings.position_embeddings.weights.{axis}", arranged)
 
 
-def headed(config: ReformerConfig) -> tuple[Conversion, ...]:
-    """Return the conversions of the model within one that has a head."""
+def within_head(config: ReformerConfig) -> tuple[Conversion, ...]:
+    """Return the conversions of the model inside a module with a head."""
     return encoder.under("reformer", body(config))
 
 
@@ -120,15 +120,15 @@ def read_config(found: Mapping[str, Any]) -> ReformerConfig:
     if "num_buckets" not in tuples:
         chunk = found.get("lsh_attn_chunk_length", DEFAULTS["lsh_attn_chunk_length"])
         shape = tuples.get("axial_pos_shape", DEFAULTS["axial_pos_shape"])
-        tuples["num_buckets"] = fitting_buckets(math.prod(shape), chunk if type(chunk) is int and chunk > 0 else 1)
+        tuples["num_buckets"] = choose_buckets(math.prod(shape), chunk if type(chunk) is int and chunk > 0 else 1)
     others = {name: value for name, value in found.items() if name not in TUPLES}
     return config_json.read(others, ReformerConfig, DEFAULTS | tuples, REQUIRED)
 
 
-def fitting_buckets(length: int, chunk: int) -> tuple[int, ...]:
-    """Return the factors of about twice as many buckets as a row has chunks, as transformers chooses them.
+def choose_buckets(length: int, chunk: int) -> tuple[int, ...]:
+    """Return the factors of the number of hash buckets, about twice the number of chunks of a row, as in transformers.
 
-    More than twice the chunk's length, or twice the root of the number of chunks, are two factors.
+    A number above twice the chunk's length, or above twice the root of the number of chunks, is split into two factors.
     """
     chunks = length // chunk
     power = max(1, (2 * chunks).bit_length() - 1)
@@ -150,7 +150,7 @@ def _check_small(tuples: Mapping[str, tuple]) -> None:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings with which transformers' ReformerConfig builds the same model.
 
-    Without a `hash_seed`, transformers draws new hashes at every call.
+    Without a `hash_seed`, transformers samples new hashes at every call.
     """
     return config_json.write(model, labels, "reformer") | {
         "tie_word_embeddings": False,
@@ -174,7 +174,7 @@ def example(config: ReformerConfig) -> dict[str, np.ndarray]:
 
 
 def one_chunk(config: ReformerConfig) -> int:
-    """Return the maximum number of tokens in a row that is one chunk, for which nothing is drawn."""
+    """Return the maximum number of tokens of a row of one chunk, which needs no hashes."""
     return min(config.smallest_chunk, config.longest)
 
 
@@ -182,16 +182,16 @@ ADAPTER = Adapter(
     config=ReformerConfig,
     architectures={
         "ReformerModelWithLMHead": Architecture(
-            ReformerForCausalLM, LANGUAGE_MODEL, encoder.LOGITS, sized=headed, constants=unused_bias
+            ReformerForCausalLM, LANGUAGE_MODEL, encoder.LOGITS, sized=within_head, constants=unused_bias
         ),
         "ReformerForMaskedLM": Architecture(
-            ReformerForMaskedLM, LANGUAGE_MODEL, encoder.LOGITS, sized=headed, constants=unused_bias
+            ReformerForMaskedLM, LANGUAGE_MODEL, encoder.LOGITS, sized=within_head, constants=unused_bias
         ),
         "ReformerForSequenceClassification": Architecture(
-            ReformerForSequenceClassification, LABELS, encoder.LOGITS, sized=headed, options=encoder.labels_option
+            ReformerForSequenceClassification, LABELS, encoder.LOGITS, sized=within_head, options=encoder.labels_option
         ),
         "ReformerForQuestionAnswering": Architecture(
-            QuestionAnswering, encoder.dense("classifier", "qa_outputs"), encoder.SPAN, sized=headed
+            QuestionAnswering, encoder.dense("classifier", "qa_outputs"), encoder.SPAN, sized=within_head
         ),
         "ReformerModel": Architecture(ReformerModel, (), encoder.HIDDEN, sized=body, within="reformer"),
     },

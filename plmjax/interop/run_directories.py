@@ -1,6 +1,6 @@
-"""Import checkpoints of other libraries as run directories, and export them back: `plmjax import`, `plmjax export`.
+"""Import of checkpoints of other libraries as run directories, and export: `plmjax import`, `plmjax export`.
 
-Both check the numbers before they report success: outputs are compared with transformers if it is installed; else every
+Both verify the result before they report success: outputs are compared with transformers if it is installed; else every
 bit is compared after a round trip.
 """
 
@@ -40,7 +40,7 @@ from plmjax.interop import (
     written,
 )
 from plmjax.interop.default_tasks import task_of
-from plmjax.interop.libraries import OwnFiles
+from plmjax.interop.libraries import NativeFiles
 from plmjax.interop.sentence_folders import SentenceFolder
 from plmjax.interop.transformers_files import CONFIG
 from plmjax.layers import int8
@@ -63,7 +63,8 @@ def import_checkpoint(
 ) -> str:
     """Create a run directory, at step 0, from a checkpoint of another library.
 
-    Return a line of text on the model and the checks.
+    Returns:
+        a line of text about the model and the checks.
 
     architecture: a transformers class; "auto" uses the one that the folder names.
     tokenizer: folder of the tokenizer, if it is not `source`.
@@ -79,7 +80,10 @@ def import_checkpoint(
 
 
 class _Imported(NamedTuple):
-    """A module as part of a run: its name, the submodule that it is (or empty), its task, and a text on the checks."""
+    """A module as part of a run.
+
+    Its name, its path in the headed model (or empty), its default task, and a text about the checks.
+    """
 
     name: str
     within: str
@@ -102,14 +106,14 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
     with tempfile.TemporaryDirectory() as scratch:
         own_place = libraries.LIBRARIES[library].tokenizer(folder, Path(scratch)) if tokenizer is None else place
         its_tokenizer = _tokenizer(own_place, module)
-    own = libraries.own_files(module.config)
+    own = libraries.native_files(module.config)
     if own:
-        found = _of_own_files(own, module, params)
+        found = _from_native_files(own, module, params)
     else:
-        found = _of_transformers(module, params, library, folder, its_tokenizer, place)
+        found = _from_transformers(module, params, library, folder, its_tokenizer, place)
     if sentences is not None:
-        its_tokenizer = sentence_folders.lowercased(its_tokenizer) if sentences.lowercase else its_tokenizer
-        checked = _compared_vectors(module, params, its_tokenizer, sentences, whole)
+        its_tokenizer = sentence_folders.with_lowercase(its_tokenizer) if sentences.lowercase else its_tokenizer
+        checked = _compare_vectors(module, params, its_tokenizer, sentences, whole)
         found = found._replace(checked=f"{found.checked}; {checked}")
     if isinstance(found.data, TextPairs):
         found = found._replace(data=dataclasses.replace(found.data, **_languages(place)))
@@ -144,16 +148,16 @@ def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Gene
     return found.generation
 
 
-def _of_transformers(
+def _from_transformers(
     module: nn.Module, params: Mapping[str, Any], library: str, folder: Path, tokenizer: Any, place: Path
 ) -> _Imported:
-    """Return the module as part of a run. tokenizer: the tokenizer that was read from the folder `place`."""
+    """Return the module as part of a run. tokenizer: the tokenizer from the folder `place`."""
     name = huggingface.architecture_of(module)
     compared = library == "transformers" and huggingface.transformers_installed()
     if compared:
         difference = huggingface.compare(module, params, folder)
         checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
-        checked += _compared_tokens(module, params, folder, tokenizer, place)
+        checked += _compare_tokens(module, params, folder, tokenizer, place)
     else:
         checked = _round_trip(module, params)
     adapter = huggingface.adapter_of(module)
@@ -166,10 +170,10 @@ def _of_transformers(
     return _Imported(name, adapter.architectures[name].within, objective, data, checked)
 
 
-def _compared_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, tokenizer: Any, own: Path) -> str:
-    """Return a text that says if transformers gives the same ids; it reads some vocabularies in another way.
+def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, tokenizer: Any, own: Path) -> str:
+    """Compare the ids with those of transformers, which reads some vocabularies in another way. Return a text.
 
-    For models that generate, it must also generate the same text from these ids.
+    For models that generate, the generated text of both is also compared.
     """
     rows = tokenizer_files.rows_with(tokenizer.vocabulary, huggingface.rows_of(module))
     note = "; its tokenizer gives the ids of transformers"
@@ -185,10 +189,10 @@ def _compared_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path,
     return note
 
 
-def _compared_vectors(
+def _compare_vectors(
     module: nn.Module, params: Mapping[str, Any], tokenizer: Any, found: SentenceFolder, folder: Path
 ) -> str:
-    """Return a text on the vectors of a folder of sentence-transformers, which must be those of that library."""
+    """Compare the vectors of texts with those of sentence-transformers, which must be equal. Return a text."""
     module.config.system.require(Purpose.EMBEDDING, f" in {folder}")
     within = huggingface.adapter_of(module).architectures[huggingface.architecture_of(module)].within
     if not within:
@@ -204,7 +208,7 @@ def _compared_vectors(
     return f"{said}; they equal those of sentence-transformers, largest relative difference {difference:.1e}"
 
 
-def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -> _Imported:
+def _from_native_files(own: NativeFiles, module: nn.Module, params: Mapping[str, Any]) -> _Imported:
     with tempfile.TemporaryDirectory() as folder:
         own.save(module, params, Path(folder))
         _same_bits(own.load(Path(folder))[1], params, "its own files")
@@ -213,14 +217,14 @@ def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -
 
 
 def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
-    """Write a run's last checkpoint (or the named one) as a transformers folder. Return a line of text on the checks.
+    """Write a run's last checkpoint (or the named one) as a transformers folder. Return a line about the checks.
 
-    architecture: a transformers class; "auto" uses the one that holds all parameters.
+    architecture: a transformers class; "auto" uses the one with all parameters of the checkpoint.
 
-    A system with its own file format is written in that format, with the part of it that is used after pretraining.
+    A system with its own file format is written in that format, without the parts that only pretraining uses.
 
     Raises:
-        UserError: there is no checkpoint, its model has no transformers form, the folder holds files that are not from
+        UserError: there is no checkpoint, its model has no transformers form, the folder has files that are not from
             an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
@@ -228,14 +232,14 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     changed = ["stored in int8; exported in float32"] if in_int8 else []
     params, run, densified = _dense(int8.remove_scales(params), description.experiment)
     changed += densified
-    if description.tokenizer and libraries.own_files(run.model) is None:
+    if description.tokenizer and libraries.native_files(run.model) is None:
         ids = config_json.ids_of_tokenizer(run.model, description.load_tokenizer().vocabulary)
         changed += [f"{name} is the tokenizer's, {found}" for name, found in ids.items()]
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **ids))
     description = dataclasses.replace(description, experiment=run)
     model = run.objective.module(run.model, Execution())
-    if own := libraries.own_files(run.model):
-        return "; ".join((_export_own(own, params, description, storage.path(directory), architecture), *changed))
+    if own := libraries.native_files(run.model):
+        return "; ".join((_export_native(own, params, description, storage.path(directory), architecture), *changed))
     if not huggingface.has_form(model):
         advice = ", or write the vectors of its words with --vectors text" if run.model.system.token_table else ""
         raise UserError(
@@ -244,7 +248,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         )
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
-    generation, lost = _written_generation(description, model, architecture)
+    generation, lost = _generation_config(description, model, architecture)
     if run.text_vectors is not None:
         lost.append(f"lost: {run.text_vectors}, which --to sentence-transformers keeps")
     module, _ = huggingface.as_architecture(model, params, architecture)
@@ -274,7 +278,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 
 
 def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
-    """Return the run of a dense model, as transformers has it, and a sentence on each change."""
+    """Convert a compressed model to a dense one, as transformers has it."""
     model = run.model
     if not isinstance(model, LowRankConfig):
         return params, run, []
@@ -287,7 +291,7 @@ def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
     return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=plain), changes
 
 
-def _written_generation(
+def _generation_config(
     description: Description, model: nn.Module, architecture: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the generation_config.json of an export, and the settings that transformers lacks.
@@ -324,7 +328,7 @@ def claim(folder: Path, architecture: str, step: int) -> None:
 
 
 def _writes(module: nn.Module) -> bool:
-    """Return whether a module is the one that generates text."""
+    """Return whether a module generates text."""
     return Purpose.CAUSAL_LM in module.config.system.purposes(module)
 
 
@@ -339,7 +343,9 @@ def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture
     return huggingface.rows_of(exported)
 
 
-def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description, output: Path, asked: str) -> str:
+def _export_native(
+    own: NativeFiles, params: Any, description: checkpoints.Description, output: Path, asked: str
+) -> str:
     config = description.experiment.model
     module = config.module(Purpose.ENCODING if own.part else Purpose.PRETRAINING, Execution())
     params, name = params[own.part] if own.part else params, type(module).__name__
@@ -357,10 +363,10 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
 def can_export(checkpoint: str | Path) -> bool:
     """Return whether the model of a run has a transformers form or its own file format.
 
-    A model with `windows` has none: in transformers each token of its class sees the whole row.
+    A model with `windows` has none: in transformers its class attends to the complete row.
     """
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
-    if libraries.own_files(run.model) is not None:
+    if libraries.native_files(run.model) is not None:
         return True
     return not run.model.windows and huggingface.has_form(run.objective.module(run.model, Execution()))
 
@@ -369,7 +375,7 @@ def _tokenizer(folder: str | Path, model: nn.Module) -> Any:
     """Return a tokenizer (plmjax.data.tokenizers.Tokenizer) with an embedding in the model for every token."""
     from plmjax.data import tokenizers
 
-    known = libraries.own_files(model.config) is None
+    known = libraries.native_files(model.config) is None
     tokenizer = huggingface.tokenizer_of(folder, model) if known else tokenizers.load(folder)
     if tokenizer.vocabulary.size > model.config.vocab_size:
         raise UserError(

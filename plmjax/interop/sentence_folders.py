@@ -1,7 +1,7 @@
-"""Folders of sentence-transformers: an encoder in the form of transformers, and the recipe for the vectors of texts.
+"""Folders of sentence-transformers: an encoder in the form of transformers, and the pooling and layers after it.
 
-modules.json lists the modules in their order: the encoder, a pooling, and layers after it, each in a folder of its own.
-What plmjax does not compute is refused with the module's name. No code of a folder is run.
+modules.json lists the modules in their order: the encoder, a pooling, and further layers, each in a subfolder. Modules
+that plmjax does not support are an error with the module's name. No code of a folder is run.
 """
 
 import os
@@ -88,7 +88,7 @@ def read(folder: Path) -> SentenceFolder | None:
         ) from None
     kinds = [_kind(module["type"]) for module in listed]
     if kinds[:2] != ["Transformer", "Pooling"]:
-        raise _refused(file, " and ".join(kinds[:2]) or "no module", "a Transformer and a Pooling first")
+        raise _refusal(file, " and ".join(kinds[:2]) or "no module", "a Transformer and a Pooling first")
     places = [folder / storage.plain_name(one["path"], file) if one["path"] else folder for one in listed]
     longest, lowercase = _encoder(places[0])
     layers, params = [], {}
@@ -113,10 +113,10 @@ def check_width(found: SentenceFolder, width: int, folder: Path) -> None:
         ) from None
 
 
-def lowercased(tokenizer: Any) -> Any:
-    """Return a tokenizer (plmjax.data.tokenizers.Tokenizer) that lower-cases texts before all else.
+def with_lowercase(tokenizer: Any) -> Any:
+    """Return a tokenizer (plmjax.data.tokenizers.Tokenizer) that first lowercases texts.
 
-    One that does so already is returned as it is.
+    A tokenizer that lowercases already is returned unchanged.
     """
     import tokenizers
     from tokenizers import normalizers
@@ -179,7 +179,7 @@ def write(encoder: Path, folder: Path, vectors: TextVectors, params: Mapping[str
 
 
 def vectors_there(folder: Path, texts: Sequence[str]) -> np.ndarray:
-    """Return what sentence-transformers gives for texts, float32 [texts E], with the folder's default prompt.
+    """Return the vectors of texts from sentence-transformers, float32 [texts E], with the folder's default prompt.
 
     Raises:
         UserError: it does not open the folder.
@@ -198,7 +198,7 @@ def vectors_there(folder: Path, texts: Sequence[str]) -> np.ndarray:
             ) from error
 
 
-def _refused(file: Path, found: str, expected: str) -> UserError:
+def _refusal(file: Path, found: str, expected: str) -> UserError:
     return UserError(
         f"Expected {expected} in {file}, found {found}, which plmjax does not compute; take another folder, or import "
         f"its encoder alone, from a copy without {MODULES}."
@@ -206,22 +206,22 @@ def _refused(file: Path, found: str, expected: str) -> UserError:
 
 
 def _kind(path: str) -> str:
-    """Return the last name of a class of sentence-transformers or torch, and the whole path of any other."""
+    """Return the class name of a module of sentence-transformers or torch, and the full path of any other."""
     return path.rpartition(".")[2] if path.startswith(LIBRARIES) else path
 
 
 def _settings(file: Path, known: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a module. Raises UserError for one that is neither known nor empty nor `USUAL`."""
+    """Return the settings of a module. Raises UserError for one that is neither known, nor empty, nor in `USUAL`."""
     found = json_text.read_object(file, "settings of a module of sentence-transformers", "fetch it again")
     for name, value in found.items():
         if name not in known and value and value not in USUAL.get(name, ()):
             usual = USUAL.get(name)
-            raise _refused(file, f"{name} = {quoted(value)}", f"{name} = {quoted(usual[0])}" if usual else f"no {name}")
+            raise _refusal(file, f"{name} = {quoted(value)}", f"{name} = {quoted(usual[0])}" if usual else f"no {name}")
     return found
 
 
 def _encoder(place: Path) -> tuple[int | None, bool]:
-    """Return the number of tokens at which texts are cut, and whether they are lower-cased."""
+    """Return the maximum number of tokens of a text, and whether texts are lowercased."""
     file = next((place / name for name in ENCODERS if (place / name).is_file()), None)
     found = _settings(file, ("max_seq_length", "do_lower_case")) if file else {}
     longest, options = found.get("max_seq_length"), place / SETTINGS
@@ -242,19 +242,19 @@ def _pooling(place: Path) -> dict[str, Any]:
     modes = found.get("pooling_mode") or [mode for flag, mode in FLAGS.items() if found.get(flag)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not all(isinstance(mode, str) and mode in POOLINGS for mode in modes):
-        raise _refused(file, f"pooling_mode = {quoted(modes)}", f"a pooling of {', '.join(POOLINGS)}")
+        raise _refusal(file, f"pooling_mode = {quoted(modes)}", f"a pooling of {', '.join(POOLINGS)}")
     return {"pooling": tuple(modes), "include_prompt": found.get("include_prompt", True) is not False}
 
 
 def _prompts(folder: Path) -> dict[str, Any]:
-    """Return the fields of the recipe that the settings of the whole model set."""
+    """Return the fields of the recipe that the settings of the complete model set."""
     file = folder / MODEL
     if not file.is_file():
         return {}
     found = json_text.read_object(file, "settings of sentence-transformers", "fetch it again")
     kind, prompts = found.get("model_type", "SentenceTransformer"), found.get("prompts") or {}
     if kind != "SentenceTransformer":
-        raise _refused(file, quoted(kind), "the model_type SentenceTransformer")
+        raise _refusal(file, quoted(kind), "the model_type SentenceTransformer")
     told = {name: found.get(name) for name in ("default_prompt_name", "similarity_fn_name")}
     size = found.get("truncate_dim")
     try:
@@ -283,19 +283,19 @@ def _layer(kind: str, place: Path, modules: Path) -> tuple[Layer, dict[str, np.n
         _settings(file, ("dimension",))
         return LayerNorm(), _parameters(place, LayerNorm())
     if kind != "Dense":
-        raise _refused(modules, quoted(kind), "Dense, LayerNorm and Normalize after the pooling")
+        raise _refusal(modules, quoted(kind), "Dense, LayerNorm and Normalize after the pooling")
     found = _settings(file, ("in_features", "out_features", "bias", "activation_function", "use_residual"))
     path = found.get("activation_function", "torch.nn.modules.activation.Tanh")
     activation = _kind(path) if isinstance(path, str) and path.startswith("torch.nn.") else None
     if activation not in ACTIVATIONS:
-        raise _refused(file, f"activation_function = {quoted(path)}", f"an activation of {', '.join(ACTIVATIONS)}")
+        raise _refusal(file, f"activation_function = {quoted(path)}", f"an activation of {', '.join(ACTIVATIONS)}")
     layer = Dense(activation, found.get("use_residual") is True)
     return layer, _parameters(place, layer)
 
 
 def _parameters(place: Path, layer: Layer) -> dict[str, np.ndarray]:
     """Return name -> float32 array of a layer's parameters."""
-    with transformers_files.opened(place) as tensors:
+    with transformers_files.open_tensors(place) as tensors:
         names = {name: ours for name, ours in TENSORS.items() if name in tensors.shapes}
         if names != _tensors_of(layer, names.values()) or len(names) < len(tensors.shapes):
             raise UserError(
@@ -309,6 +309,6 @@ def _parameters(place: Path, layer: Layer) -> dict[str, np.ndarray]:
 
 
 def _tensors_of(layer: Layer, own: Any) -> dict[str, str]:
-    """Return name of a tensor -> of the parameter, for the parameters `own` of a layer."""
+    """Return tensor name -> parameter name, for the parameters `own` of a layer."""
     prefixes = ("norm.",) if isinstance(layer, LayerNorm) else ("linear.", "residual.")
     return {name: ours for name, ours in TENSORS.items() if name.startswith(prefixes) and ours in own}

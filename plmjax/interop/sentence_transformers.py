@@ -1,7 +1,7 @@
 """Export of an encoder as a folder of sentence-transformers: `plmjax export RUN FOLDER --to sentence-transformers`.
 
-The folder has the encoder in the form of transformers, its pooling and the layers after it.
-sentence-transformers writes it and opens it again. Its vectors of a few texts must be those of our model.
+The folder has the encoder in the form of transformers, its pooling and the layers after it. sentence-transformers
+writes it and opens it again. Its vectors of a few texts must equal those of plmjax.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def export_sentence_transformer(
 
 
 def _recipe(run: Experiment, pooling: str | None, *, normalize: bool) -> TextVectors:
-    """Return the recipe of a run, with another pooling or with a length of 1 if they are asked for."""
+    """Return the recipe of a run, with another pooling or normalized vectors if requested."""
     vectors = run.text_vectors or TextVectors()
     if pooling is not None:
         mode = "lasttoken" if pooling == "cls" and run.model.template.position(2) else pooling

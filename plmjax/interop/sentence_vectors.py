@@ -1,4 +1,4 @@
-"""Comparison of the vectors of texts in a folder of sentence-transformers with those of our model."""
+"""Comparison of the vectors of texts in a folder of sentence-transformers with those of plmjax."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def not_installed() -> list[str]:
 
 
 def texts(longest: int | None) -> tuple[str, ...]:
-    """Return the texts that are compared. The last one is longer than `longest` tokens, if that is not too long."""
+    """Return the texts to compare. The last one is longer than `longest` tokens, unless that is too long to test."""
     words = " ".join(SAMPLES)
     if longest is None or longest > LONGEST:
         return SAMPLES

@@ -63,8 +63,8 @@ BODY = (
 )
 
 
-def activated(config: T5Config) -> tuple[Conversion, ...]:
-    """Return the conversions of the feed-forward networks' first projections: one, or two with one activated."""
+def first_projections(config: T5Config) -> tuple[Conversion, ...]:
+    """Return the conversions of the feed-forward networks' first projections: one, or two if the network is gated."""
     names = {"intermediate": "wi_0", "gate": "wi_1"} if config.gated else {"intermediate": "wi"}
     return tuple(
         parameter(
@@ -78,13 +78,13 @@ def activated(config: T5Config) -> tuple[Conversion, ...]:
 
 
 def within(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
-    """Return the same conversions for the module with a head. transformers' names do not change."""
+    """Return the same conversions for the module with a head. transformers' names are the same."""
     return tuple(
         dataclasses.replace(one, paths=tuple(f"{SYSTEM.name}/{path}" for path in one.paths)) for one in conversions
     )
 
 
-def tied(found: Mapping[str, Any]) -> bool:
+def is_tied(found: Mapping[str, Any]) -> bool:
     """Return true if a config.json describes a model whose output layer is the token embedding table."""
     value = found.get(SCALED, found.get(TIED, True))
     if not isinstance(value, bool):
@@ -97,7 +97,7 @@ def read_config(found: Mapping[str, Any]) -> T5Config:
     known = {name: value for name, value in found.items() if name != TIED}
     layers = known.get("num_layers", T5Config.num_layers)
     known["num_decoder_layers"] = layers if known.get("num_decoder_layers") is None else known["num_decoder_layers"]
-    return dataclasses.replace(config_json.read(known, T5Config, {}, REQUIRED), tie_word_embeddings=tied(found))
+    return dataclasses.replace(config_json.read(known, T5Config, {}, REQUIRED), tie_word_embeddings=is_tied(found))
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class T5Names(tensor_names.Names):
         names = tensor_names.without_copies(tensors, names, ties, tied=True)
         if not architecture.tied and TABLE in names:
             names.setdefault(OUTPUT, names[TABLE])
-        return tensors.renamed(names)
+        return tensors.rename(names)
 
 
 NAMES = T5Names(
@@ -143,12 +143,12 @@ ADAPTER = Adapter(
             T5ForConditionalGeneration,
             (*within(BODY), parameter("lm_head/embedding", OUTPUT)),
             encoder.LOGITS | OUTPUTS,
-            sized=lambda config: within(activated(config)),
+            sized=lambda config: within(first_projections(config)),
             tied=True,
-            unties=lambda found: not tied(found),
+            unties=lambda found: not is_tied(found),
         ),
         "T5Model": Architecture(
-            T5Model, BODY, encoder.HIDDEN | OUTPUTS, sized=activated, within=SYSTEM.name, tied=True
+            T5Model, BODY, encoder.HIDDEN | OUTPUTS, sized=first_projections, within=SYSTEM.name, tied=True
         ),
     },
     read_config=read_config,

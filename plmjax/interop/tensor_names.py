@@ -1,4 +1,4 @@
-"""Today's names of the tensors in a transformers checkpoint, for every version and class that writes them."""
+"""The current names of the tensors in a transformers checkpoint, for every version and class that writes them."""
 
 import dataclasses
 import re
@@ -16,8 +16,8 @@ PARALLEL = "module."
 """Prefix of every name in a model that DataParallel, DDP or DeepSpeed wraps."""
 
 
-def unwrapped(tensors: Tensors) -> Tensors:
-    """Return the tensors under the names that they have in a model that nothing wraps.
+def unwrap(tensors: Tensors) -> Tensors:
+    """Remove the prefixes of wrapper modules from the names of tensors.
 
     Raises:
         UserError: two tensors have the same name then.
@@ -30,7 +30,7 @@ def unwrapped(tensors: Tensors) -> Tensors:
         names[new] = old
     while names and all(name.startswith(PARALLEL) for name in names):
         names = {name.removeprefix(PARALLEL): old for name, old in names.items()}
-    return tensors.renamed(names)
+    return tensors.rename(names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Names:
 
     prefix: the prefix of the names of the headless part in a model with a head.
     parts: the first names in that part. A model without a head has them without the prefix.
-    heads: tensors of a head, or the first parts of their names.
+    heads: tensors of a head, or prefixes of their names.
     ties: copy -> the tensor that it repeats. If an architecture does not tie them, a copy may differ: it belongs to
         another architecture's head.
     buffers: pattern of the names of buffers, which are left out.
-    endings: ending of an older name -> its ending today.
+    endings: ending of an older name -> its current ending.
     """
 
     prefix: str
@@ -54,12 +54,12 @@ class Names:
     endings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
-        """Rename the tensors to today's names. Buffers are left out, and so are copies that equal their tied tensors.
+        """Rename the tensors to the current names, without buffers and without copies that equal their tied tensors.
 
         Raises:
-            UserError: two tensors have the same name today, a copy differs, or all names have a foreign prefix.
+            UserError: two tensors have the same current name, a copy differs, or all names have a foreign prefix.
         """
-        tensors = unwrapped(tensors)
+        tensors = unwrap(tensors)
         self._check_prefix(tensors)
         names: dict[str, str] = {}
         for old in tensors.shapes:
@@ -73,7 +73,7 @@ class Names:
             names[new] = old
         names = without_copies(tensors, names, self.ties, architecture.tied)
         removed = f"{self.prefix}." if architecture.within else ""
-        return tensors.renamed({new.removeprefix(removed): old for new, old in names.items()})
+        return tensors.rename({new.removeprefix(removed): old for new, old in names.items()})
 
     def today(self, old: str) -> str | None:
         """Return the name of a tensor in a model with a head; None for a buffer."""
@@ -103,10 +103,11 @@ class Names:
 
 
 def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str], tied: bool) -> dict[str, str]:
-    """Return `names` (today's name -> name in the file) without the tensors that repeat another tensor.
+    """Return `names` (current name -> name in the file) without the tensors that repeat another tensor.
 
-    ties: copy -> the tensor that it repeats. The copy takes the place of that tensor if it is absent. Raises UserError
-    if two `tied` tensors differ.
+    ties: copy -> the tensor that it repeats. The copy replaces that tensor if it is absent. Raises UserError if two
+    `tied`
+    tensors differ.
     """
     kept = dict(names)
     for copy, original in ties.items():

@@ -24,7 +24,7 @@ def evidence(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tensors]:
+def open_tensors(path: Path) -> Iterator[Tensors]:
     """Open the variables of a checkpoint. The path is a prefix, an index, or a folder that holds one checkpoint.
 
     The optimizer's slots and the step are included. Raises UserError if there is no checkpoint or it is damaged.
@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[Tensors]:
 
 
 def read(path: Path) -> Tensors:
-    """Return the same tensors as `opened`. Nothing needs to be closed."""
+    """Return the same tensors as `open_tensors`. Nothing needs to be closed."""
     prefix = _only_prefix(path) if path.is_dir() else path.with_name(path.name.removesuffix(".index"))
     tf = tensorflow_runtime.tensorflow()
     try:

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: the result of every reader of another library's files."""
+"""The tensors of a checkpoint: the common result of all readers of other libraries' files."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +25,13 @@ class Tensors:
     read: Callable[[str], np.ndarray]
     words: Sequence[str] = ()
 
-    def renamed(self, names: Mapping[str, str]) -> "Tensors":
+    def rename(self, names: Mapping[str, str]) -> "Tensors":
         """Return the tensors that are values of `names`, renamed to the keys. Other tensors are left out."""
         shapes, dtypes = ({new: known[old] for new, old in names.items()} for known in (self.shapes, self.dtypes))
         return dataclasses.replace(self, shapes=shapes, dtypes=dtypes, read=lambda name: self.read(names[name]))
 
-    def transposed(self, names: frozenset[str]) -> "Tensors":
-        """Return the same tensors. Those in `names` have their axes in reverse order."""
+    def transpose(self, names: frozenset[str]) -> "Tensors":
+        """Return the same tensors, with the axes of those in `names` reversed."""
         shapes = {name: tuple(shape[:: -1 if name in names else 1]) for name, shape in self.shapes.items()}
 
         def read(name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The tokenizer of a transformers folder, with our token ids and the model's special tokens around a text.
+"""The tokenizer of a transformers folder, with the token ids of plmjax and the model's special tokens around a text.
 
 A tokenizer may add the special tokens of another model. A tokenizer trained for BERT writes [CLS] A [SEP], but a
 translation Transformer reads A [SEP]. The written folder has the model's special tokens.
@@ -55,8 +55,8 @@ Layout = Callable[..., tuple[Sequence[int], Sequence[int]]]
 class Reader(NamedTuple):
     """A tokenizer of another library.
 
-    layout: makes rows. words: token -> id. added: id -> token that is not split, with its flags.
-    special: role -> token. plain: a text -> its ids, without special tokens around it.
+    layout: function that makes rows. words: token -> id. added: id -> token that is not split, with its flags.
+    special: role -> token. plain: function from a text to its ids, without special tokens around it.
     """
 
     layout: Layout
@@ -71,7 +71,7 @@ def write(tokenizer: Any, template: Template, longest: int | None, directory: Pa
 
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
     longest: maximum number of tokens in the model's rows. transformers truncates a text there unless the tokenizer has
-        a length of its own. None: there is no limit.
+        another limit. None: there is no limit.
 
     Raises:
         UserError: the tokenizer lacks a special token of the template.
@@ -88,7 +88,7 @@ def write(tokenizer: Any, template: Template, longest: int | None, directory: Pa
     lengths = {} if longest is None else {"model_max_length": longest}
     settings = lengths | {"clean_up_tokenization_spaces": False} | settings
     named = {role: token for role, token in tokenizer.special.items() if role not in OTHERS}
-    settings |= {f"{role}_token": _named(token, engine) for role, token in named.items()}
+    settings |= {f"{role}_token": _token_form(token, engine) for role, token in named.items()}
     types = ["token_type_ids"] if template.typed else []
     settings |= {"tokenizer_class": CLASS, "model_input_names": ["input_ids", *types, "attention_mask"]}
     files[SETTINGS] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
@@ -100,7 +100,7 @@ def write(tokenizer: Any, template: Template, longest: int | None, directory: Pa
 def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
     """Return the template, without special tokens if the tokenizer lacks one of them.
 
-    The template of an imported head may name such a token. Our own commands make no rows for such a model.
+    The template of an imported head may name such a token. No command of plmjax makes rows for such a model.
     """
     missing = template.missing(vocabulary)
     if missing:
@@ -109,16 +109,16 @@ def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
 
 
 def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
-    """Compare a folder's tokenizer with ours. Return the number of texts and pairs.
+    """Compare a folder's tokenizer with that of plmjax. Return the number of texts and pairs.
 
     Compared are the rows of texts and pairs, the vocabulary, the special tokens, the tokens that are not split with
     their flags, and the ids of texts that contain each of them. transformers opens the folder's tokenizer, or the
-    library tokenizers if transformers is not installed.
+    tokenizers library if transformers is not installed.
 
     Raises:
         UserError: something differs, or the folder does not open.
     """
-    with opened(directory) as reader:
+    with open_reader(directory) as reader:
         if difference := _difference(tokenizer, template, reader):
             raise UserError(f"Expected {directory} to give the rows of this model's texts, found {difference}.")
     return 2 * len(SAMPLES)
@@ -126,12 +126,12 @@ def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
 
 def difference(tokenizer: Any, template: Template, directory: str | Path) -> str:
     """Compare as `compare` does, for a folder from another writer. Return the first difference in words, or ""."""
-    with opened(directory) as reader:
+    with open_reader(directory) as reader:
         return _difference(tokenizer, template, reader)
 
 
 @contextlib.contextmanager
-def opened(directory: str | Path) -> Iterator[Reader]:
+def open_reader(directory: str | Path) -> Iterator[Reader]:
     """Open the tokenizer of a folder, with transformers if it is installed."""
     import tokenizers
 
@@ -141,11 +141,11 @@ def opened(directory: str | Path) -> Iterator[Reader]:
         yield _reader(tokenizers.Tokenizer.from_file(str(Path(directory) / ENGINE)))
         return
     with notices.none_from(transformers):
-        with _failures_explained(directory):
+        with _explain_failures(directory):
             theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
 
         def encode(*texts: str, **options: Any) -> Mapping[str, Any]:
-            with _failures_explained(directory):
+            with _explain_failures(directory):
                 return theirs(*texts, **options)
 
         def layout(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
@@ -161,7 +161,7 @@ def opened(directory: str | Path) -> Iterator[Reader]:
 
 
 @contextlib.contextmanager
-def _failures_explained(directory: str | Path) -> Iterator[None]:
+def _explain_failures(directory: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of any type: each class checks its arguments
@@ -172,9 +172,9 @@ def _failures_explained(directory: str | Path) -> Iterator[None]:
 
 
 def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
-    """Return the row that our own commands make from one text or two.
+    """Return the row that plmjax makes from one text or two.
 
-    The names of special tokens in a text are read, as transformers reads them.
+    The names of special tokens in a text are parsed, as in transformers.
     """
     return template.lay_out(tokenizer.reading().encode_batch(texts), tokenizer.vocabulary)
 
@@ -189,17 +189,18 @@ def _other_rows(tokenizer: Any, template: Template, layout: Layout) -> str:
         ours, (ids, types) = row(tokenizer, template, *texts), layout(*texts)
         what = "a pair" if len(texts) == 2 else "a text"
         if list(ids) != ours.tokens:
-            return f"ids of {what} that differ ({_shown(ids, ours.tokens)} of {quoted(texts[0])})"
+            return f"ids of {what} that differ ({_excerpt(ids, ours.tokens)} of {quoted(texts[0])})"
         if template.typed and list(types) != ours.token_types:
-            return f"token types of {what} that differ ({_shown(types, ours.token_types)} of {quoted(texts[0])})"
+            return f"token types of {what} that differ ({_excerpt(types, ours.token_types)} of {quoted(texts[0])})"
     return ""
 
 
 def _other_tokens(tokenizer: Any, reader: Reader) -> str:
     """Return the first difference in the tokens themselves.
 
-    A special token that is a plain word of our vocabulary is the same word between spaces, and not compared further. A
-    role that the other library has not, or we have by the name of a token alone, is not compared.
+    A special token that is a plain word of the vocabulary is the same word between spaces, and not compared further.
+    Roles
+    are not compared if the other library lacks them, or if they are only inferred from the name of a token.
     """
     ours = _reader(_engine_of(tokenizer))
     tokens = (ours.words.keys() | reader.words.keys()) - {""}  # an empty line is found in no text
@@ -207,10 +208,10 @@ def _other_tokens(tokenizer: Any, reader: Reader) -> str:
         if ours.words.get(token) != reader.words.get(token):
             there, here = (f"id {words[token]}" if token in words else "no id" for words in (reader.words, ours.words))
             return f"a vocabulary that differs ({there} for {here} of the token {quoted(token)})"
-    for text in _own_texts(ours.words):
+    for text in _vocabulary_texts(ours.words):
         ids, expected = reader.plain(text), ours.plain(text)
         if list(ids) != list(expected):
-            return f"ids of a text that differ ({_shown(ids, expected)} of {quoted(text)})"
+            return f"ids of a text that differ ({_excerpt(ids, expected)} of {quoted(text)})"
     named = set(tokenizer.special.values())
     for number, token in sorted(reader.added.items()):
         if number not in ours.added and (token.content not in named or list(ours.plain(token.content)) != [number]):
@@ -224,15 +225,15 @@ def _other_tokens(tokenizer: Any, reader: Reader) -> str:
         text = AROUND.format(token.content)
         ids, expected = reader.plain(text), ours.plain(text)
         if list(ids) != list(expected):
-            return f"ids of a text that differ ({_shown(ids, expected)} of {quoted(text)})"
+            return f"ids of a text that differ ({_excerpt(ids, expected)} of {quoted(text)})"
     for role, token in reader.special.items():
         if tokenizer.special.get(role, token) != token:
             return f"special tokens that differ ({quoted(token)} for {quoted(tokenizer.special[role])} as {role}_token)"
     return ""
 
 
-def _own_texts(words: Mapping[str, int]) -> list[str]:
-    """Return texts of words of a vocabulary: as they are, in capital letters, and with an accent."""
+def _vocabulary_texts(words: Mapping[str, int]) -> list[str]:
+    """Return texts of words of a vocabulary: unchanged, in capital letters, and with an accent."""
     letters = sorted(filter(None, (token.strip("#Ġ▁").removesuffix("</w>") for token in words)))
     chosen = [word for word in letters if word.isalpha()]
     chosen = chosen[:: math.ceil(len(chosen) / OWN) or 1]
@@ -240,7 +241,7 @@ def _own_texts(words: Mapping[str, int]) -> list[str]:
     return [plain, plain.upper(), plain.lower(), accented]
 
 
-def _shown(found: Sequence[int], expected: Sequence[int]) -> str:
+def _excerpt(found: Sequence[int], expected: Sequence[int]) -> str:
     """Return up to six numbers of both sequences, from one position before their first difference."""
     same = next((place for place, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), 0)  # noqa: B905
     first = max(0, same - 1)
@@ -280,10 +281,10 @@ def _processor(template: Template, vocabulary: Vocabulary, engine: Any) -> Any:
     return TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
-def _named(token: str, engine: Any) -> str | dict[str, Any]:
+def _token_form(token: str, engine: Any) -> str | dict[str, Any]:
     """Return the form of a special token in settings.
 
-    With the name alone, transformers would forget that the token takes a space.
+    With the name alone, transformers would not strip the space before the token.
     """
     known = engine.get_added_tokens_decoder().get(engine.token_to_id(token))
     if known is None or not (known.lstrip or known.rstrip or known.single_word):

@@ -29,7 +29,7 @@ _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def _is_archive(path: Path) -> bool:
-    """Return whether a file is a zip archive, a damaged one too: `is_zipfile` raises for the end of a split one."""
+    """Return whether a file is a zip archive, also a damaged one; `is_zipfile` raises an error for a split one."""
     try:
         return zipfile.is_zipfile(path)
     except zipfile.BadZipFile:
@@ -50,8 +50,8 @@ def evidence(path: Path) -> str:
     return ""
 
 
-def beginning(path: Path, size: int) -> bytes:
-    """Return the first `size` bytes of the part that holds the tensor names, for a file that `evidence` recognized.
+def read_head(path: Path, size: int) -> bytes:
+    """Return the first `size` bytes of the part with the tensor names, for a file that `evidence` recognised.
 
     Return no bytes if the file is damaged.
     """
@@ -100,17 +100,18 @@ def write(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tensors]:
+def open_tensors(path: Path) -> Iterator[Tensors]:
     """Open the tensors of a file. Raises UserError if torch is not installed or the file holds anything else."""
     yield read([path], path)
 
 
 def read(files: Sequence[Path], origin: Path) -> Tensors:
     """Return the tensors of several files as one checkpoint; `origin` is its name in messages."""
-    return of_state({name: tensor for file in files for name, tensor in _tensors(state(file), file).items()}, origin)
+    found = {name: tensor for file in files for name, tensor in _tensors(state(file), file).items()}
+    return from_state_dict(found, origin)
 
 
-def of_state(found: Mapping[str, Any], origin: Path) -> Tensors:
+def from_state_dict(found: Mapping[str, Any], origin: Path) -> Tensors:
     """Return the tensors of a state_dict. Other objects are left out and logged, as in transformers."""
     import torch
 
@@ -170,7 +171,7 @@ def state(file: Path) -> Mapping[str, Any]:
 
 
 def _tensors(found: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Return name -> tensor, dense ones."""
+    """Return name -> tensor, as dense tensors."""
     import torch
 
     tensors = {name: value for name, value in found.items() if torch.is_tensor(value)}

@@ -34,7 +34,7 @@ def evidence(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def opened(directory: Path) -> Iterator[Tensors]:
+def open_tensors(directory: Path) -> Iterator[Tensors]:
     """Open the tensors of a folder for the duration of the block.
 
     The first form that exists is read: model.safetensors, its shards, pytorch_model.bin, its shards. Raises UserError
@@ -66,7 +66,7 @@ def safetensors_evidence(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def safetensors_opened(path: Path) -> Iterator[Tensors]:
+def open_safetensors(path: Path) -> Iterator[Tensors]:
     """Open the tensors of one safetensors file for the duration of the block."""
     with contextlib.ExitStack() as stack:
         yield _safetensors(stack, [path], path)

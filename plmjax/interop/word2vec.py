@@ -57,7 +57,7 @@ def evidence(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tensors]:
+def open_tensors(path: Path) -> Iterator[Tensors]:
     """Open `vectors`, float32 [V D], and its words for the duration of the block."""
     yield read(path)
 
@@ -91,8 +91,7 @@ def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "t
     words: V words of any characters except spaces and newlines, none empty. vectors: float32 [V D].
 
     Raises:
-        UserError: the form cannot hold the contents: an empty word, a word with a space or newline, or embedding size 1
-            in the glove form.
+        UserError: the form cannot represent an empty word, a word with a space or newline, or (glove) embedding size 1.
     """
     chex.assert_shape(vectors, (len(words), None))
     chex.assert_type(vectors, np.float32)
@@ -139,12 +138,12 @@ def _form(path: Path) -> tuple[Form | None, int]:
             return None, 0
         # Another count of numbers means a damaged text. Reading its rows raises the error. The bytes of floats never
         # read as decimals up to the next newline.
-        return ("text" if _whole(second) or _vector(second, size) else "binary" if b" " in second else None), size
+        return ("text" if _is_complete(second) or _vector(second, size) else "binary" if b" " in second else None), size
     size = min((_numbers(line) for line in (first, second) if line), default=0)
     return ("glove", size) if 1 < size <= _WIDEST else (None, 0)
 
 
-def _whole(line: bytes) -> bool:
+def _is_complete(line: bytes) -> bool:
     """Return true if a line is a word without spaces, followed by numbers."""
     return 0 < _numbers(line) == line.rstrip().count(b" ")
 

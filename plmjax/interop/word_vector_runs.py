@@ -1,7 +1,7 @@
-"""Convert a file of word vectors to a run directory, which every command that takes a run can read.
+"""Converts a file of word vectors to a run directory, which every command that takes a run can read.
 
-The model is that of static vectors, and the tokenizer is made from the words, which decide its spelling and what a word
-is (`tokenizers.from_words`). A word of a text that is not in the file gets the vector of `<unk>`, GloVe's name for it,
+The model is static vectors, and the tokenizer is made from the words, which determine its normalizer and its splitter
+(`tokenizers.from_words`). A word of a text that is not in the file gets the vector of `<unk>`, GloVe's name for it,
 or zeros if the file has no such entry. The other special tokens have zero vectors.
 """
 
@@ -56,7 +56,7 @@ def import_vectors(source: str | Path, workdir: str | Path) -> str:
 
 
 def _lost(tokenizer: tokenizers.Tokenizer, words: Sequence[str]) -> list[str]:
-    """Return the words that are not one token, themselves, where they stand alone."""
+    """Return the words that the tokenizer does not encode as a single token."""
     ids, lengths = tokenizer.encode_arrays(words)
     tokens = iter(tokenizer.tokens(ids))
     return [word for word, size in zip(words, lengths, strict=True) if [*itertools.islice(tokens, size)] != [word]]

@@ -30,7 +30,7 @@ class WordVectors:
     """Words and their vectors.
 
     origin: name of the file, for messages.
-    words: V words, most frequent first if the file is sorted. A word that occurs twice has its first vector.
+    words: V words, most frequent first if the file is sorted. If a word occurs twice, its first vector is used.
     vectors: float32 [V D].
     """
 
@@ -126,12 +126,12 @@ def read(path: str | Path) -> WordVectors:
     """
     path = storage.path(path)
     if path.is_dir():
-        return _of_checkpoint(path)
+        return _from_checkpoint(path)
     if not path.is_file():
         raise UserError(
             f"Expected a file of word vectors or a run, found nothing at {quoted(str(path), 300)}; name one."
         )
-    with word2vec.opened(path) as tensors:
+    with word2vec.open_tensors(path) as tensors:
         vectors = tensors.read(word2vec.VECTORS)
     finite = (np.abs(vectors) < _LARGEST).all(axis=1)  # a comparison with nan is false
     if not finite.all():
@@ -157,7 +157,7 @@ def export(source: str | Path, output: str | Path, form: word2vec.Form) -> str:
     return f"exported   {count:,} vectors of {size} numbers to {output} ({form})"
 
 
-def _of_checkpoint(path: Path) -> WordVectors:
+def _from_checkpoint(path: Path) -> WordVectors:
     params, description = checkpoints.load_parameters(path)
     system = description.experiment.model.system
     if system.vectors is None:

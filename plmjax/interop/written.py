@@ -1,8 +1,8 @@
-"""Comparison of the text that transformers generates from a folder's model with our model's predictions.
+"""Comparison of the text that transformers generates from a folder's model with the predictions of plmjax.
 
-transformers generates the likeliest token at each step. Our model reads this text. It must give the same scores to
-every token, and each generated token must be its likeliest one. Both are given the inputs of the architecture's
-`batch`: LED's first token is global.
+transformers generates greedily. The model in plmjax reads this text. It must give the same scores to every token, and
+each generated token must be its most likely one. Both get the inputs of the architecture's `batch`: LED's first token
+is global.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ def compare(
     template: Template,
     architecture: str = "auto",
 ) -> int:
-    """Compare the tokens that transformers generates after our prompts. Return their number.
+    """Compare the tokens that transformers generates after prompts from plmjax. Return their number.
 
     model, params, architecture: as for `huggingface.compare`, of a class that generates text.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
@@ -47,7 +47,7 @@ def compare(
         without a token in the tokenizer.
 
     Raises:
-        UserError: our model gives other scores, or would have generated another token.
+        UserError: the model in plmjax gives other scores, or would have generated another token.
     """
     name = huggingface.architecture_of(model) if architecture == "auto" else architecture
     module, params = huggingface.as_architecture(model, params, name)
@@ -60,7 +60,7 @@ def compare(
     if not prompts or (longest or NEW) < NEW:
         return 0
     never = _never(vocabulary, config.vocab_size)
-    texts, expected = _written_there(directory, name, batch, prompts, vocabulary, never)
+    texts, expected = _generate_there(directory, name, batch, prompts, vocabulary, never)
     for number, scores in enumerate(_scores(module, params, batch, prompts, texts)):
         _check(texts[number], scores, expected[number], directory)
         scores[:, never] = -np.inf
@@ -80,7 +80,7 @@ def _never(vocabulary: Vocabulary, size: int) -> list[int]:
     return [*([] if vocabulary.pad in ended else [vocabulary.pad]), *range(vocabulary.size, size)]
 
 
-def _written_there(
+def _generate_there(
     directory: str | Path,
     name: str,
     batch: Batch,
@@ -108,7 +108,7 @@ def _written_there(
         )
         texts, scores = [], []
         for prompt in prompts:
-            inputs = {field: torch.from_numpy(rows).long() for field, rows in batch(_filled([prompt])).items()}
+            inputs = {field: torch.from_numpy(rows).long() for field, rows in batch(_pad([prompt])).items()}
             before = 1 if theirs.config.is_encoder_decoder else len(prompt)
             told = {"return_dict_in_generate": True, "output_logits": True}
             try:
@@ -126,19 +126,19 @@ def _written_there(
 def _scores(
     module: nn.Module, params: Mapping[str, Any], batch: Batch, prompts: Sequence[list[int]], texts: Sequence[list[int]]
 ) -> list[np.ndarray]:
-    """Return [tokens V] for each text: the scores of every token, given the prompt and the tokens before it."""
+    """Return [tokens V] for each text: the scores of every token, given the prompt and the earlier tokens."""
     start = module.config.decoder_start_token_id
     if module.config.system.kind is not Kind.ENCODER_DECODER:
-        inputs = batch(_filled([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]))
+        inputs = batch(_pad([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]))
         firsts = [len(prompt) - 1 for prompt in prompts]
     else:
-        inputs = batch(_filled(prompts)) | _filled([[start, *text[:-1]] for text in texts], "decoder_")
+        inputs = batch(_pad(prompts)) | _pad([[start, *text[:-1]] for text in texts], "decoder_")
         firsts = [0] * len(prompts)
     logits = np.array(huggingface.outputs(module, params, inputs, ("logits",))["logits"])
     return [row[first : first + len(text)] for row, first, text in zip(logits, firsts, texts, strict=True)]
 
 
-def _filled(rows: Sequence[list[int]], side: str = "") -> dict[str, np.ndarray]:
+def _pad(rows: Sequence[list[int]], side: str = "") -> dict[str, np.ndarray]:
     """Return int64 [rows T] token ids, padded on the right, and their padding mask."""
     width = max(map(len, rows))
     ids = np.array([row + [0] * (width - len(row)) for row in rows])

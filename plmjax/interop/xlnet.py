@@ -8,7 +8,7 @@ import numpy as np
 
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
-from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, weight
+from plmjax.interop.conversion import Conversion, concatenate, one_to_one, parameter, weight
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from plmjax.models.xlnet.heads import (
     XlnetForMultipleChoice,
@@ -62,7 +62,7 @@ def pair_scores(path: str, tensor: str) -> tuple[Conversion, ...]:
     """Return the conversions of a score of two vectors, whose first two kernels are one tensor."""
     kernels = (f"{path}/first/kernel", f"{path}/second/kernel")
     return (
-        Conversion(kernels, (f"{tensor}.dense_0.weight",), joined(1, weight())),
+        Conversion(kernels, (f"{tensor}.dense_0.weight",), concatenate(1, weight())),
         parameter(f"{path}/first/bias", f"{tensor}.dense_0.bias"),
         *encoder.layer_norm(f"{path}/layer_norm", f"{tensor}.LayerNorm"),
         *encoder.dense(f"{path}/output", f"{tensor}.dense_1"),
@@ -88,7 +88,7 @@ def read_config(found: Mapping[str, Any]) -> XlnetConfig:
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with which transformers' XLNetConfig builds the same model, without a memory of its own."""
+    """Return the settings with which transformers' XLNetConfig builds the same model, without memory."""
     return config_json.write(model, labels, "xlnet") | {"mem_len": None, "reuse_len": None}
 
 
@@ -117,8 +117,8 @@ def example(config: XlnetConfig) -> dict[str, np.ndarray]:
     return rows | {"token_type_ids": generator.integers(0, 3, (2, 32), np.int32)}
 
 
-def padded_on_the_left(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the same rows with their padding before their tokens: transformers reads the last token of a row."""
+def pad_left(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the same rows with padding before their tokens, because transformers reads the last token of a row."""
     lengths = rows["attention_mask"].sum(axis=1)
     places = (np.arange(rows["attention_mask"].shape[1]) + lengths[:, None]) % rows["attention_mask"].shape[1]
     return {name: np.take_along_axis(field, places, axis=1) for name, field in rows.items()}
@@ -126,7 +126,7 @@ def padded_on_the_left(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return one question [1 C T], padded on the left."""
-    return {name: field[None] for name, field in padded_on_the_left(rows).items()}
+    return {name: field[None] for name, field in pad_left(rows).items()}
 
 
 _ANSWERS = {
@@ -146,16 +146,14 @@ ADAPTER = Adapter(
             HEADED,
             encoder.LOGITS,
             options=encoder.labels_option,
-            batch=padded_on_the_left,
+            batch=pad_left,
         ),
         "XLNetForMultipleChoice": Architecture(XlnetForMultipleChoice, HEADED, encoder.LOGITS, batch=choices),
         "XLNetForTokenClassification": Architecture(
             TokenClassification, _TAGS, encoder.LOGITS, options=encoder.labels_option
         ),
         "XLNetForQuestionAnsweringSimple": Architecture(QuestionAnswering, _SPANS, encoder.SPAN),
-        "XLNetForQuestionAnswering": Architecture(
-            XlnetForQuestionAnswering, HEADED, _ANSWERS, batch=padded_on_the_left
-        ),
+        "XLNetForQuestionAnswering": Architecture(XlnetForQuestionAnswering, HEADED, _ANSWERS, batch=pad_left),
     },
     read_config=read_config,
     write_config=write_config,

@@ -83,7 +83,7 @@ def _transformers(module: Any, folder: Path, given: Fixtures) -> None:
 def _with_torch(module: Any, folder: Path, given: Fixtures) -> None:
     pytest.importorskip("torch", reason="writes and reads the sample")
     _transformers(module, folder, given)
-    with libraries.opened(folder) as tensors:
+    with libraries.open_tensors(folder) as tensors:
         state = {name: tensors.read(name) for name in tensors.shapes}
     (folder / "model.safetensors").unlink()
     torch_files.write(state, folder / "pytorch_model.bin")
@@ -92,7 +92,7 @@ def _with_torch(module: Any, folder: Path, given: Fixtures) -> None:
 def _in_shards(module: Any, folder: Path, given: Fixtures) -> None:
     _transformers(module, folder, given)
     (folder / "model.safetensors").rename(folder / "a.safetensors")
-    with libraries.opened(folder / "a.safetensors") as tensors:
+    with libraries.open_tensors(folder / "a.safetensors") as tensors:
         names = ", ".join(f'"{name}": "a.safetensors"' for name in tensors.shapes)
     (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {{{names}}}}}\n')
 
@@ -104,7 +104,7 @@ def _load(folder: Path) -> None:
 
 def _open_all(path: Path) -> None:
     """Every tensor that a file or folder holds."""
-    with libraries.opened(path) as tensors:
+    with libraries.open_tensors(path) as tensors:
         for name in tensors.shapes:
             tensors.read(name)
 

@@ -213,7 +213,7 @@ class Alone(Numbers):
 
 VECTORS = WordVectors("here", ["a", "b", "c"], np.eye(3, dtype=np.float32))
 PARTS: dict[str, Callable[[], Any]] = {
-    "--memory .*-1": lambda: perplexity.remembering(experiments.transformer_xl(), -1),
+    "--memory .*-1": lambda: perplexity.with_memory(experiments.transformer_xl(), -1),
     "--window .*1, found 0": lambda: perplexity.row_length(experiments.recurrent(), 0),
     "--window .*32 positions, found 33": lambda: perplexity.row_length(experiments.gpt2(), 33),
     "null_threshold": lambda: AnswerSearch(impossible=False).with_prediction_settings({"null_threshold": 1.0}),

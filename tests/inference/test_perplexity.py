@@ -155,7 +155,7 @@ def test_the_window_is_by_default_that_of_the_runs_evaluations() -> None:
     assert [perplexity.row_length(run, window) for window in (1, 32)] == [1, 32]  # to all positions of the model
     assert [perplexity.row_length(one, None) for one in (experiments.gpt2(), run)] == [16, 24]
     for window, length in ((None, 24), (20, 20)):
-        slid = perplexity.sliding(run, window)
+        slid = perplexity.with_sliding_window(run, window)
         assert (slid.data.sequence_length, slid.training.evaluation_sequence_length) == (length, 0)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from plmjax.inference.readings import example
+from plmjax.inference.encoded_texts import example
 from plmjax.inference.rows import batches, inputs
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig

@@ -61,7 +61,7 @@ def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Pa
     size = tokenizers.load(tokenizer).vocabulary.size
     state = named_by_fastai(size, old)
     torch.save(state, tmp_path / "lm.pth", _use_new_zipfile_serialization=not old)
-    assert libraries.recognised(tmp_path / "lm.pth")[0] == "fastai"
+    assert libraries.recognise(tmp_path / "lm.pth")[0] == "fastai"
     cli.run(["import", str(tmp_path / "lm.pth"), str(tmp_path / "run"), "--tokenizer", str(tokenizer)])
     params, description = checkpoints.load_parameters(tmp_path / "run")
     config = description.experiment.model

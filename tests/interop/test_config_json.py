@@ -157,7 +157,7 @@ def test_buckets_that_a_config_leaves_open_are_those_of_transformers(length: int
     theirs = types.SimpleNamespace(chunk_length=chunk, max_position_embeddings=length, config=types.SimpleNamespace())
     transformers.models.reformer.modeling_reformer.LSHSelfAttention._set_num_buckets(theirs, length)
     expected = theirs.num_buckets if isinstance(theirs.num_buckets, list) else [theirs.num_buckets]
-    assert reformer.fitting_buckets(length, chunk) == tuple(expected)
+    assert reformer.choose_buckets(length, chunk) == tuple(expected)
 
 
 @pytest.mark.parametrize(

@@ -77,17 +77,17 @@ SEPARATE = (
     Conversion(
         tuple(f"cell/i{gate}/kernel" for gate in GATES),
         ("weight_ih_l0",),
-        conversion.joined(axis=0, each=conversion.weight()),
+        conversion.concatenate(axis=0, each=conversion.weight()),
     ),
     Conversion(
         tuple(f"cell/h{gate}/kernel" for gate in GATES),
         ("weight_hh_l0",),
-        conversion.joined(axis=0, each=conversion.weight()),
+        conversion.concatenate(axis=0, each=conversion.weight()),
     ),
     Conversion(
         tuple(f"cell/h{gate}/bias" for gate in GATES),
         ("bias_ih_l0", "bias_hh_l0"),
-        conversion.summed(2, each=conversion.joined(axis=0)),
+        conversion.sum_of(2, each=conversion.concatenate(axis=0)),
     ),
 )
 
@@ -162,9 +162,9 @@ def test_one_fused_parameter_comes_from_a_tensor_for_each_gate(lstm, sequence):
         Conversion(
             ("kernel",),
             tuple(f"gate_{gate}.weight" for gate in "oifg"),
-            conversion.divided(4, axis=0, each=conversion.weight()),
+            conversion.split(4, axis=0, each=conversion.weight()),
         ),
-        Conversion(("bias",), tuple(f"gate_{gate}.bias" for gate in "oifg"), conversion.divided(4, axis=0)),
+        Conversion(("bias",), tuple(f"gate_{gate}.bias" for gate in "oifg"), conversion.split(4, axis=0)),
     )
     params, _ = conversion.read_parameters(FusedGates(), sequence, table, tensors)
     found = FusedGates().apply({"params": params}, **sequence)

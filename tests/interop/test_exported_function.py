@@ -120,11 +120,11 @@ def test_a_copy_that_computes_something_else_is_found(tmp_path) -> None:
     exported = jax.export.export(jax.jit(function))(flat, inputs)
     (tmp_path / "function.bin").write_bytes(exported.serialize())
     safetensors.numpy.save_file(flat, tmp_path / "parameters.safetensors")
-    assert "read back" in exported_function._compared(tmp_path, function, flat, inputs, ("cpu",))
-    assert "was not called" in exported_function._compared(tmp_path, function, flat, inputs, ("tpu",))
+    assert "read back" in exported_function._compare(tmp_path, function, flat, inputs, ("cpu",))
+    assert "was not called" in exported_function._compare(tmp_path, function, flat, inputs, ("tpu",))
     other = functools.partial(function, further=1e-3)
     with pytest.raises(UserError, match=r"found a difference of 0\.0005"):
-        exported_function._compared(tmp_path, other, flat, inputs, ("cpu",))
+        exported_function._compare(tmp_path, other, flat, inputs, ("cpu",))
 
 
 @pytest.mark.parametrize(

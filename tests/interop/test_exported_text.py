@@ -23,7 +23,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.generate import generate, printable
 from plmjax.generation.options import Generation, Options
-from plmjax.inference.predict import decoding
+from plmjax.inference.predict import describe_decoding
 from plmjax.interop import huggingface, written
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
@@ -216,5 +216,5 @@ def test_a_run_that_was_fine_tuned_to_write_exports_the_settings_of_its_task(dec
     assert "another length than length_normalization gnmt" in export_checkpoint(tmp_path / "run", tmp_path / "out")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert written["num_beams"] == 2 and written["max_new_tokens"] == 128
-    assert decoding(tmp_path / "run", {"beams": 1}) == "max_new_tokens 128, beams 1"
-    assert decoding(tmp_path / "run", {}).startswith("max_new_tokens 128, beams 2, length_penalty 0.6, ")
+    assert describe_decoding(tmp_path / "run", {"beams": 1}) == "max_new_tokens 128, beams 1"
+    assert describe_decoding(tmp_path / "run", {}).startswith("max_new_tokens 128, beams 2, length_penalty 0.6, ")

@@ -118,7 +118,7 @@ def assert_equal(ours: Any, params: Any, theirs: Any, names: dict[str, str]) -> 
 def test_a_roberta_of_every_version_computes_as_in_transformers(version: str, folder: Path) -> None:
     theirs = roberta()
     torch.save(VERSIONS[version](state_of(theirs)), folder / "model.pt")
-    assert libraries.recognised(folder) == ("fairseq", "dict.txt")
+    assert libraries.recognise(folder) == ("fairseq", "dict.txt")
     module, params = fairseq.load(folder)
     assert type(module).__name__ == "RobertaForMaskedLM" and module.config.num_attention_heads == 3
     assert_equal(module, params, theirs, {"logits": "logits"})

@@ -82,7 +82,7 @@ OTHER_TENSORS = {
 def test_a_tensor_of_torch_that_is_no_array_is_one_sentence(name: str, tmp_path: Path) -> None:
     make, sentence = OTHER_TENSORS[name]
     torch.save({"a": make()}, tmp_path / "a.pt")
-    with pytest.raises(UserError, match=sentence), torch_files.opened(tmp_path / "a.pt") as tensors:
+    with pytest.raises(UserError, match=sentence), torch_files.open_tensors(tmp_path / "a.pt") as tensors:
         tensors.read("a")
 
 
@@ -101,7 +101,7 @@ def test_a_chunk_without_bytes_ends_no_process(tmp_path: Path) -> None:
         place = whole.index(size.to_bytes(4, "little") + bytes(4))
         path.write_bytes(whole[:place] + bytes(4) + whole[place + 4 :])
         with pytest.raises(UserError, match=r"all numbers of table in .*, found a file too small to hold them"):
-            hdf5.opened(path).__enter__()
+            hdf5.open_tensors(path).__enter__()
 
 
 def test_numbers_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_numbers_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
         with h5py.File(path, "w") as file:
             file.create_dataset("table", shape, "f4", **options)
         with pytest.raises(UserError, match=r"all numbers of table in .*, found a file too small to hold them"):
-            hdf5.opened(path).__enter__()
+            hdf5.open_tensors(path).__enter__()
     with h5py.File(tmp_path / "whole.hdf5", "w") as file:
         data = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
         file.create_dataset("table", data=data, chunks=(16, 16), compression="gzip")
         file.create_dataset("empty", (0, 3), "f4")
         file.create_dataset("plain", data=data)
-    with hdf5.opened(tmp_path / "whole.hdf5") as tensors:
+    with hdf5.open_tensors(tmp_path / "whole.hdf5") as tensors:
         np.testing.assert_array_equal(tensors.read("table"), data)
         np.testing.assert_array_equal(tensors.read("plain"), data)
 
@@ -193,7 +193,7 @@ def test_a_library_does_not_repeat_a_whole_file_in_its_message(tmp_path: Path) -
     (tmp_path / "tokenizer" / "tokenizer.json").unlink()
     with (tmp_path / "tokenizer" / "merges.txt").open("a") as file:
         file.write(f"a {'x' * 1_000_000}\n")
-    for read, place in ((transformers_files.safetensors_opened, weights), (tokenizers.load, tmp_path / "tokenizer")):
+    for read, place in ((transformers_files.open_safetensors, weights), (tokenizers.load, tmp_path / "tokenizer")):
         with pytest.raises(UserError) as raised:
             read(place).__enter__()
         assert str(place) in str(raised.value) and "characters)" in str(raised.value) and len(str(raised.value)) < 1000

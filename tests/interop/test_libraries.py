@@ -61,8 +61,8 @@ def test_every_library_gives_its_tensors(tmp_path, library, write):
     """Whatever the file is called."""
     path = tmp_path / "weights"
     write(path)
-    assert libraries.recognised(path)[0] == library
-    with libraries.opened(path) as tensors:
+    assert libraries.recognise(path)[0] == library
+    with libraries.open_tensors(path) as tensors:
         assert tensors.origin == str(path) and tensors.words == ()
         assert dict(tensors.shapes) == {name: array.shape for name, array in ARRAYS.items()}
         assert dict(tensors.dtypes) == {name: array.dtype.name for name, array in ARRAYS.items()}
@@ -74,8 +74,8 @@ def test_a_tensorflow_checkpoint_is_named_by_its_prefix_its_index_or_its_folder(
     variables = published(tmp_path)
     (tmp_path / "bert_config.json").unlink()
     for path in (tmp_path, tmp_path / "bert_model.ckpt", tmp_path / "bert_model.ckpt.index"):
-        assert libraries.recognised(path) == ("tensorflow", "bert_model.ckpt.index")
-        with libraries.opened(path) as tensors:
+        assert libraries.recognise(path) == ("tensorflow", "bert_model.ckpt.index")
+        with libraries.open_tensors(path) as tensors:
             assert {"global_step", "bert/pooler/dense/kernel", "bert/pooler/dense/bias/adam_m"} < set(tensors.shapes)
             kernel = variables["bert/encoder/layer_0/intermediate/dense/kernel"]
             np.testing.assert_array_equal(tensors.read("bert/encoder/layer_0/intermediate/dense/kernel"), kernel)
@@ -91,26 +91,29 @@ def test_hdf5_holds_what_is_no_tensor_and_links(tmp_path, caplog):
         file["a"], file["notes"], file["empty"] = ARRAYS["char_embed"], "text", h5py.Empty("f")
         file["soft"], file["elsewhere"] = h5py.SoftLink("/a"), h5py.ExternalLink("other.hdf5", "/char_embed")
         file.create_dataset("raw", (4,), "f", external=str(tmp_path / "other.hdf5"))
-    with libraries.opened(tmp_path / "weights.hdf5") as tensors:
+    with libraries.open_tensors(tmp_path / "weights.hdf5") as tensors:
         assert list(tensors.shapes) == ["a"]
     assert "holds empty, notes, raw, which are no arrays of numbers" in caplog.text
     with h5py.File(tmp_path / "none.hdf5", "w") as file:
         file["notes"] = "text"
     with (
         pytest.raises(UserError, match=r"Expected tensors in .*none\.hdf5, found none"),
-        libraries.opened(tmp_path / "none.hdf5"),
+        libraries.open_tensors(tmp_path / "none.hdf5"),
     ):
         pass
     damaged = tmp_path / "damaged.hdf5"
     damaged.write_bytes((tmp_path / "other.hdf5").read_bytes()[:100])
-    with pytest.raises(UserError, match="Expected an HDF5 file, found"), libraries.opened(damaged):
+    with pytest.raises(UserError, match="Expected an HDF5 file, found"), libraries.open_tensors(damaged):
         pass
 
 
 def test_hdf5_without_h5py_names_the_extra(tmp_path, monkeypatch):
     write_hdf5(tmp_path / "weights.hdf5")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(UserError, match=r"pip install 'plmjax\[hdf5\]'"), libraries.opened(tmp_path / "weights.hdf5"):
+    with (
+        pytest.raises(UserError, match=r"pip install 'plmjax\[hdf5\]'"),
+        libraries.open_tensors(tmp_path / "weights.hdf5"),
+    ):
         pass
 
 

@@ -72,7 +72,7 @@ def test_other_windows_are_refused(window: Any) -> None:
 )
 def test_the_output_layer_of_a_t5_is_its_own_where_outputs_are_not_scaled(settings: dict, tied: bool) -> None:
     """transformers 5 writes both settings of a T5 1.1: its tables are tied no more, whatever the older one says."""
-    assert t5.tied(settings) is tied
+    assert t5.is_tied(settings) is tied
     assert t5.ADAPTER.architectures["T5ForConditionalGeneration"].of(settings).tied is tied
 
 

@@ -10,7 +10,7 @@ from plmjax.errors import UserError
 from plmjax.interop import gpt, huggingface, longformer, marian, xlnet
 from plmjax.interop.adapter import example_rows, mask_of
 from plmjax.interop.huggingface import ADAPTERS
-from plmjax.interop.tensor_names import unwrapped
+from plmjax.interop.tensor_names import unwrap
 from plmjax.interop.tensors import Tensors
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
 from plmjax.models.transformer import TransformerConfig
@@ -126,9 +126,9 @@ def test_what_wraps_a_model_is_no_part_of_its_names(system: str, wrapped: str) -
 
 def test_a_part_that_is_wrapped_within_a_model() -> None:
     names = ("bert.encoder._orig_mod.layer.0.output.dense.bias", "bert.encoder.layer.0.output.dense.bias")
-    assert list(unwrapped(tensors_of(names[:1])).shapes) == ["bert.encoder.layer.0.output.dense.bias"]
+    assert list(unwrap(tensors_of(names[:1])).shapes) == ["bert.encoder.layer.0.output.dense.bias"]
     with pytest.raises(UserError, match=r"Expected one tensor bert\.encoder\.layer\.0\.output\.dense\.bias in there"):
-        unwrapped(tensors_of(names))
+        unwrap(tensors_of(names))
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def read_by_distance_c(contents):
 
 
 def assert_holds(path, form, words, vectors):
-    library, evidence = libraries.recognised(path)
+    library, evidence = libraries.recognise(path)
     assert library == "word2vec" and evidence == f"words with vectors of {vectors.shape[1]} numbers, {form} form"
-    with libraries.opened(path) as tensors:
+    with libraries.open_tensors(path) as tensors:
         assert list(tensors.words) == words
         assert dict(tensors.shapes) == {"vectors": vectors.shape} and dict(tensors.dtypes) == {"vectors": "float32"}
         np.testing.assert_array_equal(tensors.read("vectors"), vectors)
@@ -90,7 +90,7 @@ def test_what_is_written_reads_back_bit_for_bit(tmp_path, form):
     word2vec.write(path, WORDS, VECTORS, form)
     assert_holds(path, form, WORDS, VECTORS)
     content = path.read_bytes()
-    with libraries.opened(path) as tensors:
+    with libraries.open_tensors(path) as tensors:
         assert tensors.read("vectors").tobytes() == VECTORS.tobytes()
     for marked in (b"\xef\xbb\xbf" + content, gzip.compress(b"\xef\xbb\xbf" + content)):
         path.write_bytes(marked)

@@ -43,7 +43,7 @@ def test_learns_which_words_stand_in_the_same_places(run):
 def test_vectors_are_exported_in_every_form(run, form, tmp_path, capsys):
     cli.run(["export", str(run), str(tmp_path / "vectors"), "--vectors", form])
     assert f"25 vectors of 12 numbers to {tmp_path / 'vectors'} ({form})" in capsys.readouterr().out
-    with word2vec.opened(tmp_path / "vectors") as tensors:
+    with word2vec.open_tensors(tmp_path / "vectors") as tensors:
         assert list(tensors.words) == read(run).words
         np.testing.assert_array_equal(tensors.read(word2vec.VECTORS), read(run).vectors)
 

@@ -67,7 +67,7 @@ _WORD = re.compile(rf"\w+(?:[.,'’/-]\w+|(?![\0-\x7f])[{_SIGNS}]\w*)*|\.+|[^\w\
 
 
 def is_ended(line: str, marks: tuple[str, ...], settings: Settings) -> bool:
-    """Return whether a line ends with one of the published marks or, in other languages than English, like a sentence."""
+    """Return whether a line ends with a published mark or, in other languages than English, like a sentence."""
     return line.endswith(marks) or (settings.language != "en" and sentences.ends(line))
 
 

@@ -178,7 +178,7 @@ def _find(folder: Path, names: Iterable[str], corpus: str) -> Path:
 
 
 def _after_character(data: bytes, end: int) -> int:
-    """Return the end of the UTF-8 character that is cut at byte `end`, or `end`; its start if the data ends within it."""
+    """Return the end of the UTF-8 character that is cut at byte `end`, or `end`; its start if the data ends in it."""
     if end < len(data):
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1

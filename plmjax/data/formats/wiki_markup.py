@@ -203,7 +203,8 @@ def _tidy(line: str) -> str:
 
 
 def _is_prose(text: str, listed: bool) -> bool:
-    """Return whether a text is prose: it ends like a sentence or, in scripts without final marks, is long and not
-    listed.
+    """Return whether a text is prose.
+
+    It ends like a sentence, or has two of: some length, no place in a list, a script without final marks.
     """
     return sentences.ends(text) or (len(text) >= _LEAST) + (not listed) + sentences.is_unstopped(text) >= 2

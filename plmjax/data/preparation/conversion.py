@@ -163,7 +163,7 @@ class Conversion:
             storage.remove(files.seal_of(path))
 
     def _keys(self, folder: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and their number in each document."""
+        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and their number by document."""
         width = self.cleaner.stages[number].last.width
         values, lengths = files.concatenate(files.keys_file(folder, number))
         return values.reshape(-1, width), lengths // width

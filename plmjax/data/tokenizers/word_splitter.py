@@ -1,8 +1,8 @@
 """A splitter of text into the words of a given vocabulary, such as that of a file of word vectors.
 
-Vocabularies disagree on what a word is: "don't" or "do" and "n't", "U.S." or "U", ".", "S", ".", "new_york", "3.5",
-Chinese words of several characters in a text without spaces. So the words decide: at each place the longest of them is
-taken, but no part of a run of letters and digits in a script that writes spaces. All else is split at punctuation.
+Vocabularies define words differently: "don't" or "do" and "n't", "U.S." or "U", ".", "S", ".", "new_york", "3.5",
+Chinese words of several characters in a text without spaces. So the words decide: at each position the longest word is
+taken, but not a part of a run of letters and digits in a script with spaces. Other text is split at punctuation.
 """
 
 import itertools
@@ -24,9 +24,9 @@ _NEGATION = "n't"
 
 
 def word_splitter(words: Sequence[str]):
-    """Return a pre-tokenizer that leaves each of these words whole, the first `MOST_LISTED` of those that it must list.
+    """Return a pre-tokenizer that does not split these words; of those that need a list, the first `MOST_LISTED`.
 
-    words: as a text has them after normalization, most frequent first.
+    words: in the form after normalization, most frequent first.
     """
     from tokenizers import Regex, pre_tokenizers
 
@@ -52,9 +52,9 @@ def word_splitter(words: Sequence[str]):
 
 
 def _one_of(words: Sequence[str]) -> str:
-    """Return a pattern of the longest of these words, sorted, that the text continues with: a tree of their beginnings.
+    """Return a pattern that matches the longest of these sorted words, as a prefix tree.
 
-    Each character of a text is compared with those that may follow, not with each word.
+    Each character of a text is compared with the characters that may follow, not with each word.
     """
     if words == [""]:
         return ""

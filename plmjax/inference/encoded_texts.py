@@ -14,10 +14,10 @@ from plmjax.layers.words.characters import sentence_marks, spell
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class EncodedTexts:
     """Encoded texts.
 
-    ids: token numbers of every text, without special tokens around it.
+    ids: token ids of every text, without special tokens around it; for a model that reads characters, word numbers.
     vocabulary: vocabulary of these numbers, for a model's template.
     names: function from numbers to tokens.
     spellings: int32 [numbers C], the characters of every number; None if the model reads token ids.
@@ -29,7 +29,7 @@ class Reading:
     spellings: np.ndarray | None = None
 
     def inputs(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the model inputs for a batch of rows of numbers, `input_ids`."""
+        """Return the model inputs for a batch whose `input_ids` are such numbers."""
         if self.spellings is None:
             return batch
         characters = self.spellings[np.asarray(batch["input_ids"])]
@@ -45,14 +45,14 @@ def example(config: ModelConfig) -> dict[str, jax.Array]:
     return {"characters": jnp.zeros((1, 1, config.characters), jnp.int32)}
 
 
-def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
+def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> EncodedTexts:
     """Encode texts with the tokenizer (plmjax.data.tokenizers.Tokenizer) for a model.
 
     For a model that reads characters, every different word has a number. Words that are unknown to the tokenizer are
     spelled too.
     """
     if config.characters is None:
-        return Reading(tokenizer.encode_batch(texts), tokenizer.vocabulary, tokenizer.tokens)
+        return EncodedTexts(tokenizer.encode_batch(texts), tokenizer.vocabulary, tokenizer.tokens)
     unknown = tokenizer.vocabulary.unknown
     numbers: dict[str, int] = {}
     ids = []
@@ -66,7 +66,7 @@ def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> Reading:
     words = [*tokenizer.tokens([tokenizer.vocabulary.begin, tokenizer.vocabulary.end]), *numbers]
     table = np.concatenate([sentence_marks(config.characters), spell(list(numbers), config.characters)])
     vocabulary = Vocabulary(len(words), begin=0, end=1)
-    return Reading(ids, vocabulary, lambda chosen: [words[number] for number in chosen], table)
+    return EncodedTexts(ids, vocabulary, lambda chosen: [words[number] for number in chosen], table)
 
 
 def limit_of(model: ModelConfig, limit: float) -> float:
