@@ -50,11 +50,11 @@ def planned(precision: str, topology: str, rows: int) -> tuple[list[float], floa
     part = topologies.parse(topology)
     place = NamedSharding(Mesh(part.devices(), ("data",)), PartitionSpec())
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), shapes)
-    _, text, schedules = compilation.compiled_for_slice(jax.jit(function).lower(*shapes))
+    _, text, schedules = compilation.compile_for_slice(jax.jit(function).lower(*shapes))
     read = hlo.Program(text)
     ends = estimate.costs_of(read, schedules, part.chip)
     total, integers = (
-        sum(times * multiply_adds(read, one, dtypes) for one, times in read.executed) for dtypes in (None, INTEGERS)
+        sum(times * multiply_adds(read, one, dtypes) for one, times in read.top_level) for dtypes in (None, INTEGERS)
     )
     return [refined.timeline(costs, {}).total / part.chip.clock for costs in ends], integers / total, total
 

@@ -117,7 +117,7 @@ def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
     Raises:
         plmjax.plan.compilation.DoesNotFit: it needs more HBM than the chip has.
     """
-    memory, text, schedules = compilation.compiled_for_slice(lowered)
+    memory, text, schedules = compilation.compile_for_slice(lowered)
     ends = estimate.costs_of(hlo.Program(text), schedules, part.chip)
     return [refined.timeline(costs, {}).total / part.chip.clock for costs in ends], memory.temp_size_in_bytes
 

@@ -84,7 +84,7 @@ def _serve() -> None:
 
 def _run(pipe: int, arguments: list[str], folder: str, moment: int, largest: int) -> None:
     from plmjax.commands import cli
-    from plmjax.commands.command_line import ending
+    from plmjax.commands.command_line import exit_status
 
     count = 0
 
@@ -109,7 +109,7 @@ def _run(pipe: int, arguments: list[str], folder: str, moment: int, largest: int
         try:
             cli.run(arguments)
         except BaseException as error:
-            code, sentence = ending(error)
+            code, sentence = exit_status(error)
             print(sentence or repr(error))
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     with os.fdopen(pipe, "w") as file:

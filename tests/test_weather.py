@@ -116,7 +116,7 @@ def trained(workdir: str, served: list[str], storm: Storm | None = None) -> int:
         try:
             cli.run(["pretrain", TINY, "--workdir", workdir, *served])
         except Exception as error:
-            code, sentence = command_line.ending(error)
+            code, sentence = command_line.exit_status(error)
             assert code == UNAVAILABLE, (code, error)
             assert sentence.startswith("Expected ") and "\n" not in sentence
             storm.sleep(pause)

@@ -125,7 +125,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:
-    """Return (name of a command of two words, its arguments); the help of a group of one command is that command's.
+    """Return (name of a two-word command, its arguments). If a group has one command, its help is that of the command.
 
     Raises:
         UserError: no command of the group has the second word.

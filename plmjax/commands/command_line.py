@@ -116,7 +116,7 @@ def parse(
 
 
 def _names(verb: Callable) -> Iterator[str]:
-    """Yield the names of a command's options, those of a group of settings with the group's name before them."""
+    """Yield the names of a command's options; options of a group of settings have the group's name as prefix."""
     for name, parameter in inspect.signature(verb).parameters.items():
         if any(mark in (Positional, Suppress) for mark in get_args(parameter.annotation)):
             continue
@@ -128,7 +128,7 @@ def _names(verb: Callable) -> Iterator[str]:
 
 
 def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
-    """Run a command, and exit with the code of its end (`plmjax.errors`), or 130 for Ctrl-C.
+    """Run a command, and exit with its exit code (`plmjax.errors`), or 130 for Ctrl-C.
 
     On several hosts this host ends at once, and the other hosts receive the reason.
     """
@@ -139,7 +139,7 @@ def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
         sys.exit(0)
     except (Exception, KeyboardInterrupt) as error:
         give_way()
-        code, sentence = ending(error)
+        code, sentence = exit_status(error)
         if sentence:
             print(f"{program}: {sentence}", file=sys.stderr)
         else:
@@ -163,7 +163,7 @@ def _plain_warnings() -> Iterator[None]:
         log.propagate = propagated
 
 
-def ending(error: BaseException) -> tuple[int, str]:
+def exit_status(error: BaseException) -> tuple[int, str]:
     """Return (exit code, sentence) for an exception; the sentence is empty if a traceback says more."""
     error = storage.explain(error) or error
     match error:

@@ -114,13 +114,13 @@ def distil(
 
 
 def _distillation(source: Source, method: type[Distillation], named: Experiment | None) -> Distillation:
-    """Return the settings of a method, those of the named experiment if it has some, with the teacher."""
+    """Return the settings of a method, with the teacher; those of the named experiment if it has some."""
     own = named.compression if named is not None and type(named.compression) is method else method()
     return dataclasses.replace(own, teacher=source.description.experiment.model, checkpoint=str(source.directory))
 
 
 def _layers(source: Source, layers: Sequence[int], named: Experiment | None) -> tuple[int, ...]:
-    """Return the numbers of the taken layers: those of the option, of the named experiment, or every other one."""
+    """Return the teacher's layers to take: from the option, from the named experiment, or every other one."""
     if not layers and named is not None and isinstance(named.weight_mapping, TakenLayers):
         layers = named.weight_mapping.layers
     return resolve_layers(layers, source.description.experiment.model)
@@ -139,7 +139,7 @@ def _model(source: Source, layers: tuple[int, ...], named: Experiment | None) ->
 
 
 def _check_layers(distillation: Distillation, layers: Sequence[int], student: str | None) -> None:
-    """Raise UserError if a student whose layers are transferred begins with layers of its teacher, or all at random."""
+    """Raise UserError for a method that transfers layers, if the student takes layers or is random."""
     if layers or student == RANDOM:
         found = f"--layers {' '.join(map(str, layers))}" if layers else "--student random"
         raise UserError(
@@ -170,8 +170,8 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
         labels = getattr(learned, "labels", None)
         if type(objective) is not type(learned) or (getattr(objective, "labels", None) or labels) != labels:
             raise UserError(
-                f"Expected a teacher of the task {_described(objective)}, found {source.name}, which has learned "
-                f"{_described(learned)}; name a teacher of this task, or an --experiment of that one."
+                f"Expected a teacher of the task {_describe(objective)}, found {source.name}, which has learned "
+                f"{_describe(learned)}; name a teacher of this task, or an --experiment of that one."
             )
         if labels:
             objective = dataclasses.replace(objective, labels=labels)
@@ -183,7 +183,7 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
 
 
 def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
-    """Return the experiment with the stored scores of its teacher, which are computed if there are none yet.
+    """Return the experiment with the stored scores of its teacher, which are computed if they do not exist yet.
 
     Raises:
         UserError: the task needs the teacher itself.
@@ -200,6 +200,6 @@ def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
     return dataclasses.replace(run, compression=dataclasses.replace(run.compression, stored=str(path)))
 
 
-def _described(objective: Objective) -> str:
+def _describe(objective: Objective) -> str:
     labels = getattr(objective, "labels", ())
     return type(objective).__name__ + (f" with the labels {listed(labels, 80)}" if labels else "")

@@ -57,7 +57,7 @@ def plan(
         raise UserError("--breakdown and --search exclude each other; leave one out.")
     prices = read_prices(price)
     with options_named(OF_ANOTHER_FILE):
-        composed, batches = planned(run)
+        composed, batches = planned_run(run)
     if search:
         found = [searches.search(composed, name, batch_sizes, prices=prices, batches=batches) for name in topology]
         print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
@@ -72,10 +72,10 @@ def plan(
         raise SystemExit(1)
 
 
-def planned(run: "Run") -> tuple["Experiment", "Batches"]:
-    """Return the experiment as it would run, and its batches.
+def planned_run(run: "Run") -> tuple["Experiment", "Batches"]:
+    """Return the experiment of the run, and its batches.
 
-    The examples of a task are read, which set its labels, its rows and the number of its steps. Text is not read.
+    The examples of a task are read, which determine its labels, its rows and its number of steps. Text is not read.
 
     Raises:
         UserError: a file of the task is wrong.

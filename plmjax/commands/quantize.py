@@ -97,7 +97,7 @@ def with_integers(run: Experiment, precision: str) -> Experiment:
     return dataclasses.replace(run, training=dataclasses.replace(run.training, matmul_precision=precision))
 
 
-def overridden(run: Experiment, overrides: Sequence[str]) -> Experiment:
+def with_overrides(run: Experiment, overrides: Sequence[str]) -> Experiment:
     """Return the experiment with options of the command line."""
     if not overrides:
         return run

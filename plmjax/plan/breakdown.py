@@ -1,7 +1,7 @@
 """Breakdown of a step's cycles by category.
 
 The category of an instruction follows from its operation and from the scopes in its `op_name`, which are the names of
-our modules. The first category that fits is used:
+the modules. The first category that fits is used:
 
     collectives      communication that is not hidden
     random bits      the hardware's generator, or rounds of threefry
@@ -12,7 +12,7 @@ our modules. The first category that fits is used:
     normalisation    layer norm, root-mean-square norm
     layers           the rest of the layers: activations, biases, dropout, residual sums
     residuals        stores for the backward pass, and loads, if nothing else is fused to them
-    ends             embeddings, scores of the vocabulary, pooling, loss
+    ends             embeddings, logits over the vocabulary, pooling, loss
     between          the program's own bundles between its instructions, mainly the targets of permutes
     transfers        waiting for a transfer between HBM and the chip
     other            everything else: corruption of the batch, keys
@@ -46,7 +46,7 @@ _MOVES = {
 def category(program: Program, instruction: Instruction, parameters: Collection[int]) -> str:
     """Return the category of an instruction.
 
-    `parameters` are the numbers of elements of the parameters, whole and sharded.
+    `parameters` are the numbers of elements of the parameters, complete and sharded.
     """
     parts = [part for part, _ in program.inside(instruction)]
     opcodes = Counter(part.opcode for part in parts)
@@ -97,7 +97,7 @@ def _place(scope: str) -> str:
 def breakdown(
     ends: Sequence[Costs], times: Sequence[Timeline], interconnect: float, parameters: Collection[int]
 ) -> dict[str, Any]:
-    """Return cycles by category, of the compiler's and the refined estimate, and HBM bytes; and the largest of "other".
+    """Return cycles by category (compiler's and refined estimate), HBM bytes, and the largest instructions of "other".
 
     ends, times: the refined estimate at the fast and the slow end of its range.
     interconnect: cycles of all communication. The compiler's estimate takes them as not hidden.
@@ -105,7 +105,7 @@ def breakdown(
     slow, program = ends[1], ends[1].program
     columns = ("compiler", "fast", "slow", "hbm_bytes")
     rows = {name: dict.fromkeys(columns, 0.0) for name in CATEGORIES}
-    for instruction, runs in program.executed:
+    for instruction, runs in program.top_level:
         moves = instruction.name in slow.transfers
         name = "transfers" if moves else category(program, instruction, parameters)
         rows[name]["hbm_bytes"] += runs * slow[instruction].hbm_bytes

@@ -19,9 +19,10 @@ COLLECTIVES = (
 class Collective:
     """Communication of one kind, dtype and size.
 
-    bytes: those of one device's whole array; for a permute with the padding of its layout, which is sent too.
+    bytes: bytes of one device's complete array; for a permute with the padding of its layout, which is sent too.
     count: number of runs.
-    gathered: elements of an all-reduce that it gathers. The TPU compiler gathers less than 16 MiB, with the padding of
+    gathered: number of elements that an all-reduce gathers. The TPU compiler gathers less than 16 MiB, with the padding
+    of
         the layout, by a sum of arrays that are 0 outside a device's own part.
     """
 
@@ -44,14 +45,14 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def communication(program: Program) -> dict[str, tuple[Collective, int]]:
-    """Return name of an instruction that communicates or starts to -> (one run of it, number of runs).
+    """Return name of a communicating or starting instruction -> (one run of its collective, number of runs).
 
-    Channels do not tell collectives apart: those of a `shard_map` all have the same one.
+    Channels do not distinguish collectives: those of a `shard_map` all have the same one.
     """
     found: dict[str, tuple[Collective, int]] = {}
     chunks: dict[tuple[str, Collective], tuple[str, int]] = {}
     started = set()
-    for outer, times in program.executed:
+    for outer, times in program.top_level:
         parts = [part for part, _ in program.inside(outer)]
         for instruction in (part for part in parts if sends(part)):
             one = _collective(program, instruction)
@@ -73,12 +74,12 @@ def sends(instruction: Instruction) -> bool:
 
 
 def continues(instruction: Instruction, parts: Collection[Instruction]) -> bool:
-    """Return true for a fusion that continues or ends a collective which another one has started.
+    """Return true for a fusion that continues or ends a collective started by another instruction.
 
     parts: the instruction and everything inside it.
     """
     targets = {part.target for part in parts}
-    called = (name for names in instruction.called.values() for name in names)
+    called = (name for names in instruction.called_computations.values() for name in names)
     beside = any(name.startswith("async_collective_fusion") for name in called)
     return (beside or "AsyncCollectiveDone" in targets) and "AsyncCollectiveStart" not in targets
 
@@ -98,16 +99,16 @@ def _collective(program: Program, instruction: Instruction) -> Collective:
     return Collective(
         kind=kind,
         dtype=max(arrays, key=lambda array: array.bytes).dtype,
-        bytes=sum(array.stored if kind == "collective-permute" else array.bytes for array in arrays),
+        bytes=sum(array.stored_bytes if kind == "collective-permute" else array.bytes for array in arrays),
         elements=sum(array.size for array in arrays),
         group=max(map(len, groups(instruction, program.partitions))),
         count=1,
-        gathered=_gathered(program, instruction) if kind == "all-reduce" else 0,
+        gathered=_gathered_elements(program, instruction) if kind == "all-reduce" else 0,
     )
 
 
 def groups(instruction: Instruction, partitions: int) -> list[list[int]]:
-    """Return the devices that take part in a collective together; for a permute, the sender and receiver of each."""
+    """Return the groups of devices of a collective; for a permute, the (sender, receiver) pairs."""
     text = instruction.attributes
     if match := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}", text):
         return [[int(device) for device in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", match.group(1))]
@@ -122,7 +123,7 @@ def groups(instruction: Instruction, partitions: int) -> list[list[int]]:
 
 
 def _groups_of_a_mesh(mesh: str, order: str | None, along: str) -> list[list[int]]:
-    """Return the devices that differ along some axes of a mesh only, or along a part of an axis.
+    """Return the groups of devices that differ only along some axes of a mesh, or along a part of an axis.
 
     mesh: "'data'=4,'model'=2". along: "'data'", or "'data':(2)2" for a part of size 2 inside an outer part of size 2.
     """
@@ -139,9 +140,9 @@ def _groups_of_a_mesh(mesh: str, order: str | None, along: str) -> list[list[int
 
 
 def _devices(order: str | None, count: int) -> np.ndarray:
-    """Return the devices in the order that a compiled program gives, int [count]; by their numbers if it gives none.
+    """Return the device order of a compiled program, int [count]; ascending if it gives none.
 
-    order: "[2,2,2]T(1,0,2)", numbers in a shape whose axes then change places, or "0,2,1,3", the devices one by one.
+    order: "[2,2,2]T(1,0,2)", numbers in a shape that is then transposed, or "0,2,1,3", the devices one by one.
     """
     if order is None:
         return np.arange(count)
@@ -151,8 +152,8 @@ def _devices(order: str | None, count: int) -> np.ndarray:
     return np.array([int(device) for device in order.split(",")])
 
 
-def _gathered(program: Program, reduction: Instruction) -> int:
-    """Return the number of elements of a sum that no two devices add to: zeros, updated with a device's own part."""
+def _gathered_elements(program: Program, reduction: Instruction) -> int:
+    """Return the number of elements of an all-reduce of zeros, updated with a device's own part: in fact a gather."""
     return sum(
         operand.results[0].size
         for operand in program.operands_of(reduction)

@@ -24,7 +24,7 @@ from plmjax.training import program as programs
 
 
 class DoesNotFit(Exception):
-    """The compiler found too little HBM: bytes `needed` and `available` on a device."""
+    """The compiler found too little HBM: `needed` and `available` bytes on a device."""
 
     def __init__(self, needed: float, available: float) -> None:
         super().__init__(f"{needed:.0f} of {available:.0f} bytes")
@@ -32,7 +32,7 @@ class DoesNotFit(Exception):
 
 
 class Batches(NamedTuple):
-    """The batches of a run, as far as its program depends on them.
+    """The properties of a run's batches on which its program depends.
 
     vocabulary: the vocabulary of the tokenizer, or a placeholder.
     shapes: function from a phase to a dict from field to shape and dtype of its global batch.
@@ -52,8 +52,7 @@ class Compilation:
     """The compiled train step of one phase.
 
     text: the optimised program in HLO.
-    schedules: instruction -> the bundles it issues; empty if libtpu wrote no schedules, because other code had loaded
-        it.
+    schedules: instruction -> its schedule; empty if libtpu wrote no schedules because it was loaded by other code.
     """
 
     program: programs.Program
@@ -101,11 +100,11 @@ def compile_phase(
     start = time.perf_counter()
     program = programs.build(experiment, phase, mesh, *batches)
     with switches.explain_compilation(experiment, program):
-        memory, text, written = compiled_for_slice(program.train.lower(program.state, program.batch))
+        memory, text, written = compile_for_slice(program.train.lower(program.state, program.batch))
     return Compilation(program, memory, text, written, time.perf_counter() - start)
 
 
-def compiled_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
+def compile_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
     """Compile a lowered function for the devices of its arguments, and return its memory, HLO and schedules.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The plan of a run on a TPU slice without its hardware: does it fit, what does it communicate, how fast, how long.
+"""The plan of a run on a TPU slice without its hardware: memory, communication, speed and duration.
 
 libtpu compiles the trainer's train step (`plmjax.training.program.build`) for the slice, once for each phase.
 Memory and communication are read from the compiled program and exact. Every time is an estimate and is called one:
@@ -10,11 +10,11 @@ Memory and communication are read from the compiled program and exact. Every tim
     cycles        the compiler's own estimate of everything but communication / clock; the refined estimate for an
                   instruction without one, a gather or a kernel of Pallas
     step          cycles + interconnect, as if neither hid the other; the roofline if there are no cycles
-    refined       from the compiler's scheduled bundles, minus what the schedule hides (`plmjax.plan.refined`)
+    refined       from the compiler's scheduled bundles, minus hidden times (`plmjax.plan.refined`)
 
 MFU is model FLOPs / (step x chips x peak), for either step. The compiler's estimate is a pessimistic bound: it is right
 for products and random bits, and several times too high for reductions, copies and stores of stacked arrays. The
-refined one is an interval. Its ends differ in what a chip is assumed to reach of its bandwidths.
+refined estimate is an interval. Its ends assume different fractions of the chip's bandwidths.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def prices(options: Sequence[str]) -> dict[str, float]:
 
 
 def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
-    """Return the price of a chip-hour of the slice, of its generation or of every other; None without a price."""
+    """Return the price of a chip-hour for the slice's generation, else the general price; None without a price."""
     prices = prices or {}
     return prices.get(part.chip.name, prices.get(""))
 
@@ -73,8 +73,8 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     """Return the wasteful parts of a train step, one sentence each; a good step has none.
 
     These are: matrix products in float32 if bfloat16 was requested; gradients sent over the network more than once
-    a step (a sum that the compiler turns into a ring of permutes is not found); scores of the vocabulary at more
-    positions than the objective predicts; parameters gathered in pure data parallelism more often than once a step.
+    a step (a sum that the compiler turns into a ring of permutes is not found); logits at more positions than the
+    objective predicts; parameters gathered in pure data parallelism more often than once a step.
     """
     found = [f"The trips of the loop {name} are not known, they are counted once." for name in program.unknown_loops]
     built, phase = compilation.program, compilation.program.phase
@@ -89,7 +89,8 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
                     f"{sum(p.count for p in these)} of {sum(p.count for p in products)} matrix products a step take "
                     f"{kind} operands, the largest {' x '.join(str(list(shape)) for shape in largest.shapes)}."
                 )
-    sizes, owned, asked = shard_sizes(built.copy), shard_sizes(built.state.params), looked_up(experiment, built)
+    sizes, owned = shard_sizes(built.copy), shard_sizes(built.state.params)
+    asked = looked_up_elements(experiment, built)
     tables = {name: owned[name] for name in asked}
     copied = sum(sizes.values())
     updated = copied + sum((asked if experiment.optimizer.by_rows else tables).values())
@@ -110,13 +111,13 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     if experiment.finetuning is not None and not isinstance(experiment.objective, GeneratesText):
         return found  # a task of labels asks for no scores of tokens
     scores = program.largest(experiment.model.vocab_size)
-    limit = predicted(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)
+    limit = predicted_positions(experiment, built) * experiment.model.vocab_size // meshes.batch_shards(built.mesh)
     if scores is not None and scores.size > max(1.02 * limit / phase.accumulation, *sizes.values(), *tables.values()):
         found.append(f"An array over the vocabulary is {list(scores.shape)}, {limit} elements are asked for.")
     return found
 
 
-def predicted(experiment: Experiment, program: programs.Program) -> int:
+def predicted_positions(experiment: Experiment, program: programs.Program) -> int:
     """Return the number of positions of a global batch that the objective predicts."""
 
     def targets(batch: Any, constants: Any) -> Any:
@@ -140,7 +141,7 @@ def shard_sizes(params: Any) -> dict[str, int]:
     return sizes
 
 
-def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, int]:
+def looked_up_elements(experiment: Experiment, program: programs.Program) -> dict[str, int]:
     """Return path of a looked-up table -> number of elements in the rows of a global batch, with repetitions."""
 
     def rows(batch: Any, constants: Any) -> Any:
@@ -156,7 +157,7 @@ def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, in
 
 
 def unpriced_calls(costs: refined.Costs) -> list[str]:
-    """Return one sentence for every kind of custom call whose time is not known. A kernel's time is its schedule's."""
+    """Return one sentence for every kind of custom call of unknown time. A kernel takes the time of its schedule."""
     found = Counter[str]()
     for instruction, times in costs.computing():
         cost = costs[instruction]
@@ -193,7 +194,7 @@ def costs_of(
 
 
 def hbm_seconds(read: hlo.Program, chip: topologies.Chip) -> float:
-    """Return the seconds in which a device moves the bytes of a program, at its share of the chip's full bandwidth."""
+    """Return the seconds in which a device moves a program's bytes, at its fraction of the chip's bandwidth."""
     return traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
 
 
@@ -273,11 +274,11 @@ def describe(
             for name, end, costs, time in zip(("fast", "slow"), refined.RANGE, ends, times, strict=True)
         }
         made["refined"] |= {
-            "unscheduled": [one.name for one, _ in _unscheduled(slow)],
+            "unscheduled": [one.name for one, _ in _without_schedule(slow)],
             "open_loops": [
                 one.name for one, _ in slow.computing() if slow[one].open_loops and slow[one].compiler is None
             ],
-            "hbm_instructions": sum(runs for one, runs in read.executed if slow[one].hbm_bytes),
+            "hbm_instructions": sum(runs for one, runs in read.top_level if slow[one].hbm_bytes),
         }
         if with_breakdown:
             sent = interconnect * chip.clock
@@ -293,7 +294,7 @@ def _parts(costs: refined.Costs, time: refined.Timeline, clock: float) -> dict[s
         "waiting_hbm_seconds": time.waiting_hbm / clock,
         "waiting_network_seconds": time.waiting_network / clock,
         "hidden_network_seconds": (time.network - time.waiting_network) / clock,
-        "unscheduled_seconds": sum(times * costs[one].refined for one, times in _unscheduled(costs)) / clock,
+        "unscheduled_seconds": sum(times * costs[one].refined for one, times in _without_schedule(costs)) / clock,
     }
 
 
@@ -302,11 +303,11 @@ def _speed(compute: float, tokens: int, seconds: float) -> dict[str, float]:
     return {"step_seconds": seconds, "mfu": compute / seconds, "tokens_per_second": tokens / seconds}
 
 
-def _unscheduled(costs: refined.Costs) -> list[tuple[hlo.Instruction, int]]:
+def _without_schedule(costs: refined.Costs) -> list[tuple[hlo.Instruction, int]]:
     return [(one, times) for one, times in costs.computing() if costs[one].source == "compiler"]
 
 
 def _parameter_sizes(program: programs.Program) -> set[int]:
-    """Return the sizes of the parameters, whole and as shards of a device in any part of the step's state."""
+    """Return the sizes of the parameters, complete and as shards in any part of the step's state."""
     leaves = jax.tree.leaves((program.state.params, program.state.optimizer_state))
     return {math.prod(shape) for leaf in leaves for shape in (leaf.shape, leaf.sharding.shard_shape(leaf.shape))}

@@ -56,7 +56,6 @@ class Array:
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -67,8 +66,8 @@ class Array:
         return self.size * bits / 8
 
     @property
-    def stored(self) -> float:
-        """Return the number of bytes in whole tiles: `{1,0:T(8,128)}` stores rows of 64 floats in 128 lanes."""
+    def stored_bytes(self) -> float:
+        """Return the bytes with the padding of tiles: `{1,0:T(8,128)}` stores rows of 64 floats in 128 lanes."""
         order, _, tiling = self.layout.partition(":")
         tile = re.match(r"T\(([\d,]+)\)", tiling)
         if not tile or not self.shape:
@@ -97,8 +96,8 @@ class Instruction:
     computation: str
 
     @functools.cached_property
-    def called(self) -> dict[str, list[str]]:
-        """Return attribute -> the computations it names."""
+    def called_computations(self) -> dict[str, list[str]]:
+        """Return attribute -> names of the called computations."""
         found = {}
         for match in _CALLED.finditer(self.attributes):
             names = re.match(r"\{([^}]*)\}|%?([\w.-]+)", self.attributes[match.end() :])
@@ -138,7 +137,7 @@ class Program:
     `unknown_loops` names the while loops whose trips could not be counted; they count as one run.
 
     Raises:
-        ValueError: the text has no ENTRY computation, or a line that is not understood. Nothing is left out silently.
+        ValueError: the text has no ENTRY computation, or a line that cannot be parsed. No line is skipped silently.
     """
 
     def __init__(self, text: str):
@@ -186,7 +185,7 @@ class Program:
 
     def cycles(self) -> int:
         """Return the compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
-        return sum(instruction.cycles * times for instruction, times in self.executed)
+        return sum(instruction.cycles * times for instruction, times in self.top_level)
 
     def largest(self, dimension: int) -> Array | None:
         """Return the largest floating-point array anywhere with a dimension of that size."""
@@ -195,19 +194,19 @@ class Program:
         return max(arrays, key=lambda array: array.size, default=None)
 
     @functools.cached_property
-    def executed(self) -> list[tuple[Instruction, int]]:
-        """Return every instruction with its number of runs. Instructions inside a fusion are not listed separately."""
+    def top_level(self) -> list[tuple[Instruction, int]]:
+        """Return every instruction with its number of runs, without those inside fusions."""
         return list(self._run(self.entry, 1))
 
     @functools.cached_property
     def every(self) -> list[tuple[Instruction, int]]:
         """Return every instruction with its number of runs, including those inside fusions."""
-        return [pair for instruction, times in self.executed for pair in self.inside(instruction, times)]
+        return [pair for instruction, times in self.top_level for pair in self.inside(instruction, times)]
 
     def _run(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
         for instruction in self.computations[computation].values():
             yield instruction, times
-            called = instruction.called
+            called = instruction.called_computations
             if instruction.opcode == "while":
                 yield from self._run(called["body"][0], times * self.trips(instruction))
             elif instruction.opcode == "conditional":
@@ -220,7 +219,7 @@ class Program:
         """Yield an instruction and, for a fusion, its contents."""
         yield instruction, times
         if instruction.opcode == "fusion":
-            for inner in self.computations[instruction.called["calls"][0]].values():
+            for inner in self.computations[instruction.called_computations["calls"][0]].values():
                 yield from self.inside(inner, times)
 
     def operands_of(self, instruction: Instruction) -> list[Instruction]:
@@ -228,18 +227,18 @@ class Program:
         return [self.computations[instruction.computation][name] for name in instruction.operands]
 
     def branch(self, conditional: Instruction) -> str:
-        """Return the computation of a conditional that counts as the one that runs: that with the most cycles."""
-        names = [name for names in conditional.called.values() for name in names]
+        """Return the computation of a conditional that is counted: the one with the most cycles."""
+        names = [name for names in conditional.called_computations.values() for name in names]
         return max(names, key=lambda name: sum(inner.cycles * times for inner, times in self._run(name, 1)))
 
     def trips(self, loop: Instruction) -> int:
         """Return the number of runs of a while loop's body, by computing its counter; 1 if it cannot be known."""
         if loop.name not in self._known_trips:
-            self._known_trips[loop.name] = self._counted(loop)
+            self._known_trips[loop.name] = self._count_trips(loop)
         return self._known_trips[loop.name]
 
-    def _counted(self, loop: Instruction) -> int:
-        condition, body = loop.called["condition"][0], loop.called["body"][0]
+    def _count_trips(self, loop: Instruction) -> int:
+        condition, body = loop.called_computations["condition"][0], loop.called_computations["body"][0]
         state = _tuple(self._value(self.computations[loop.computation][loop.operands[0]], ()))
         for trip in range(LONGEST_LOOP):
             going = self._value(self.roots[condition], (state,))
@@ -252,7 +251,7 @@ class Program:
         return 1
 
     def _value(self, instruction: Instruction, arguments: tuple) -> Any:
-        """Return an integer, a function from index to element for a tuple, or None if the run determines the value."""
+        """Return an integer, a function from index to element for a tuple, or None if it is only known at run time."""
         opcode = instruction.opcode
         if opcode == "parameter":
             index = int(instruction.arguments)
@@ -271,7 +270,7 @@ class Program:
         if opcode == "copy-start":
             return lambda index: self._value(operands[0], arguments)
         if opcode in ("fusion", "call"):
-            name = (instruction.called.get("calls") or instruction.called["to_apply"])[0]
+            name = (instruction.called_computations.get("calls") or instruction.called_computations["to_apply"])[0]
             return self._value(self.roots[name], tuple(self._value(operand, arguments) for operand in operands))
         if opcode == "compare" or opcode in _ARITHMETIC:
             function = _ARITHMETIC.get(opcode) or _COMPARISONS[instruction.attribute("direction")]
@@ -321,10 +320,10 @@ def _instruction(line: str, computation: str) -> tuple[Instruction, str]:
     if not match:
         raise _unreadable("an instruction", line)
     rest = line[match.end() :]
-    end = _closing(rest) if rest.startswith("(") else rest.index(" ")
+    end = _closing_bracket(rest) if rest.startswith("(") else rest.index(" ")
     results, rest = rest[:end], rest[end:].lstrip()
     start = rest.index("(")
-    end = _closing(rest[start:]) + start
+    end = _closing_bracket(rest[start:]) + start
     inside = rest[start + 1 : end - 1]
     opcode = rest[:start]
     operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.-]+(?:#\d+)*)", inside))
@@ -369,7 +368,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
     return tuple(arrays)
 
 
-def _closing(text: str) -> int:
+def _closing_bracket(text: str) -> int:
     """Return the index after the bracket that closes the first bracket of `text`."""
     depth = 0
     for index, character in enumerate(text):
@@ -380,8 +379,8 @@ def _closing(text: str) -> int:
 
 
 def _tuple(value: Any) -> Callable[[int], Any]:
-    """Return the tuple's elements as a function of the index, each computed once.
+    """Return a function from index to element of a tuple, which computes each element once.
 
-    An unknown tuple has unknown elements.
+    Elements of an unknown tuple are unknown.
     """
     return functools.cache(value) if callable(value) else lambda index: None

@@ -1,8 +1,8 @@
-"""The links of a slice: which of them a collective uses, and for how long.
+"""The links of a slice: the links that a collective uses, and for how long.
 
 For an array of b bytes on c chips a chip sends for all-reduce 2 b (c-1)/c; for all-gather, reduce-scatter and
-all-to-all b (c-1)/c; for permute b on one link. A group smaller than the whole slice has the links of one axis. Traffic
-between slices has a chip's share of its host's network.
+all-to-all b (c-1)/c; for permute b on one link. A group smaller than the slice uses the links of one axis. Traffic
+between slices uses a chip's fraction of its host's network.
 """
 
 import dataclasses
@@ -47,14 +47,14 @@ def interconnect_seconds(communicated: list[collectives.Collective], part: topol
 
 
 def busiest_seconds(program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]]) -> float:
-    """Return the time of a step's communication on the links of the axis that has most of it.
+    """Return the time of a step's communication on the links of the busiest axis.
 
-    The axes of a slice have links of their own, so collectives along two of them may go on at once.
+    The axes of a slice have separate links, so collectives along different axes may overlap.
     """
     instructions = {one.name: one for one, _ in program.every}
     seconds: Counter[int] = Counter()
     for name, (one, runs) in collectives.communication(program).items():
-        for axis in _used(one, instructions[name], program, places):
+        for axis in _used_axes(one, instructions[name], program, places):
             seconds[axis] += runs * interconnect_seconds([one], part)
     return max(seconds.values(), default=0.0)
 
@@ -71,13 +71,13 @@ def sendings(
     return {
         name: Sending(
             interconnect_seconds([one], part) / efficiency * part.chip.clock,
-            _used(one, instructions[name], program, places),
+            _used_axes(one, instructions[name], program, places),
         )
         for name, (one, _) in collectives.communication(program).items()
     }
 
 
-def _used(
+def _used_axes(
     one: collectives.Collective, instruction: Instruction, program: Program, places: Sequence[tuple[int, ...]]
 ) -> frozenset[int]:
     """Return the axes whose links a collective uses."""

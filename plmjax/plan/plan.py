@@ -1,4 +1,4 @@
-"""The plan of a whole run, phase by phase, for one slice."""
+"""The plan of a complete run, phase by phase, for one slice."""
 
 import importlib.metadata
 import sys
@@ -26,7 +26,7 @@ def plan(
 
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
     breakdown: add the cycles of a step by category.
-    batches: those of a task's examples; None for an experiment on text, whose layout gives their shapes.
+    batches: batches of a task's examples; None for an experiment on text, whose layout gives their shapes.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit

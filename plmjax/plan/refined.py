@@ -58,9 +58,9 @@ RANGE = (Efficiency(hbm=0.92, links=0.90, startup=0.5e-6), Efficiency(hbm=0.85, 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """The work of one device in a cycle.
+    """The work of one device per cycle.
 
-    multiply_adds: of floating-point numbers, or of integers where `int8` is 0.
+    multiply_adds: multiply-adds of floating-point numbers, or of integers where `int8` is 0.
     startup: cycles until an instruction that reads or writes the HBM moves its first bytes.
     """
 
@@ -119,16 +119,16 @@ class Costs:
         self.traffic = Traffic(program)
         self.transfers: set[str] = set()
         """Instructions that move data while others run: the start of a pair, and the instruction that it starts."""
-        for instruction in (one for one, _ in program.executed if one.opcode.endswith("-start")):
-            self.transfers |= {part.name for part in _started(program, instruction)}
+        for instruction in (one for one, _ in program.top_level if one.opcode.endswith("-start")):
+            self.transfers |= {part.name for part in _async_start(program, instruction)}
         self._twins: dict[tuple, Schedule] = {}
-        for instruction, _ in program.executed:
+        for instruction, _ in program.top_level:
             if instruction.name in schedules and schedules[instruction.name].cycles is not None:
                 self._twins.setdefault(self._form(instruction), schedules[instruction.name])
 
     @functools.cached_property
     def _known(self) -> dict[str, Cost]:
-        return {instruction.name: self._cost(instruction) for instruction, _ in self.program.executed}
+        return {instruction.name: self._cost(instruction) for instruction, _ in self.program.top_level}
 
     def at(self, rates: Rates) -> Self:
         """Return the costs with other rates of the HBM."""
@@ -145,8 +145,8 @@ class Costs:
         return self._known[instruction.name]
 
     def computing(self) -> Iterator[tuple[Instruction, int]]:
-        """Yield the instructions that use a device's own time, with their runs: no transfers, no communication."""
-        for instruction, times in self.program.executed:
+        """Yield the instructions that occupy a device, with their runs: no transfers, no communication."""
+        for instruction, times in self.program.top_level:
             if instruction.name not in self.transfers and not communicates(self.program, instruction):
                 yield instruction, times
 
@@ -170,25 +170,24 @@ class Costs:
 
 
 def _plain(attributes: str) -> str:
-    """Return an instruction's attributes without the names in them."""
+    """Return an instruction's attributes without names."""
     plain = re.sub(r'(?:, )?metadata=\{[^}]*\}|"indices":\[[^\]]*\]', "", attributes)
     return re.sub(r"%[\w.-]+", "%", plain)
 
 
 def communicates(program: Program, instruction: Instruction) -> bool:
-    """Return true if an instruction, with everything fused to it, is, starts or ends a collective.
+    """Return true if an instruction, with everything fused to it, starts, ends or is a collective.
 
-    A fusion named `async_collective_fusion` computes while a collective continues; it is none of these.
+    A fusion named `async_collective_fusion` computes while a collective continues, so it returns false.
     """
     parts = {part.opcode.removesuffix("-start").removesuffix("-done") for part, _ in program.inside(instruction)}
-    called = (name for names in instruction.called.values() for name in names)
+    called = (name for names in instruction.called_computations.values() for name in names)
     return not parts.isdisjoint(COLLECTIVES) and not any(name.startswith("async_collective_fusion") for name in called)
 
 
-def _started(program: Program, instruction: Instruction) -> list[Instruction]:
-    called = [
-        part for names in instruction.called.values() for name in names for part in program.computations[name].values()
-    ]
+def _async_start(program: Program, instruction: Instruction) -> list[Instruction]:
+    computations = [program.computations[name] for names in instruction.called_computations.values() for name in names]
+    called = [part for computation in computations for part in computation.values()]
     return [instruction, *called]
 
 
@@ -197,7 +196,7 @@ class Timeline:
     """Cycles of one run of a program: its instructions, its waits, and the use of the HBM and the links.
 
     computing: its instructions, and the program's own bundles between them.
-    network: the sum of all collectives. links: axis of the slice -> those that use its links.
+    network: the sum of all collectives. links: axis of the slice -> the sum of collectives on its links.
     between: the program's own bundles.
     """
 
@@ -245,14 +244,14 @@ class _Transfers:
             self._left[name], cycles = left - passed, cycles - passed
 
     def until(self, name: str | None) -> float:
-        """Return the cycles until a transfer and all earlier ones are done; None stands for the last one."""
+        """Return the cycles until a transfer and all earlier ones are done; None means the last one."""
         if name is not None and name not in self._left:
             return 0.0  # done with a later one, or there was nothing to do
         names = list(self._left)
         return sum(self._left[one] for one in (names if name is None else names[: names.index(name) + 1]))
 
     def finish(self, name: str | None, cycles: float) -> None:
-        """Let at least the cycles pass in which a transfer is done."""
+        """Advance the time by at least `cycles`, and until a transfer is done."""
         self.advance(cycles)
         names = list(self._left)
         if name is None or name in self._left:
@@ -272,7 +271,7 @@ class _Links:
             self._axes.setdefault(axis, _Transfers()).start(name, cycles)
 
     def advance(self, cycles: float, used: Mapping[int, float]) -> None:
-        """Let cycles pass in which other collectives use some of the links."""
+        """Advance the time while other collectives use some of the links."""
         for axis, transfers in self._axes.items():
             transfers.advance(cycles - used.get(axis, 0.0))
 
@@ -285,7 +284,7 @@ class _Links:
 
 
 def timeline(costs: Costs, network: Mapping[str, Sending]) -> Timeline:
-    """Return the time of a program. `network`: name of a communicating instruction -> what it sends."""
+    """Return the time of a program. `network`: name of a communicating instruction -> its sending."""
     return _run(costs, network, costs.program.entry)
 
 
@@ -312,16 +311,16 @@ def _run(costs: Costs, network: Mapping[str, Sending], computation: str) -> Time
 
     for instruction in program.computations[computation].values():
         name, opcode = instruction.name, instruction.opcode
-        called = [one for names in instruction.called.values() for one in names]
+        called = [one for names in instruction.called_computations.values() for one in names]
         if opcode == "while":
-            advance(_run(costs, network, instruction.called["body"][0]), program.trips(instruction))
+            advance(_run(costs, network, instruction.called_computations["body"][0]), program.trips(instruction))
         elif opcode == "conditional":
             advance(_run(costs, network, program.branch(instruction)))
         elif opcode == "call":
             for one in called:
                 advance(_run(costs, network, one))
         elif opcode.endswith("-start") or opcode == "send":
-            parts = _started(program, instruction)
+            parts = _async_start(program, instruction)
             moved = sum(costs[part].hbm for part in parts)
             sent = [network[part.name] for part in parts if part.name in network]
             time.hbm += moved

@@ -73,7 +73,7 @@ def table(plans: list[dict[str, Any]]) -> str:
 
 
 def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the table of several slices: one row per phase, the run's totals in its last row."""
+    """Return (header, rows) of the table of several slices: one row per phase, the run's totals in the last."""
     priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
     names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
     names += ["compiler ms", "step ms", "MFU", "refined ms", "refined MFU"]
@@ -103,17 +103,16 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def _range(ends: dict[str, Any], shown: Callable[[Any], str], slow_first: bool = False) -> str:
-    """Return both ends of a range as `48 to 53`, or one figure where both are shown alike."""
+    """Return both ends of a range as `48 to 53`, or one figure if both have the same text."""
     first, last = (shown(ends[name]) for name in (("slow", "fast") if slow_first else ("fast", "slow")))
     return first if first == last else f"{first.removesuffix('%')} to {last}"
 
 
 def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined.
+    """Return (header, rows) of the cycles by category of several slices, in millions: compiler's / refined.
 
-    The refined ones are those of both ends of the range.
-
-    The plans were made with a breakdown; a phase whose refined estimate is not known has no row.
+    The refined cycles are given for both ends of the range. The plans were made with a breakdown; a phase whose refined
+    estimate is not known has no row.
     """
     phases = [(made["topology"], phase) for made in plans for phase in made.get("phases", ()) if phase["breakdown"]]
     rows = []
@@ -134,7 +133,7 @@ def _size(phase: dict[str, Any]) -> str:
 
 
 def search(found: dict[str, Any]) -> str:
-    """Return the results of a search, the fastest first, and the options for it."""
+    """Return the results of a search as text, the fastest first, and the options for it."""
     console, out = _console()
     console.print(f"{found['topology']}: mesh {mesh_text(found['mesh'].values())}: {found['mesh_reason']}")
     shown = Table()

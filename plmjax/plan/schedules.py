@@ -55,10 +55,10 @@ _HALF = re.compile(r"\b(f32|lmr|mubr)\b")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Number of cycles that one run of an instruction takes, if it waits neither for the HBM nor for other chips.
+    """Number of cycles of one run of an instruction, without waits for the HBM or for other chips.
 
     cycles: None if only the program's own cycles are known, as for one of several equal instructions.
-    waits: those of the cycles in which its next bundle waits for a matrix unit.
+    waits: cycles stalled on a matrix unit.
     unknown_loops: number of loops that end by data and count once.
     before: cycles of the program's own bundles around the call of the instruction, mainly before it.
     """
@@ -71,7 +71,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class _Trips:
-    """The trips of a loop that take a branch: those of an interval, or every N-th."""
+    """The trips of a loop that take a branch: an interval of trips, or every N-th."""
 
     first: int = 0
     behind: int = 2**32
@@ -80,10 +80,10 @@ class _Trips:
 
 @dataclasses.dataclass(eq=False)
 class _Loop:
-    """A loop, or the whole schedule, as bundles from `start` to `end`.
+    """A loop, or the complete schedule, as bundles from `start` to `end`.
 
     steps: in order, (bundle, loop) and (bundle, matrix unit, cycles for which it is busy).
-    skipped: (first bundle, bundle behind the last, trips) of the bundles that not every trip issues.
+    skipped: (first bundle, bundle after the last, trips) of the bundles that not every trip issues.
     """
 
     start: int
@@ -142,7 +142,7 @@ def parse(text: str) -> Schedule:
 
 
 class _Predicates:
-    """The predicates of a schedule that tell by a loop's counter if a branch is not taken: name -> trips."""
+    """The predicates of a schedule that determine from a loop's counter if a branch is not taken: name -> trips."""
 
     def __init__(self) -> None:
         self.trips: dict[str, _Trips] = {}
@@ -195,7 +195,7 @@ class _Issue:
         for first, behind in itertools.pairwise(parts):
             for every, longer in zip(periods, [*periods[1:], 2**62], strict=True):
                 count = (behind - first) // every - (behind - first) // longer
-                spans = _issued(loop, first, every)
+                spans = _issued_parts(loop, first, every)
                 for _ in range(min(count, self.SETTLED)):
                     start, waited = time, waits
                     time, waits = self._trip(loop, spans, time, waits)
@@ -223,8 +223,8 @@ class _Issue:
         return time, waits
 
 
-def _issued(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
-    """Return the parts of a loop's bundles that a trip issues, which is an N-th one for N up to `every`."""
+def _issued_parts(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
+    """Return the parts of a loop's bundles that are issued in a trip; the trip is an N-th one for N up to `every`."""
     spans, start = [], loop.start
     for first, behind, some in sorted(loop.skipped, key=lambda one: one[:2]):
         if not some.first <= trip < some.behind or some.every > every:

@@ -52,7 +52,7 @@ def what_fits(
 
     # Memory is about linear in the rows: extrapolate first, then bisect to 5 %.
     low, high, compiles = 0, rows, 0
-    fixed = min(_fixed(experiment, batches, phase, mesh), error.available)
+    fixed = min(_fixed_bytes(experiment, batches, phase, mesh), error.available)
     while high - low > max(1, high // 20) and compiles < FITTING_COMPILES:
         slope = (error.needed - fixed) / high
         aim = int((error.available - fixed) / slope) if compiles < 2 else (low + high) // 2
@@ -72,8 +72,8 @@ def what_fits(
     return f"{answer}, or try {named}." if named else f"{answer}."
 
 
-def _fixed(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
-    """Return about the bytes of a device for any batch: the state, a copy of the parameters and a gradient."""
+def _fixed_bytes(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
+    """Estimate the bytes on a device that do not depend on the batch: state, a copy of the parameters, a gradient."""
     program = programs.build(experiment, phase, mesh, *batches)
     state = program.state
     fixed = sharding.bytes_on_device((state.params, state.optimizer_state, state.collections, state.constants))
@@ -88,12 +88,12 @@ def search(
     prices: dict[str, float] | None = None,
     batches: Batches | None = None,
 ) -> dict[str, Any]:
-    """Return the fastest way to run an experiment on a slice, over all remat policies and numbers of microbatches.
+    """Find the fastest way to run an experiment on a slice, over all remat policies and numbers of microbatches.
 
     Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster: the
     stored values of a smaller microbatch stay on the chip. The first number is from the estimate of
-    `plmjax.training.placement`; if the compiler needs more, the next larger ones are tried. `batch_sizes` are tried
-    besides the experiment's own; the fastest run has the shortest time a row. prices, batches: as in
+    `plmjax.training.placement`; if the compiler needs more, the next larger ones are tried. `batch_sizes` are tried in
+    addition to that of the experiment; the fastest run has the shortest time per row. prices, batches: as in
     `plmjax.plan.plan.plan`.
 
     Raises:
@@ -108,7 +108,7 @@ def search(
     for size in sizes:
         spent = 0
         for remat in REMAT_POLICIES:
-            changed = _changed(experiment, size, remat)
+            changed = _change(experiment, size, remat)
             if spent + len(changed.resolved_phases) > compiles:
                 left_out.append(f"Not tried, after {spent} programs: remat {remat} at a batch of {size or 'its own'}.")
                 continue
@@ -132,8 +132,8 @@ def search(
     }
 
 
-def _changed(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
-    """Return the experiment with another remat policy and, unless it is 0, batch size, in every phase."""
+def _change(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
+    """Return the experiment with another remat policy and, unless it is 0, another batch size, in every phase."""
     training = dataclasses.replace(
         experiment.training, remat=remat, batch_size=batch_size or experiment.training.batch_size
     )
@@ -201,7 +201,7 @@ def fewest_microbatches(experiment: Experiment, batches: Batches, phase: Resolve
 
 
 def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.MeshChoice:
-    """Return the mesh for the maximum number of microbatches: one row a device."""
+    """Return the mesh for the maximum number of microbatches: one row per device."""
     devices = part.chips * part.chip.devices
     batch_sizes = [phase.batch_size for phase in experiment.resolved_phases]
     training = dataclasses.replace(experiment.training, accumulation=max(1, experiment.training.batch_size // devices))

@@ -51,8 +51,8 @@ Condition = Callable[[int], bool]
 class _Part:
     """The program's own bundles up to a call, or from the last call in a loop to the loop's end.
 
-    branches: region -> (first bundle that a branch to it skips, on which devices), of the branches that are read.
-    skipped: (first bundle, bundle behind the last, on which devices) of the regions that are passed.
+    branches: region -> (first bundle that a branch to it skips, condition on the device), of the parsed branches.
+    skipped: (first bundle, bundle after the last, condition on the device) of the regions that are passed.
     limits: the first device of each half that a branch makes.
     """
 
@@ -71,7 +71,7 @@ class _Part:
 
 
 class _Conditions:
-    """The predicates that depend only on the device's number, or on a parameter's place: name -> condition."""
+    """The predicates that depend only on the device's number, or on the address of a parameter: name -> condition."""
 
     def __init__(self) -> None:
         self.found: dict[str, Condition] = {}
@@ -110,9 +110,9 @@ def _opposite(condition: Condition) -> Condition:
 
 
 def between_calls(text: str) -> dict[str, int]:
-    """Return instruction -> cycles of a program's own bundles between the call before it and its own.
+    """Return instruction -> cycles of the program's own bundles between the previous call and its own.
 
-    The bundles behind the last call in the body of a loop count with that call, so that they run as often as the body.
+    The bundles after the last call in the body of a loop count with that call, so that they run as often as the body.
     """
     found: dict[str, int] = {}
     conditions, part = _Conditions(), _Part()

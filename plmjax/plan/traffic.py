@@ -29,7 +29,7 @@ class Traffic:
 
     def total(self) -> float:
         """Return the bytes that a device reads from and writes to HBM, loops multiplied, without communication."""
-        return sum(self.bytes(instruction) * times for instruction, times in self.program.executed)
+        return sum(self.bytes(instruction) * times for instruction, times in self.program.top_level)
 
     def bytes(self, instruction: Instruction) -> float:
         """Return the bytes that one run of an instruction reads from and writes to HBM."""
@@ -44,20 +44,20 @@ class Traffic:
             moved = instruction.results[target]
             return moved.hbm + (moved.bytes if instruction.results[source].space == 0 else 0.0)
         if opcode == "fusion":
-            inner = instruction.called["calls"][0]
+            inner = instruction.called_computations["calls"][0]
             parameters = (i for i in self.program.computations[inner].values() if i.opcode == "parameter")
             reads = sum(array.hbm * self._demand(i) for i in parameters for array in i.results)
-            return reads + self._written(self.program.roots[inner], instruction.results)
+            return reads + self._written_bytes(self.program.roots[inner], instruction.results)
         reads = 0.0
         for operand in operands:
             if operand.opcode == "constant" and _size(operand) == 1:
                 continue  # part of the bundle, as in the rounds of threefry on one word
             part = self._part(operand, instruction)
             reads += sum(array.hbm * part for array in operand.results)
-        return reads + self._written(instruction, instruction.results)
+        return reads + self._written_bytes(instruction, instruction.results)
 
     def _demand(self, value: Instruction) -> float:
-        """Return the share of a value inside a fusion that is needed there, from 0 to 1."""
+        """Return the fraction of a value inside a fusion that is needed there, from 0 to 1."""
         key = (value.computation, value.name)
         if key not in self._demands:
             users = self._users[value.computation].get(value.name, ())
@@ -68,7 +68,7 @@ class Traffic:
         return self._demands[key]
 
     def _part(self, value: Instruction, user: Instruction) -> float:
-        """Return the share of a value that one user of it needs."""
+        """Return the fraction of a value that one of its users needs, from 0 to 1."""
         is_first = user.operands[0] == value.name
         sizes = [_size(value), _size(user)]
         if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
@@ -80,7 +80,7 @@ class Traffic:
         if user.opcode == "scatter" and value.name in user.operands[: len(user.results)]:
             return min(1.0, sum(map(_size, self._updates(user))) / max(sizes[0], 1))  # changed in place
         if user.opcode == "fusion":
-            inner = self.program.computations[user.called["calls"][0]].values()
+            inner = self.program.computations[user.called_computations["calls"][0]].values()
             places = [place for place, name in enumerate(user.operands) if name == value.name]
             return max(self._demand(i) for i in inner if i.opcode == "parameter" and int(i.arguments) in places)
         needed = self._demand(user) if self._is_fused(user) else 1.0
@@ -92,35 +92,36 @@ class Traffic:
         caller = self._callers.get(instruction.computation)
         return caller is not None and caller.opcode == "fusion"
 
-    def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
-        """Return the bytes written to HBM for results that `root` makes."""
+    def _written_bytes(self, root: Instruction, results: tuple[Array, ...]) -> float:
+        """Return the bytes written to HBM for the results of `root`."""
         operands = self.program.operands_of(root)
         if root.opcode == "tuple":
-            return sum(self._written(operand, (array,)) for operand, array in zip(operands, results, strict=False))
+            pairs = zip(operands, results, strict=False)
+            return sum(self._written_bytes(operand, (array,)) for operand, array in pairs)
         if root.opcode == "parameter" or root.opcode.removesuffix("-start") in COLLECTIVES:
             return 0.0
         if root.opcode == "bitcast":
-            return self._written(operands[0], results)
+            return self._written_bytes(operands[0], results)
         if root.opcode == "fusion" and len(results) == len(root.results):
-            return self._written(self.program.roots[root.called["calls"][0]], results)
+            return self._written_bytes(self.program.roots[root.called_computations["calls"][0]], results)
         if root.opcode == "dynamic-update-slice":
             return sum(array.bytes for array in operands[1].results) if results[0].space == 0 else 0.0
         if root.opcode == "scatter":
             changed = zip(operands, self._updates(root), results, strict=False)
             return sum(
-                (new.results[0].bytes if array.hbm else 0) if self._given(old) else array.hbm
+                (new.results[0].bytes if array.hbm else 0) if self._is_in_memory(old) else array.hbm
                 for old, new, array in changed
             )
         return sum(array.hbm for array in results)
 
-    def _given(self, value: Instruction) -> bool:
-        """Return true for a value that is in memory before the fusion in which it is used."""
+    def _is_in_memory(self, value: Instruction) -> bool:
+        """Return true for a value that is in memory before the fusion that uses it."""
         while self._is_fused(value) and value.opcode == "bitcast":
             value = self.program.operands_of(value)[0]
         return value.opcode == "parameter" or not self._is_fused(value)
 
     def _updates(self, scatter: Instruction) -> list[Instruction]:
-        """Return the values that a scatter adds to its first operands, or puts in their place."""
+        """Return the values that a scatter adds to its first operands, or writes into them."""
         return self.program.operands_of(scatter)[-len(scatter.results) :]
 
     @functools.cached_property
@@ -130,7 +131,7 @@ class Traffic:
         The compiler makes a copy of a computation for each caller.
         """
         every = (i for instructions in self.program.computations.values() for i in instructions.values())
-        return {name: i for i in every for names in i.called.values() for name in names}
+        return {name: i for i in every for names in i.called_computations.values() for name in names}
 
     @functools.cached_property
     def _users(self) -> dict[str, dict[str, list[Instruction]]]:

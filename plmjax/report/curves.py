@@ -1,7 +1,7 @@
 """The curves of runs as pictures: inline SVG, or a separate file.
 
 matplotlib draws the charts. In the page their neutral parts have the colour of the text, so they follow the reader's
-light or dark scheme.
+light or dark theme.
 """
 
 import html
@@ -145,7 +145,7 @@ def _measure(key: str) -> str:
 
 
 def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return at most POINTS points, each the mean of an equal share of the points.
+    """Return at most POINTS points, each the mean of equally many points.
 
     A point that is not finite leaves a gap.
     """

@@ -60,7 +60,7 @@ def _library(folder: Path) -> str:
 def card(workdir: str | Path, library: str) -> str:
     """Return the text of the model card of a run. library: the library that opens the model."""
     folder = storage.path(workdir)
-    (run,) = read_runs([_trained_in(folder)])
+    (run,) = read_runs([_training_folder(folder)])
     run = dataclasses.replace(run, name=storage.absolute(folder).name)
     results = _results(run, folder)
     parts = [f"# {run.name}", *_model(run.experiment), *_data(run.experiment), *_training(run)]
@@ -69,8 +69,8 @@ def card(workdir: str | Path, library: str) -> str:
     return f"---\n{metadata}\n---\n{MADE_BY}\n\n" + "\n\n".join(parts) + "\n"
 
 
-def _trained_in(workdir: Path) -> Path:
-    """Return the run directory with the record of a training: `workdir`, or for a compressed model a folder in it."""
+def _training_folder(workdir: Path) -> Path:
+    """Return the run directory with the training records: `workdir`, or for a compressed model a folder in it."""
     for folder in (workdir, workdir / TRAINING):
         if (folder / "metrics.jsonl").exists():
             return folder
@@ -112,7 +112,7 @@ PIPELINES = {
 
 
 def _task(run: Experiment) -> str:
-    """Return the name that the Hub has for what the trained module does."""
+    """Return the Hub's name for the task of the trained module."""
     system: System = run.model.system
     module = run.objective.module(run.model, Execution())
     found = next((PIPELINES[one] for one in system.purposes(module) if one in PIPELINES), None)

@@ -114,7 +114,7 @@ def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
     return [(name, cells) for name, cells in rows if len(set(cells)) > 1]
 
 
-def _written(runs: list[Run]) -> str:
+def _generated_texts(runs: list[Run]) -> str:
     """Return the texts that the models have generated, each after its prompt."""
     parts = []
     for run in runs:
@@ -166,7 +166,7 @@ def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
 {charts}
 </div>
 {_words(runs, places) if places else ""}
-{_written(runs)}
+{_generated_texts(runs)}
 <h2>Experiments</h2>
 {experiments}
 </body>

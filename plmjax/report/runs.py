@@ -35,8 +35,9 @@ class Run:
     def comparable(self) -> "Run":
         """Return the same run with one meaning of "loss" for training and evaluation.
 
-        If a training loss is the sum of several terms, `train/loss` is all of them, but `eval/loss` is the term in nats
-        a target. Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
+        If a training loss is the sum of several terms, `train/loss` is the sum of all, but `eval/loss` is the term in
+        nats
+        per target. Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
         """
         keys = {key for record in self.records for key in record}
         terms = {key.removeprefix("train/") for key in keys if key.startswith("train/") and key.endswith("_loss")}
@@ -78,7 +79,7 @@ class Run:
 
 
 def read_runs(workdirs: Sequence[str | Path]) -> list[Run]:
-    """Return the runs in these directories, named by their folders, or by whole paths if two folder names are equal.
+    """Return the runs in these directories, named by their folders, or by full paths if two folder names are equal.
 
     Raises:
         UserError: a folder is no run or has logged nothing yet, or its records are not those of a run.
@@ -87,7 +88,7 @@ def read_runs(workdirs: Sequence[str | Path]) -> list[Run]:
 
 
 def _names(workdirs: Sequence[str | Path]) -> list[str]:
-    """Return folder names, or whole paths if two folders have the same name."""
+    """Return folder names, or full paths if two folders have the same name."""
     short = [storage.absolute(storage.path(workdir)).name for workdir in workdirs]
     return short if len(set(short)) == len(short) else [str(workdir) for workdir in workdirs]
 

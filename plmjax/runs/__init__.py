@@ -1,1 +1,1 @@
-"""Runs: what a run starts from, its settings, its folder and its inputs; pretraining and fine-tuning end to end."""
+"""Runs: their start, settings, folder and inputs; pretraining and fine-tuning end to end."""

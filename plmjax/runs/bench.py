@@ -24,7 +24,7 @@ from plmjax.training.step_timer import StepTimer
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
     """Measure `steps` steps of every phase after `warmup` steps, and return one record per phase.
 
-    run: an experiment as `plmjax.runs.resolve` returns it.
+    run: an experiment from `plmjax.runs.resolve`.
 
     The tokens of the batches are random, or come from the prepared dataset that `data.path` of the experiment names.
 
@@ -119,7 +119,7 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
 
 
 def peak_bytes(device: jax.Device) -> int:
-    """Return the peak memory so far: of the device by its own count, or of the process on a CPU."""
+    """Return the peak memory so far: of the device as it reports it, or of the process on a CPU."""
     statistics = device.memory_stats()
     if statistics and "peak_bytes_in_use" in statistics:
         return statistics["peak_bytes_in_use"]

@@ -1,8 +1,8 @@
-"""The checks of settings that must fit together, before any text is read and any file is written.
+"""Checks of settings that must fit together, before any text is read and any file is written.
 
-A single wrong value is refused where it is set (`plmjax.experiment`). `resolve` calls `pretraining` or `finetuning` for
-every command that takes an experiment: training, plan, benchmark and the submission of a job. `on_devices` and `text`
-check what only some of them have.
+Single values are checked where they are set (`plmjax.experiment`). `resolve` calls `check_pretraining` or
+`check_finetuning` for every command that takes an experiment: training, plan, benchmark and the submission of a job.
+`on_devices` and `text` check settings that only some of them need.
 """
 
 import jax
@@ -40,7 +40,7 @@ NEED = (
 
 
 def kind(experiment: Experiment, text: bool) -> None:
-    """Raise UserError if an experiment is not one on text, or not one on a task."""
+    """Raise UserError unless the experiment is one on text (`text` true) or one on a task."""
     data, objective = experiment.data, experiment.objective
     if text:
         if not isinstance(data, Data):
@@ -66,7 +66,7 @@ def kind(experiment: Experiment, text: bool) -> None:
         )
 
 
-def pretraining(experiment: Experiment) -> None:
+def check_pretraining(experiment: Experiment) -> None:
     """Raise UserError unless the settings of a run on text fit together."""
     for name, part in (
         ("model", experiment.model),
@@ -81,7 +81,7 @@ def pretraining(experiment: Experiment) -> None:
     layout, model = experiment.data.layout, experiment.model
     _packing(experiment, getattr(layout, "pack", 1), "--data.layout.pack")
     if experiment.finetuning is not None:
-        raise UserError("An experiment on text has no `finetuning`; leave it out, or run plmjax finetune.")
+        raise UserError("An experiment on text has no `check_finetuning`; leave it out, or run plmjax finetune.")
     if experiment.data.mixture.sources:
         mixture.check_layout(layout)
     if layout.backwards != model.system.backwards:
@@ -99,7 +99,7 @@ def pretraining(experiment: Experiment) -> None:
     evaluations(experiment)
 
 
-def finetuning(experiment: Experiment) -> None:
+def check_finetuning(experiment: Experiment) -> None:
     """Raise UserError unless the settings of a run on a task fit together, and its model can be trained on it."""
     kind(experiment, text=False)
     check_whole_file(experiment.training.evaluation_batches)
@@ -211,8 +211,8 @@ def text(experiment: Experiment, has_tokenizer: bool = False) -> None:
 def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
     """Raise UserError if the padding token, the end token or the separator differs between model and tokenizer.
 
-    Texts of training end with the tokenizer's token. A model that has another end token would, after its export,
-    generate without an end.
+    Training texts end with the tokenizer's end token. A model with another end token would, after its export, generate
+    without an end.
     """
     ids = {
         "padding": (model.padding_token, vocabulary.pad),
@@ -228,9 +228,9 @@ def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
 
 
 def evaluations(experiment: Experiment) -> None:
-    """Raise UserError for evaluations, checkpoints and profiled steps that do not fit together.
+    """Raise UserError for settings of evaluations, checkpoints and profiles that do not fit together.
 
-    The numbers of steps of a run on a task must be set.
+    For a run on a task, the numbers of steps must be known.
     """
     found, training, checkpoint = experiments.flatten(experiment), experiment.training, experiment.checkpoint
     for option, needed, value in NEED:

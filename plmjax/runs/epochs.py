@@ -9,10 +9,10 @@ ENCODER = "encoder"
 
 
 def in_steps(experiment: Experiment, rows: int) -> Experiment:
-    """Return the experiment with the step numbers that follow from epochs of this number of rows.
+    """Return the experiment with numbers of steps in place of epochs of `rows` rows.
 
-    These are the numbers of steps, of the warm-up, of the evaluations and of the unfreezing. "encoder" in
-    `optimizer.frozen` becomes the encoder's own name.
+    They set the length of the run, the warm-up, the evaluations and the unfreezing. "encoder" in `optimizer.frozen` is
+    replaced by the encoder's name.
     """
     finetuning, training = experiment.finetuning, experiment.training
     optimizer, checkpoint = experiment.optimizer, experiment.checkpoint
@@ -38,7 +38,7 @@ def in_steps(experiment: Experiment, rows: int) -> Experiment:
 
 
 def in_epochs(experiment: Experiment) -> Experiment:
-    """Return the experiment of a fine-tuning without the step numbers that `in_steps` has set from its epochs."""
+    """Return a fine-tuning experiment without the numbers of steps that `in_steps` has set."""
     finetuning, training = experiment.finetuning, experiment.training
     optimizer, checkpoint = experiment.optimizer, experiment.checkpoint
     if finetuning.epochs:

@@ -58,7 +58,7 @@ def finetune(
 
         # Its folder.
         with hosts.host_0_first("the run directory"):
-            folder.record_start(workdir, run.init_from.name, run.recorded)
+            folder.record_start(workdir, run.init_from.name, run.start_arrays)
             folder.record_experiment(workdir, inputs.experiment, report)
             if hosts.is_primary():
                 inputs.tokenizer.save(workdir / "tokenizer")
@@ -78,7 +78,7 @@ def finetune(
 
 
 def in_head(parameter: str) -> bool:
-    """Return whether a parameter belongs to the task's own head, which every fine-tuning initializes."""
+    """Return whether a parameter belongs to the head of the task, which every fine-tuning initializes."""
     return parameter.split("/")[0] in TASK_PARTS
 
 

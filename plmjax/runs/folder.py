@@ -1,8 +1,8 @@
-"""The records of a run in its folder, and when a run may go on there.
+"""The records of a run in its folder, and the rules for resuming a run.
 
-experiment.json    the experiment, complete; once a step is trained, only a few options may change
-start.json         the value of --from, and the digest of the first parameters that it gave
-mixture.json       the portions of a mixture of datasets, see `mixtures`
+experiment.json    the completed experiment; once a step is trained, only a few options may change
+start.json         the value of --from, and the digest of the first parameters
+mixture.json       the history of a mixture of datasets, see `mixtures`
 """
 
 import contextlib
@@ -30,12 +30,12 @@ START = "start.json"
 
 
 def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
-    """Write WORKDIR/start.json, which names the first parameters of the run, or compare it with them.
+    """Write WORKDIR/start.json, which identifies the first parameters of the run, or compare them with it.
 
-    name: the value of --from. arrays: what it gives, a tree of host arrays; None for "random".
+    name: the value of --from. arrays: the first parameters, a tree of host arrays; None for "random".
 
     Returns:
-        whether the file named other parameters, of a command that trained no step.
+        true if the file identified other parameters, from a command that trained no step.
 
     Raises:
         UserError: the run in WORKDIR started from other parameters.
@@ -55,10 +55,10 @@ def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
         if before["sha256"] == start["sha256"]:
             return False
     if before is not None and storage.finished_steps(workdir / "checkpoints"):
-        found = "others" if before["from"] == start["from"] else _named(start["from"])
+        found = "others" if before["from"] == start["from"] else _describe_origin(start["from"])
         raise UserError(
-            f"Expected {_named(before['from'])}, from which the run in {workdir} started, found {found}; take the "
-            f"same (--from {listed([before['from']])}) or name another --workdir."
+            f"Expected {_describe_origin(before['from'])}, from which the run in {workdir} started, found {found}; "
+            f"take the same (--from {listed([before['from']])}) or name another --workdir."
         )
     if hosts.is_primary():
         workdir.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
     return before is not None
 
 
-def _named(origin: str) -> str:
+def _describe_origin(origin: str) -> str:
     return "random parameters" if origin == RANDOM else f"the parameters of {listed([origin])}"
 
 
@@ -106,7 +106,7 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
                 f"another --workdir."
             )
         if longer:
-            sentence = extended(known, experiment, max(trained), workdir)
+            sentence = extension_line(known, experiment, max(trained), workdir)
             if hosts.is_primary():
                 report(sentence)
     if hosts.is_primary():
@@ -114,8 +114,8 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
         experiments.write(experiment, path)
 
 
-def extended(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
-    """Return a line about a run that goes on with more steps.
+def extension_line(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
+    """Return a line about a run that continues with more steps.
 
     Phases are fractions of all steps, so more steps move every border between two phases. A finished step must stay in
     its phase.
@@ -146,8 +146,8 @@ def extended(before: Experiment, after: Experiment, done: int, workdir: Path) ->
 
 
 @contextlib.contextmanager
-def forgotten_after_mistakes(workdir: Path) -> Iterator[None]:
-    """Remove the records of a first command that ends with a mistake: the next one may name other text.
+def forget_after_mistakes(workdir: Path) -> Iterator[None]:
+    """Remove the records of a first command that ends with a user error, so that the next one may name other text.
 
     A finished dataset and the options of its text are kept.
     """

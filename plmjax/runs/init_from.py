@@ -1,8 +1,9 @@
 """The start of a run: random values, a checkpoint, or a file of word vectors.
 
-`InitFrom.find` reads what --from names. It completes the experiment, and has the tokenizer and the first parameters of
-the run, in pretraining and in fine-tuning. The experiment's `weight_mapping` maps a checkpoint's parameters to those of
-the run: a student may take every second layer, and a model of longer sequences may repeat the positions.
+`InitFrom.find` resolves the value of --from. It completes the experiment, and provides the tokenizer and the first
+parameters of the run, in pretraining and in fine-tuning. The experiment's `weight_mapping` maps a checkpoint's
+parameters to those of the run: a student may take every second layer, and a model of longer sequences may repeat the
+positions.
 """
 
 import dataclasses
@@ -40,8 +41,8 @@ class InitFrom:
     """The start of a run.
 
     name: the value of --from.
-    description: that of the checkpoint whose model and tokenizer the run takes; None if the run has its own.
-    checkpoint: the folder of the checkpoint whose parameters the run takes; None if it takes none.
+    description: the description of the checkpoint whose model and tokenizer the run takes; None without one.
+    checkpoint: the folder of the checkpoint whose parameters the run takes; None without one.
     vectors: the first rows of the token embeddings; None if --from does not name a file of word vectors.
     """
 
@@ -69,7 +70,7 @@ class InitFrom:
         return cls(name, checkpoints.describe(checkpoint), checkpoint)
 
     def complete(self, experiment: Experiment, report: Callable[[str], None] = print) -> Experiment:
-        """Return the experiment with what it takes from the checkpoint, before options of the command line.
+        """Complete the experiment with settings of the checkpoint, before options of the command line.
 
         The model of the checkpoint replaces that of the experiment, unless the experiment has a `weight_mapping` of its
         own or a compression has set its sizes. A missing objective or layout is that of the checkpoint's run.
@@ -93,8 +94,7 @@ class InitFrom:
         return with_task(experiment, self.description)
 
     def map_model(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with the checkpoint's model, mapped by `weight_mapping`, and its settings of
-        generation.
+        """Return the experiment with the checkpoint's model, mapped by `weight_mapping`, and its generation settings.
 
         Raises:
             UserError: the experiment has a different model.
@@ -163,7 +163,7 @@ class InitFrom:
         `weight_mapping` samples. Heads that the checkpoint lacks are sampled too.
 
         Args:
-            params: those of the checkpoint, as `parameters` returns them; they may have further rows of embeddings.
+            params: result of `parameters`; they may have further rows of embeddings.
             tokenizer: the tokenizer of the run.
             in_new_head: function from a name (`classifier/kernel`) to true if the parameter belongs to a head that is
                 sampled even if the checkpoint has it.
@@ -198,7 +198,7 @@ class InitFrom:
             missing = missing_in_heads(own.keys(), wanted.keys(), experiment.model)
             missed = [name for name in missing if not (is_new(name) or experiment.weight_mapping.is_sampled(name))]
             if missed:
-                report(f"start      initialized at random, as {self.name} has none: {abbreviated(missed)}")
+                report(f"start      initialized at random, as {self.name} has none: {abbreviate(missed)}")
             taken = [
                 name
                 for name in wanted
@@ -206,15 +206,15 @@ class InitFrom:
                     is_new(name) or name in missing or (name not in own and experiment.weight_mapping.is_sampled(name))
                 )
             ]
-            return flax.traverse_util.unflatten_dict(wanted | placed(own, wanted, taken, self.name), sep="/")
+            return flax.traverse_util.unflatten_dict(wanted | place_arrays(own, wanted, taken, self.name), sep="/")
 
         return InitialParameters(with_checkpoint, lambda name: name in own and not is_new(name))
 
 
 def with_task(experiment: Experiment, description: Description) -> Experiment:
-    """Return an experiment on text with the objective and the layout of a checkpoint's run, if it has none of its own.
+    """Return an experiment on text with the objective and the layout of a checkpoint's run, if it has none.
 
-    A layout of the checkpoint's run brings the texts of a document that it reads, `data.streams`.
+    With a layout, the texts of a document that it reads are also taken, `data.streams`.
 
     Raises:
         UserError: the checkpoint's run is not a pretraining run.
@@ -255,7 +255,7 @@ def _check_same(model: ModelConfig, found: ModelConfig) -> None:
             )
 
 
-def placed(
+def place_arrays(
     found: dict[str, Any], wanted: dict[str, Any], names: Sequence[str], origin: str | Path
 ) -> dict[str, jax.Array]:
     """Return the named arrays of a checkpoint with the shardings of the run's arrays, by path.
@@ -291,7 +291,7 @@ def missing_in_heads(found: Sequence[str], wanted: Sequence[str], model: ModelCo
     return sorted(name for name in heads if name not in found)
 
 
-def abbreviated(names: Sequence[str]) -> str:
+def abbreviate(names: Sequence[str]) -> str:
     """Return names of parameters for a sentence.
 
     More than three names are counted by their first part: `32 of source_encoder`.

@@ -1,4 +1,4 @@
-"""The inputs of a run, as `pretrain` and `finetune` give them to the loop."""
+"""The inputs of a run that `pretrain` and `finetune` pass to the loop."""
 
 import dataclasses
 from typing import Any
@@ -12,9 +12,10 @@ from plmjax.training.feed import BatchSource
 class Inputs:
     """The inputs of a run.
 
-    experiment: that of the run; with the labels and the numbers of steps that follow from the files of a task.
-    params: the first parameters that come from a checkpoint, a tree of host arrays; with rows for special tokens that
-        were added to the tokenizer. None if there are none.
+    experiment: the experiment, with the labels and the numbers of steps that follow from the files of a task.
+    params: first parameters from a checkpoint, a tree of host arrays, with rows for special tokens that were added to
+    the
+        tokenizer; None without a checkpoint.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
     evaluation: None evaluates on all held-out rows of the source.
     """

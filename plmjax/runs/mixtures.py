@@ -16,7 +16,7 @@ def history(workdir: Path, mixture: Mixture, datasets: Datasets) -> History | No
     """Return the history of the mixture of a run that starts or resumes in WORKDIR; None for a run on one dataset.
 
     Raises:
-        UserError: the run in WORKDIR cannot go on with this mixture.
+        UserError: the run in WORKDIR cannot continue with this mixture.
     """
     steps = storage.finished_steps(workdir / "checkpoints")
     if not mixture.sources:
@@ -34,20 +34,20 @@ def history(workdir: Path, mixture: Mixture, datasets: Datasets) -> History | No
             f"Expected a run on a mixture in {workdir}, with a {RECORD}, found none; resume a run on one dataset "
             f"without --data.mixture.sources, or name another --workdir, and the run in --from."
         )
-    return recorded(workdir).resume(max(steps), now, f"the run in {workdir}")
+    return read(workdir).resume(max(steps), now, f"the run in {workdir}")
 
 
-def recorded(workdir: Path) -> History:
-    """Return the history that WORKDIR/mixture.json holds.
+def read(workdir: Path) -> History:
+    """Return the history in WORKDIR/mixture.json.
 
     Raises:
-        UserError: the file is missing, or holds something else.
+        UserError: the file is missing, or has other contents.
     """
     return History.read(workdir / RECORD, "restore the file, or name another --workdir")
 
 
 def write(workdir: Path, history: History | None) -> None:
-    """Write WORKDIR/mixture.json, or remove that of an earlier command for a run on one dataset."""
+    """Write WORKDIR/mixture.json; for a run on one dataset, remove the file of an earlier command."""
     if history is None:
         storage.remove(workdir / RECORD)
     else:
@@ -55,7 +55,7 @@ def write(workdir: Path, history: History | None) -> None:
 
 
 def header(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> list[str]:
-    """Return the lines of a mixture that a run prints before its first step; `step` is the number of finished steps."""
+    """Return the lines about a mixture to print before the first step; `step` is the number of finished steps."""
     portions = source.portions(phases, step)
     now = {name: Portion(fraction, portions[name].epochs) for name, fraction in source.history.fractions.items()}
     changed = step and source.history.stages[-1].first_step == step

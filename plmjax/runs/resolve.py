@@ -1,4 +1,4 @@
-"""A run, put together once: the experiment, completed by what it starts from and by options, and checked."""
+"""Resolves a run once: the experiment, completed by its start and by options, and checked."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from plmjax.runs.init_from import RANDOM, InitFrom
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """A run, ready to be given its text or its task.
+    """A resolved run, to which only its text or its task is missing.
 
     experiment: with a model, an objective, and a layout of text or a task.
     """
@@ -29,8 +29,8 @@ class Run:
         return self.init_from.parameters(self.experiment)
 
     @property
-    def recorded(self) -> Any:
-        """The arrays of --from whose digest the run directory keeps; None for random parameters."""
+    def start_arrays(self) -> Any:
+        """The arrays of --from whose digest start.json records; None for random parameters."""
         vectors = self.init_from.vectors
         return self.params if vectors is None else vectors.vectors
 
@@ -44,15 +44,15 @@ def resolve(
     command: str = "plmjax pretrain",
     report: Callable[[str], None] = print,
 ) -> Run:
-    """Put a run together. Nothing is written, and no text, task or parameter is read.
+    """Resolve a run. Nothing is written, and no text, task or parameter is read.
 
     Args:
-        experiment: as its file composes it.
+        experiment: the experiment as composed by its file.
         init_from: a run directory or a checkpoint, whose model, tokenizer and parameters the run takes, and the
             objective and the layout if the experiment has none; or a file of word vectors; or "random".
         like: with "random", a run directory or a checkpoint whose model and tokenizer the run takes.
-        overrides: options of the command line, such as ("--training.steps", "60"); `command` is named with mistakes.
-        report: called with a line about what the checkpoint changes.
+        overrides: options of the command line, such as ("--training.steps", "60"); error messages name `command`.
+        report: called with a line about changes by the checkpoint.
 
     Raises:
         UserError: the checkpoint is damaged or of another kind, an option is wrong, or settings do not fit each other.
@@ -65,7 +65,7 @@ def resolve(
         raise
     experiment = start.map_model(experiments.override(completed, overrides, command))
     if isinstance(experiment.data, Data):
-        checks.pretraining(experiment)
+        checks.check_pretraining(experiment)
         return Run(experiment, start)
     checks.finetuning(experiment)
     dropout, objective = (

@@ -1,4 +1,4 @@
-"""Special tokens of the task's rows that a model was pretrained without: start, delimiter, extract of a GPT.
+"""Special tokens of a task that the model was pretrained without: start, delimiter and extract of GPT.
 
 They are added at the start of a fine-tuning: to the tokenizer, after all its tokens, and to the model, as new rows of
 its embedding table. The rows are initialized like the table (openai/finetune-transformer-lm train.py). A checkpoint
@@ -39,7 +39,7 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, 
 def _with_rows(params: Any, model: ModelConfig, first: int, stop: int, seed: int) -> Any:
     """Return the parameters with new embeddings for the tokens first .. stop - 1.
 
-    The table may have rows for some of these tokens.
+    The table may already have rows for some of these tokens.
     """
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     table = flat[model.system.token_table]

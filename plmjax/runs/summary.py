@@ -52,7 +52,7 @@ def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callab
 def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
     """Replace one word of a few held-out sentences by [MASK], and print the model's predictions.
 
-    A text can have more tokens than the row that it was decoded from. One that is too long for the model is left out.
+    A decoded text can have more tokens than its row. A text that is too long for the model is skipped.
     """
     from plmjax.data import tokenizers
     from plmjax.inference.fill_mask import MASK, fill_mask, masked_ids
@@ -77,7 +77,7 @@ def _hide(text: str, mask: str) -> tuple[str, str]:
 
 
 def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Generate a document, if a token begins one, and continuations of a few held-out beginnings, or target texts.
+    """Generate a document, if there is a begin token, and continuations of a few held-out prefixes, or target texts.
 
     Tokens are sampled, or chosen by the settings of the checkpoint that the run started from. The texts are written to
     WORKDIR/samples.jsonl, for the report.
@@ -107,7 +107,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
 
 
 def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
-    """Yield the beginnings of held-out rows, as text of at most sixteen words."""
+    """Yield prefixes of held-out rows, as text of at most sixteen words."""
     special = np.array(source.vocabulary.special)
     phase = result.program.evaluation_phase
     for batch in source.evaluation(phase, np.arange(phase.batch_size)):

@@ -29,7 +29,7 @@ OF_TOKENIZERS = {"--input": "--data.train", "--vocab_size": "--tokenizer.vocab_s
 def inputs(run: Run, workdir: Path | None = None) -> Inputs:
     """Read the files of the task, build its rows, and determine the length of the run. Nothing is written.
 
-    workdir: the folder of the run, whose tokenizer a resumed run takes; None for a run that is only planned.
+    workdir: the folder of the run, which has the tokenizer of a resumed run; None for a run that is only planned.
 
     Raises:
         UserError: a file or the tokenizer is wrong.

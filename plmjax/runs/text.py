@@ -1,7 +1,7 @@
 """The inputs of a run on text: its tokenizer and its dataset, which are made once, and the source of its rows.
 
-A run directory keeps what its run makes of raw text, in tokenizer/ and dataset/, and the state of that text in
-text.json. What a command with other options or other text left there before any step is made again.
+A run directory stores the tokenizer and the dataset made from raw text, in tokenizer/ and dataset/, and the state of
+that text in text.json. Before the first step, those of other options or other text are made again.
 """
 
 import functools
@@ -40,7 +40,7 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
     The tokenizer and the dataset are those in WORKDIR or those that the run names, or are made from the run's text.
 
     Raises:
-        UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
+        UserError: they do not fit each other or the model, or WORKDIR has another run.
     """
     from plmjax.data import mixture, pipeline, remote
 
@@ -50,7 +50,7 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
     dataset = opened(data.path) if data.path else None
     datasets = mixture.open_sources(data.mixture, data.cache_bytes, size, report)
     hosts.report_progress("preparing the text", hosts.UNLIMITED)
-    with hosts.host_0_first("the tokenizer and the dataset"), folder.forgotten_after_mistakes(workdir):
+    with hosts.host_0_first("the tokenizer and the dataset"), folder.forget_after_mistakes(workdir):
         history = _record(run, workdir, datasets, report)
         found = run.init_from.tokenizer(experiment)
         with options_named(NAMES):
@@ -92,7 +92,7 @@ def _say_nothing(line: str) -> None:
 
 def _record(run: Run, workdir: Path, datasets: Any, report: Callable[[str], None]) -> Any:
     """Write the records of the run, or compare it with those in WORKDIR. Return the history of its mixture, or None."""
-    other_start = folder.record_start(workdir, run.init_from.name, run.recorded)
+    other_start = folder.record_start(workdir, run.init_from.name, run.start_arrays)
     _remove_outdated(run.experiment, workdir, other_start, report)
     history = mixtures.history(workdir, run.experiment.data.mixture, datasets)
     folder.record_experiment(workdir, run.experiment, report)
@@ -109,7 +109,7 @@ def _first_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _evaluation(experiment: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
-    """Return no evaluation if the held-out text of a phase fills no row; None takes that of the loop."""
+    """Return NoEvaluation if the held-out text of a phase fills no row; None for the default evaluation of the loop."""
     if all(source.held_out(phase.evaluation.sequence_length) for phase in experiment.resolved_phases):
         return None
     report("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
@@ -141,9 +141,9 @@ def _remove_outdated(experiment: Experiment, workdir: Path, other_start: bool, r
 
 
 def _state(experiment: Experiment) -> str:
-    """Return a digest that changes when a file of the run's text is written again.
+    """Return a digest that changes when a file of the run's text is changed.
 
-    It is empty for a run that names a dataset, or whose text is not there any more.
+    It is empty for a run that names a dataset, or whose text does not exist any more.
     """
     from plmjax.data import formats, tokenizer_folder
 
@@ -156,7 +156,7 @@ def _state(experiment: Experiment) -> str:
 
 
 def _record_text(experiment: Experiment, workdir: Path) -> None:
-    """Write the state of the text of which WORKDIR's tokenizer and dataset are made, before any step is trained."""
+    """Write the state of the text from which WORKDIR's tokenizer and dataset are made, before any step is trained."""
     if not storage.finished_steps(workdir / "checkpoints") and (state := _state(experiment)):
         storage.write(workdir / TEXT, json.dumps({"state": state}) + "\n")
 
@@ -170,7 +170,7 @@ def _has_other_text(experiment: Experiment, workdir: Path) -> bool:
 
 
 def _files(experiment: Experiment) -> tuple[list[str], str]:
-    """Return (inputs, format) of the run's text; text that is named replaces the documentation."""
+    """Return (inputs, format) of the run's text; by default the docstrings of installed libraries."""
     from plmjax.data import formats
 
     data = experiment.data
@@ -182,7 +182,7 @@ def _tokenizer(experiment: Experiment, workdir: Path, found: Any, report: Callab
     """Return the run's tokenizer.
 
     It is the one in WORKDIR, that of a checkpoint (`found`), the one that the run names, that of the dataset or of the
-    first source of a mixture, or one trained on the run's text.
+    first source of a mixture, or a new one trained on the run's text.
     """
     from plmjax.data import cleaning, formats, tokenizers
     from plmjax.data.formats import records

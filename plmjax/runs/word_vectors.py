@@ -58,9 +58,10 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str
 
 
 def fill(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
-    """Return parameters whose table `name` starts with the vectors, and a text with the number of words that have one.
+    """Return parameters whose table `name` starts with the vectors, and a text with the number of words found.
 
-    A word that the file lacks has the vector of the first word that the tokenizer spells like it: "cafe" that of "café"
+    A word that the file lacks gets the vector of the first word that the tokenizer spells like it: "cafe" that of
+    "café"
     if it drops accents.
 
     params: a tree of jax.Array, whose shardings do not change.

@@ -1,1 +1,1 @@
-"""The check of a machine or slice before a run: the same functions as in a training, beside a plainer way."""
+"""The check of a machine or slice before a run: functions of the training are compared with plainer ones."""

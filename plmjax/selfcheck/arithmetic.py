@@ -1,4 +1,4 @@
-"""Rows that compare numbers: rings beside no rings, kernels beside XLA, the dtypes of products, and dropout."""
+"""Checks that compare numbers: rings with no rings, kernels with XLA, the dtypes of products, and dropout."""
 
 import math
 import re
@@ -100,7 +100,7 @@ def dot_operands(text: str) -> list[tuple[str, str]]:
     return re.findall(rf"stablehlo\.dot_general.*: \({of_tensor}, {of_tensor}\)", text)
 
 
-def _rotated(x: jax.Array) -> jax.Array:
+def _rotate(x: jax.Array) -> jax.Array:
     height, width = x.shape[-2:]
     places = (np.arange(width)[None] + height - 1 - np.arange(height)[:, None]) % width
     return jnp.take_along_axis(x, jnp.broadcast_to(places, x.shape), axis=-1)
@@ -138,8 +138,8 @@ def kernel(name: str, ground: Ground) -> Found:
     return Found(DIFFERS if any(wrong) else OK, sentence, figures)
 
 
-def dropped(generator: str, ground: Ground) -> Found:
-    """Count what a generator drops on each device, and what every two devices drop together."""
+def dropout_check(generator: str, ground: Ground) -> Found:
+    """Count the elements that a generator drops on each device, and those that two devices drop together."""
     count, mesh = len(ground.devices), ground.mesh
     elements = 1 << (14 if ground.platform == "cpu" else 18)
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape

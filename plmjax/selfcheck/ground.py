@@ -1,4 +1,4 @@
-"""The common ground of the rows of a selfcheck: the devices, a BERT, its compiled steps and one batch."""
+"""Common inputs of the checks: the devices, a BERT, its compiled steps and one batch."""
 
 import dataclasses
 import functools
@@ -53,7 +53,7 @@ def slice_name(devices: list[jax.Device]) -> str | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """The train step of a run on a mesh; it is compiled when it is first needed."""
+    """The train step of a run on a mesh; compiled at its first use."""
 
     experiment: Experiment
     program: Program
@@ -65,7 +65,7 @@ class Step:
 
     @functools.cached_property
     def run(self) -> Any:
-        """The compiled step: (state, batch) -> (state, metrics). The state is given away."""
+        """The compiled step: (state, batch) -> (state, metrics). The state is donated."""
         with switches.explain_compilation(self.experiment, self.program):
             return self.lowered.compile()
 
@@ -74,7 +74,7 @@ class Step:
         return self.program.initialize(0, constants.placeholder(vocabulary(self.experiment)))
 
     def batch(self) -> dict[str, jax.Array]:
-        """Return the batch of random tokens that every step of the selfcheck has."""
+        """Return the batch of random tokens, the same for every step of the selfcheck."""
         run, phase, own = self.experiment, self.program.phase, feed.local_rows(self.program.batch)
         made = run.data.layout.synthetic(phase.batch_size, phase.sequence_length, run.model.vocab_size, seed=0)
         return next(feed.on_device(iter([{name: made[name][own] for name in made}]), self.program.batch))
@@ -82,7 +82,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ground:
-    """The devices of the selfcheck and a folder for checkpoints that all hosts share; None if there is none."""
+    """The devices of the selfcheck and a folder for checkpoints that all hosts share; None without one."""
 
     devices: list[jax.Device]
     folder: Path | None
@@ -104,7 +104,7 @@ class Ground:
 
     @property
     def mesh(self) -> jax.sharding.Mesh:
-        """All devices along the data axis. They lie as for rings, so that steps with and without can be compared."""
+        """All devices along the data axis, in the order of rings: steps with and without rings are comparable."""
         return meshes.make(Mesh(data=len(self.devices)), self.devices, "on")
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Rows about checkpoints: one saved and restored, and the same one restored on another mesh."""
+"""Checks of checkpoints: one saved and restored, and the same one restored on another mesh."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.state import TrainState
 
 
-def restored(ground: Ground) -> Found:
+def restore(ground: Ground) -> Found:
     """Save the state after one step, restore it, and compare the bits."""
     step = ground.plain
     state, keeper = _after_one_step(step), _keeper(ground)
@@ -35,7 +35,7 @@ def restored(ground: Ground) -> Found:
 
 
 def on_another_mesh(ground: Ground) -> Found:
-    """Restore that checkpoint on another mesh: equal parameters, and the next step's loss."""
+    """Restore that checkpoint on another mesh, and compare the parameters and the next step's loss."""
     count = len(ground.devices)
     if count % 2:
         raise Skipped(f"{count} device(s) make no other mesh")
@@ -81,7 +81,7 @@ def bits(array: jax.Array) -> jax.Array:
 
 
 def digest(tree: Any) -> list[int]:
-    """Return a number of each leaf's bits and their places. It does not depend on how devices divide the leaf."""
+    """Return a number for each leaf, from its bits and their positions. It does not depend on the leaf's sharding."""
 
     @jax.jit
     def numbers(tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The selfcheck: every row in its order. A row that raises is a failed row, never the end."""
+"""The selfcheck: all checks in their order. An exception fails its check only."""
 
 import contextlib
 import functools
@@ -31,24 +31,24 @@ Check = Callable[[Ground], Found]
 
 
 def checks() -> dict[str, Check]:
-    """Return the rows, name -> function."""
+    """Return the checks, name -> function."""
     record = speed.Measured()
     return {
         "products": arithmetic.products,
         "rings": arithmetic.rings,
         **{f"kernel {name}": functools.partial(arithmetic.kernel, name) for name in arithmetic.KERNELS},
-        **{f"dropout {name}": functools.partial(arithmetic.dropped, name) for name in ("threefry2x32", "rbg")},
-        "checkpoint": saving.restored,
+        **{f"dropout {name}": functools.partial(arithmetic.dropout_check, name) for name in ("threefry2x32", "rbg")},
+        "checkpoint": saving.restore,
         "another mesh": saving.on_another_mesh,
         "step": lambda ground: speed.step(ground, record(ground)),
-        "feed": lambda ground: speed.fed(ground, record(ground)),
+        "feed": lambda ground: speed.input_rate(ground, record(ground)),
     }
 
 
 def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda line: None) -> Report:
-    """Run every row on all devices, and return what was found. Every host calls it.
+    """Run every check on all devices, and return the report. Every host must call it.
 
-    output: file that host 0 writes after each row; in a bucket, checkpoints are written beside it too.
+    output: file that host 0 writes after each check; in a bucket, checkpoints are written beside it too.
     report: called with each line of the table on host 0.
     """
     made, rows = Report(machine()), checks()
@@ -58,7 +58,7 @@ def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda
         for name, check in rows.items():
             hosts.report_progress(f"checking {name}")
             begin = time.perf_counter()
-            found = _agreed(_outcome(check, ground))
+            found = _agree(_outcome(check, ground))
             made.rows.append(Row(name, found, time.perf_counter() - begin))
             made.finished = len(made.rows) == len(rows)
             show(line(made.rows[-1], width))
@@ -84,8 +84,8 @@ def _outcome(check: Check, ground: Ground) -> Found:
         return Found(FAILED, f"{type(error).__name__}: {first}")
 
 
-def _agreed(found: Found) -> Found:
-    """Return what this host found, or the worst verdict of all hosts."""
+def _agree(found: Found) -> Found:
+    """Return the result of this host, or the worst one of all hosts."""
     if jax.process_count() == 1:
         return found
     told = np.zeros(SENTENCE, np.uint8)

@@ -1,4 +1,4 @@
-"""Rows about speed: the measured step beside its plan, and the rate of the input pipeline."""
+"""Checks of speed: the measured step compared with its plan, and the rate of the input pipeline."""
 
 import json
 import os
@@ -25,13 +25,13 @@ PLAN_SECONDS = 600
 
 
 class Measured:
-    """The benchmark of the step, made once for all rows that need it: 5 steps on a CPU, 50 elsewhere."""
+    """The benchmark of the step, made once for all checks: 5 steps on a CPU, 50 elsewhere."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] | Exception | None = None
 
     def __call__(self, ground: Ground) -> dict[str, Any]:
-        """Return the record, or raise again what the measurement raised: other hosts do not repeat it."""
+        """Return the record, or raise the error of the measurement again: other hosts do not repeat it."""
         if self._made is None:
             try:
                 (self._made,) = bench.bench(ground.measured, 5 if ground.platform == "cpu" else 50)
@@ -52,7 +52,7 @@ def step(ground: Ground, record: dict[str, Any]) -> Found:
         return Found(SKIPPED, f"{rate}; plans know no slice of {kind}", {"measured": record})
     if not hosts.is_primary():
         return Found(OK, rate, {"measured": record})
-    planned = _planned(name, len(ground.devices))
+    planned = _plan(name, len(ground.devices))
     if isinstance(planned, str):
         return Found(SKIPPED, f"{rate}; {planned}", {"measured": record})
     fast, slow = planned["fast_seconds"], planned["slow_seconds"]
@@ -64,10 +64,10 @@ def step(ground: Ground, record: dict[str, Any]) -> Found:
     )
 
 
-def _planned(topology: str, devices: int) -> dict[str, float] | str:
+def _plan(topology: str, devices: int) -> dict[str, float] | str:
     """Return the interval of a plan, or the reason why there is none.
 
-    It is made in a process of its own: libtpu writes its schedules only if it is asked to before it is loaded.
+    It is made in a separate process: libtpu writes its schedules only if this is requested before it is loaded.
     """
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1",
@@ -97,8 +97,8 @@ class _Numbers:
         (directory / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
 
 
-def fed(ground: Ground, record: dict[str, Any]) -> Found:
-    """Measure the rows a second that this host reads, makes and transfers, beside what the measured step takes."""
+def input_rate(ground: Ground, record: dict[str, Any]) -> Found:
+    """Measure the rows per second that this host reads, makes and transfers; compare them with the measured step."""
     program, seconds = ground.plain.program, 1.0 if ground.platform == "cpu" else 10.0
     with tempfile.TemporaryDirectory(prefix="plmjax-selfcheck-") as folder:
         dataset = _dataset(Path(folder) / "dataset", ground)

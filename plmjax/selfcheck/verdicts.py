@@ -1,4 +1,4 @@
-"""The verdicts of a selfcheck: one for each row, as a table and as a file."""
+"""The verdicts of a selfcheck, one for each check, as a table and as a file."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ WRONG = (FAILED, DIFFERS)
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of one row: the verdict, a short sentence, and figures in bytes, seconds or fractions."""
+    """The result of one check: the verdict, a short sentence, and figures in bytes, seconds or fractions."""
 
     verdict: str
     sentence: str
@@ -25,12 +25,12 @@ class Found:
 
 
 class Skipped(Exception):
-    """A row that this machine cannot have; the text is the reason."""
+    """Raised by a check that this machine does not support; the text is the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the table: its name, what was found, and how long it took."""
+    """A row of the table: name, result and duration of a check."""
 
     name: str
     found: Found
@@ -39,7 +39,7 @@ class Row:
 
 @dataclasses.dataclass
 class Report:
-    """The machine and the rows so far."""
+    """The machine and the results so far."""
 
     machine: dict[str, Any]
     rows: list[Row] = dataclasses.field(default_factory=list)
@@ -47,19 +47,18 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """The names and verdicts of the rows with which the selfcheck fails."""
+        """The names and verdicts of the checks that failed."""
         return [f"{row.name} {row.found.verdict}" for row in self.rows if row.found.verdict in WRONG]
 
     @property
     def verdict(self) -> str:
-        """Running, passed, failed, or unavailable if something outside did not answer and nothing else is wrong."""
+        """Running, passed, failed, or unavailable if an outside service did not answer and nothing else is wrong."""
         if not self.finished:
             return "running"
         reached = all(row.found.verdict != UNAVAILABLE for row in self.rows)
         return "failed" if self.wrong else "passed" if reached else "unavailable"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
         rows = [{"name": row.name, **dataclasses.asdict(row.found), "seconds": row.seconds} for row in self.rows]
         return json_text.finite({"verdict": self.verdict, "wrong": self.wrong, "machine": self.machine, "rows": rows})
 

@@ -55,7 +55,7 @@ def mixture_metrics(source: BatchSource, phases: Sequence[ResolvedPhase], step: 
     return {
         f"mixture/{name}/{what}": value
         for name, portion in portions.items()
-        for what, value in portion._asdict().items()
+        for what, value in (("share", portion.fraction), ("epochs", portion.epochs))
     }
 
 

@@ -84,7 +84,7 @@ def test_an_option_of_the_whole_run_is_suggested_before_one_of_a_phase(order: in
     ],
 )
 def test_a_command_ends_with_the_code_of_its_error(error: BaseException, code: int, sentence: str) -> None:
-    found = command_line.ending(error)
+    found = command_line.exit_status(error)
     assert found[0] == code and found[1].startswith(sentence) and bool(found[1]) == bool(sentence)
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.commands.planning import planned
+from plmjax.commands.planning import planned_run
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Finetuning, Training, load
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -34,7 +34,7 @@ def test_a_task_has_the_model_the_labels_and_the_steps_of_its_run(
     sentences: Experiment, small_run: Path, tmp_path: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
-    run, batches = planned(resolve(sentences, small_run))
+    run, batches = planned_run(resolve(sentences, small_run))
     assert sorted(tmp_path.rglob("*")) == before
     assert run.model == checkpoints.describe(checkpoints.find(small_run)).experiment.model
     assert run.objective.labels == ("bad", "fair", "good")
@@ -47,7 +47,7 @@ def test_a_task_has_the_model_the_labels_and_the_steps_of_its_run(
 
 def test_a_text_has_the_model_and_the_task_of_the_checkpoint(small_run: Path) -> None:
     trained = checkpoints.describe(checkpoints.find(small_run)).experiment
-    run, batches = planned(resolve(load("continued"), small_run))
+    run, batches = planned_run(resolve(load("continued"), small_run))
     assert (run.model, run.objective, run.data.layout) == (trained.model, trained.objective, trained.data.layout)
     assert batches.vocabulary.size == trained.model.vocab_size
     (phase,) = run.resolved_phases
@@ -58,7 +58,7 @@ def test_a_batch_of_a_task_that_the_slice_does_not_divide_is_one_sentence(
     sentences: Experiment, small_run: Path
 ) -> None:
     odd = dataclasses.replace(sentences, training=Training(steps=0, batch_size=6))
-    run, batches = planned(resolve(odd, small_run))
+    run, batches = planned_run(resolve(odd, small_run))
     with pytest.raises(UserError, match=r"4 devices .* found 6"):
         plans.plan(run, "v5e:2x2", batches=batches)
 

@@ -140,7 +140,7 @@ cooccurrence.count(store.open_dataset(sys.argv[1]), tuple(range(5)), sys.argv[2]
 """
 
 
-@pytest.mark.parametrize(("where", "after"), [("write_counted", 4), ("merge", 2), ("merged", 6)])
+@pytest.mark.parametrize(("where", "after"), [("write_counted", 4), ("merge", 2), ("merge_sums", 6)])
 def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
     """After it was killed while it counted, merged, and wrote the cells; what was counted is not counted again."""
     arguments = [str(dataset.directory), str(tmp_path / "killed"), where, str(after)]

@@ -189,7 +189,7 @@ RUNS = [
         lambda folder: records.record_start(folder, "random", None),
         owns=(records.START,),
     ),
-    Reader("mixture.json", _mixture, mixtures.recorded),
+    Reader("mixture.json", _mixture, mixtures.read),
     Reader("lock.json", _lock, _read_lock, owns=(locks.NAME,)),
     Reader("job.json", _job, _read_job),
 ]

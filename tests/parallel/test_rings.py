@@ -13,7 +13,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import AXIS, Rings, are_supported
 from plmjax.plan import hlo
-from plmjax.plan.compilation import compiled_for_slice
+from plmjax.plan.compilation import compile_for_slice
 from tests import devices_in_turn
 
 AXES = ("data", "fsdp", "tensor")
@@ -150,7 +150,7 @@ def test_generations_with_rings_are_those_whose_compiled_permutes_run_beside_com
             check_vma=False,
         )
     )
-    _, text, _ = compiled_for_slice(step.lower(described((2048, 1024), AXIS), described((4096, 4096))))
+    _, text, _ = compile_for_slice(step.lower(described((2048, 1024), AXIS), described((4096, 4096))))
     kinds = {one.opcode for one, _ in hlo.Program(text).every if one.opcode.startswith("collective-permute")}
     assert ("collective-permute-start" in kinds) == part.chip.rings
     assert kinds
@@ -175,6 +175,6 @@ def test_blocks_are_stored_in_order_though_a_product_wants_the_axis_of_the_piece
     pieces, rows = PartitionSpec(None, None, None, AXIS), PartitionSpec(AXIS)
     step = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=(pieces, rows), out_specs=rows, check_vma=False))
     given = described((12, 12, 64, 768), None, None, None, AXIS), described((256, 128, 12, 64), AXIS)
-    _, text, _ = compiled_for_slice(step.lower(*given))
+    _, text, _ = compile_for_slice(step.lower(*given))
     layouts = re.findall(r"bf16\[4,4,48,768\]\{([\d,]+)", text)
     assert layouts and set(layouts) == {"3,2,1,0"}

@@ -75,11 +75,11 @@ def test_bytes_are_those_of_the_elements(dtype: str, size: int):
     ],
 )
 def test_stored_bytes_are_those_of_whole_tiles(dtype: str, shape: tuple[int, ...], layout: str, size: int):
-    assert Array(dtype, shape, layout=layout).stored == size
+    assert Array(dtype, shape, layout=layout).stored_bytes == size
     name = f"{dtype}[{','.join(map(str, shape))}]"
     text = f"ENTRY %main () -> {name} {{\n  ROOT %x = {name}{{{layout}}} parameter(0)\n}}\n"
-    ((read, _),) = Program(text).executed
-    assert read.results[0].stored == size
+    ((read, _),) = Program(text).top_level
+    assert read.results[0].stored_bytes == size
 
 
 ELEMENT = re.compile(r"\n +%(\w+) = [^=\n]* get-tuple-element\(%(\w+)\), index=(\d+)")
@@ -110,7 +110,7 @@ def test_an_element_of_a_tuple_in_a_tuple_has_its_own_type():
         "  %moved = f32[4,8]{1,0:S(1)} copy(%y)", f"{pair}  %moved = f32[4,8]{{1,0:S(1)}} copy(%pair#1#1)"
     )
     program = Program(text)
-    (moved,) = (one for one, _ in program.executed if one.name == "moved")
+    (moved,) = (one for one, _ in program.top_level if one.name == "moved")
     (element,) = program.operands_of(moved)
     assert element.results == (Array("f32", (4, 8), 1),) and element.operands == ("pair#1",)
 
@@ -187,9 +187,9 @@ KERNEL = """  %kernel = f32[4,8]{1,0} custom-call(%y), custom_call_target="tpu_c
 
 def test_metadata_of_a_kernel_does_not_end_its_computation():
     program = Program(WRITTEN.replace("  %moved =", f"{KERNEL}  %moved =", 1))
-    names = [one.name for one, _ in program.executed]
-    assert names == [one.name for one, _ in Program(WRITTEN).executed[:-4]] + ["kernel", *names[-4:]]
-    (kernel,) = (one for one, _ in program.executed if one.name == "kernel")
+    names = [one.name for one, _ in program.top_level]
+    assert names == [one.name for one, _ in Program(WRITTEN).top_level[:-4]] + ["kernel", *names[-4:]]
+    (kernel,) = (one for one, _ in program.top_level if one.name == "kernel")
     assert (kernel.target, kernel.attribute("op_name")) == ("tpu_custom_call", "jit")
     assert program.cycles() == 5 * 10 + 7 and len(collectives(program)) == 2
 

@@ -26,9 +26,9 @@ def test_all_projections_of_the_layers_multiply_integers(precision: str) -> None
     shapes = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids)), ids
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), shapes)
     function = jax.jit(lambda variables, ids: module.apply(variables, ids).last_hidden_state)
-    program = hlo.Program(compilation.compiled_for_slice(function.lower(*shapes))[1])
+    program = hlo.Program(compilation.compile_for_slice(function.lower(*shapes))[1])
     total, integers = (
-        sum(times * multiply_adds(program, one, dtypes) for one, times in program.executed)
+        sum(times * multiply_adds(program, one, dtypes) for one, times in program.top_level)
         for dtypes in (None, INTEGERS)
     )
     width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers

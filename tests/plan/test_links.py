@@ -70,14 +70,14 @@ def test_what_goes_between_slices_takes_the_hosts_network():
 def test_a_collective_uses_the_links_of_the_axes_along_which_its_devices_differ(attribute, first, along):
     text = WRITTEN.replace(WHOLE, f"channel_id=1, {attribute}")
     program = Program(text)
-    (reduced,) = (one for one, _ in program.executed if one.name == "r")
+    (reduced,) = (one for one, _ in program.top_level if one.name == "r")
     found = groups(reduced, 16)
     assert found[0] == first and axes(found, PLACES) == along
 
 
 def test_groups_in_an_unknown_form_are_an_error():
     program = Program(WRITTEN.replace(WHOLE, "channel_id=1, replica_groups=ring(8)"))
-    (reduced,) = (one for one, _ in program.executed if one.name == "r")
+    (reduced,) = (one for one, _ in program.top_level if one.name == "r")
     with pytest.raises(ValueError, match="Expected the groups of r in a known form"):
         groups(reduced, 8)
 

@@ -65,7 +65,7 @@ def test_products_of_integers_are_counted_apart():
     for program, share in ((integers, 1), (floats, 0)):
         count = products.multiply_adds(program, program.roots["main"])
         assert products.multiply_adds(program, program.roots["main"], products.INTEGERS) == share * count > -1
-        (one,) = [one for one, _ in program.executed if one.name == "c"]
+        (one,) = [one for one, _ in program.top_level if one.name == "c"]
         costs = [refined.Costs(program, {}, refined.Rates(8.0, 4.0, int8=rate))[one].products for rate in (0.0, 16.0)]
         assert costs == [count / 8, count / (16 if share else 8)]
 

@@ -71,14 +71,14 @@ def costs(schedules: dict[str, Schedule] = SCHEDULES) -> Costs:
 
 def cost(name: str, schedules: dict[str, Schedule] = SCHEDULES) -> refined.Cost:
     found = costs(schedules)
-    return next(found[one] for one, _ in found.program.executed if one.name == name)
+    return next(found[one] for one, _ in found.program.top_level if one.name == name)
 
 
 def test_an_instruction_takes_the_longest_of_bundles_products_and_bytes():
     assert cost("first").refined == 128  # 512 bytes read at 4 a cycle
     assert cost("first", SCHEDULES | {"first": Schedule(200)}).refined == 200
     faster = Costs(hlo.Program(WRITTEN), SCHEDULES, Rates(multiply_adds=2.0, bytes=400.0))
-    assert next(faster[one].refined for one, _ in faster.program.executed if one.name == "first") == 8**3 / 2
+    assert next(faster[one].refined for one, _ in faster.program.top_level if one.name == "first") == 8**3 / 2
     assert (cost("sum").refined, cost("sum").estimated) == (25, 30)
 
 
@@ -95,7 +95,7 @@ def test_twins_may_differ_in_whether_they_have_metadata():
     bare = re.sub(r"(%z = .*?), metadata=\{[^}]*\}", r"\1", WRITTEN)
     assert bare != WRITTEN
     found = Costs(hlo.Program(bare), SCHEDULES, RATES)
-    assert [found[one].scheduled for one, _ in found.program.executed if one.name == "z"] == [20]
+    assert [found[one].scheduled for one, _ in found.program.top_level if one.name == "z"] == [20]
 
 
 def test_a_kernel_is_not_free_in_either_estimate():
@@ -104,7 +104,7 @@ def test_a_kernel_is_not_free_in_either_estimate():
     assert (cost("kernel").source, cost("kernel").estimated) == ("none", 0)
     in_hbm = WRITTEN.replace("%kernel = f32[8,8]{1,0:S(1)}", "%kernel = f32[8,8]{1,0}")
     found = Costs(hlo.Program(in_hbm), SCHEDULES, RATES)
-    assert next(found[one].estimated for one, _ in found.program.executed if one.name == "kernel") == 256 / 4
+    assert next(found[one].estimated for one, _ in found.program.top_level if one.name == "kernel") == 256 / 4
     (unknown,) = unpriced_calls(costs())
     assert unknown.startswith("1 custom calls of tpu_custom_call a step have neither an estimate nor a schedule")
     assert unpriced_calls(costs(SCHEDULES | {"kernel": Schedule(70)})) == []
@@ -147,7 +147,7 @@ ENTRY %main (x: f32[16], y: f32[24], z: f32[32]) -> f32[16] {{
   {text}
   ROOT %last = f32[16]{{0:S(1)}} exponential()
 }}""")
-    schedules = {one.name: Schedule(10) for one, _ in program.executed if one.opcode == "exponential"}
+    schedules = {one.name: Schedule(10) for one, _ in program.top_level if one.opcode == "exponential"}
     sent = {"gather": Sending(40.0, LINKS)} | ({"busy": Sending(7.0, LINKS)} if "all-" in looped else {})
     return refined.timeline(Costs(program, schedules, RATES), sent)
 
@@ -459,7 +459,7 @@ def test_a_scalar_starts_no_transfer() -> None:
     written = WRITTEN.replace("s32[]{:S(2)}", "s32[]{:T(128)}").replace("pred[]{:S(2)}", "pred[]{:T(128)}")
     rates = Rates(multiply_adds=8.0, bytes=4.0, startup=100.0)
     there, anywhere = (Costs(hlo.Program(text), {}, rates) for text in (WRITTEN, written))
-    scalars = [one for one, _ in anywhere.program.executed if not any(array.shape for array in one.results)]
+    scalars = [one for one, _ in anywhere.program.top_level if not any(array.shape for array in one.results)]
     assert "next" in {one.name for one in scalars}
     assert all(anywhere[one].refined == 0 for one in scalars)
     sending = {"gather": Sending(300.0, LINKS)}

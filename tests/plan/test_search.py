@@ -41,7 +41,7 @@ def answer(
     mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-        patch.setattr(plan_search, "_fixed", lambda *_: 2 * GIB)
+        patch.setattr(plan_search, "_fixed_bytes", lambda *_: 2 * GIB)
         error = DoesNotFit(needed(rows, accumulation) * GIB, available * GIB)
         return plan_search.what_fits(run, Batches.of_text(run), phase, mesh, part, error), tried
 

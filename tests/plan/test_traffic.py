@@ -39,7 +39,7 @@ ENTRY %main (stack: f32[16,8], rows: f32[2,8], i: s32[], ids: s32[3,1]) -> f32[1
   ROOT %copied = f32[3,8]{1,0} copy-done(%again)
 }""")
     traffic = Traffic(program)
-    moved = {one.name: traffic.bytes(one) for one, _ in program.executed if traffic.bytes(one)}
+    moved = {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)}
     assert moved == {
         "placed": 64 + 64,  # reads the rows, and writes them into the stack
         "taken": 96 + 12,  # of the stack, and the numbers of its rows
@@ -60,7 +60,7 @@ def test_a_constant_of_one_number_is_not_read_from_memory():
   ROOT %sum = u32[4]{0:T(128)} add(%words, %four)
 }""")
     traffic = Traffic(program)
-    moved = {one.name: traffic.bytes(one) for one, _ in program.executed if traffic.bytes(one)}
+    moved = {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)}
     assert moved == {"first": 4, "sum": 3 * 16}
 
 
@@ -97,7 +97,7 @@ ENTRY %main (table: f32[16,8], ids: s32[3,1], rows: f32[3,8]) -> f32[16,8] {
   ROOT %first = f32[16,8]{1,0} fusion(%ids, %rows), kind=kCustom, calls=%first
 }""")
     traffic = Traffic(program)
-    assert {one.name: traffic.bytes(one) for one, _ in program.executed if traffic.bytes(one)} == {
+    assert {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)} == {
         "added": 96 + 12 + 96 + 96,  # the old rows, their numbers, the new ones; and writes their sums
         "near": 512,
         "twice": 12 + 96,

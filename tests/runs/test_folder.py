@@ -90,7 +90,7 @@ def test_what_a_refused_first_command_wrote_is_removed_but_for_a_finished_datase
     names = ["experiment.json", "start.json", "mixture.json", "tokenizer", f"dataset/{store.MANIFEST}"]
     if not first:
         (tmp_path / "experiment.json").write_text("{}")
-    with pytest.raises(UserError, match="none"), folder.forgotten_after_mistakes(tmp_path):
+    with pytest.raises(UserError, match="none"), folder.forget_after_mistakes(tmp_path):
         (tmp_path / "dataset").mkdir()
         for name in names if finished else names[:-1]:
             (tmp_path / name).write_text("{}")

@@ -117,11 +117,11 @@ def test_zeros_that_training_will_fill_are_told(zeros: int, tmp_path: Path) -> N
 
 def test_what_a_run_directory_records_are_the_arrays_of_its_start(small_run: Path, tmp_path: Path) -> None:
     run = experiments.read(small_run / "experiment.json")
-    found, params = resolve(run, small_run).recorded, checkpoints.load_parameters(small_run)[0]
+    found, params = resolve(run, small_run).start_arrays, checkpoints.load_parameters(small_run)[0]
     jax.tree.map(np.testing.assert_array_equal, found, params)
     word2vec.write(tmp_path / "vectors", ["red", "blue"], np.array([[3, 4], [0, 2]], np.float32))
-    assert resolve(run, tmp_path / "vectors").recorded.tolist() == [[3, 4], [0, 2]]
-    assert resolve(run).recorded is None
+    assert resolve(run, tmp_path / "vectors").start_arrays.tolist() == [[3, 4], [0, 2]]
+    assert resolve(run).start_arrays is None
 
 
 @pytest.mark.parametrize(

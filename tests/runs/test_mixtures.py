@@ -157,7 +157,7 @@ def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, c
     run = compose_experiment(origin, Pruning(), None, [], "plmjax compress prune")
     assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
     rows = examples_of(origin, run)
-    assert rows.fingerprint == mixtures.recorded(stopped).fingerprint
+    assert rows.fingerprint == mixtures.read(stopped).fingerprint
     (record,) = bench.bench(origin.description.experiment, steps=1, warmup=0)
     assert record["input"] == "dataset"
 

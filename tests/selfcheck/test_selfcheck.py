@@ -187,14 +187,14 @@ def ground(tmp_path: Path | None = None) -> Ground:
 def test_a_kernel_and_dropout_are_compared_in_a_second(monkeypatch: Patch) -> None:
     assert arithmetic.kernel("row_rotation", ground()).verdict == OK
     for generator in ("threefry2x32", "rbg"):
-        found = arithmetic.dropped(generator, ground())
+        found = arithmetic.dropout_check(generator, ground())
         assert found.verdict == OK and "8 devices draw different masks" in found.sentence
     with monkeypatch.context() as patch:
         one_too_many(patch)
         assert arithmetic.kernel("row_rotation", ground()).verdict == DIFFERS
     with monkeypatch.context() as patch:
         same_masks(patch)
-        assert "two devices drop" in arithmetic.dropped("rbg", ground()).sentence
+        assert "two devices drop" in arithmetic.dropout_check("rbg", ground()).sentence
 
 
 @pytest.mark.nightly  # two programs for a TPU
@@ -234,12 +234,12 @@ def test_a_slice_has_the_name_that_a_plan_reads(name: str, expected: str) -> Non
     ("seconds", "verdict", "said"), [(1.0, OK, "faster than"), (3.0, OK, "within"), (5.0, SLOWER, "slower than")]
 )
 def test_a_step_is_slower_than_planned_above_the_interval(seconds, verdict, said, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(speed, "_planned", lambda name, count: {"fast_seconds": 2.0, "slow_seconds": 4.0})
+    monkeypatch.setattr(speed, "_plan", lambda name, count: {"fast_seconds": 2.0, "slow_seconds": 4.0})
     there = Ground(topologies.parse("v5e:2x4").devices(), None)
     record = {"step_seconds": seconds, "batch_size": 8, "sequence_length": 128, "device": "TPU v5 lite"}
     found = speed.step(there, record)
     assert found.verdict == verdict and f"{said} the plan's 2000.0 to 4000.0 ms for v5e:2x4" in found.sentence
-    monkeypatch.setattr(speed, "_planned", lambda name, count: "the plan failed")
+    monkeypatch.setattr(speed, "_plan", lambda name, count: "the plan failed")
     assert speed.step(there, record).verdict == SKIPPED
 
 

@@ -1,1 +1,1 @@
-"""Starts of fine-tuning other than an unchanged checkpoint: parts of it, other dropouts, further tokens."""
+"""Weight mappings for fine-tuning: parts of a checkpoint, other dropouts, further tokens."""

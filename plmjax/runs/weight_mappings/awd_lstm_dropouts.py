@@ -1,4 +1,4 @@
-"""An ULMFiT that starts from an AWD-LSTM, with dropouts of its own."""
+"""An ULMFiT that starts from an AWD-LSTM with other dropouts."""
 
 import dataclasses
 from typing import Any

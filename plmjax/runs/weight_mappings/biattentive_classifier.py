@@ -46,7 +46,7 @@ class BiattentiveClassifier(WeightMapping):
         return BiattentiveConfig(vectors, self.size, dropout=self.dropout)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """Return only the encoder, or its embedding table."""
+        """Return only the parameters of the encoder, or of its embedding table."""
         if not self.contextual and not isinstance(origin, BiattentiveConfig):
             return FromTokenEmbeddings().map(params, origin, model.vectors)
         return {name: array for name, array in params.items() if name.startswith(f"{model.system.name}/")}

@@ -113,9 +113,9 @@ class LedFromBart(WeightMapping):
 
 @dataclasses.dataclass(frozen=True)
 class GlobalFromLocal(WeightMapping):
-    """The checkpoint's Longformer, whose global projections begin as copies of its local ones.
+    """The checkpoint's Longformer, with global projections initialized as copies of its local ones.
 
-    The masked language model has no global tokens, so that pretraining does not train these projections.
+    The masked language model has no global tokens, so pretraining does not train these projections.
     """
 
     def model(self, origin: Any) -> LongformerConfig:
@@ -140,7 +140,7 @@ class GlobalFromLocal(WeightMapping):
 class WiderWindows(WeightMapping):
     """The checkpoint's language model with wider windows, for the next stage of its training.
 
-    No parameter depends on a window: distances are known by their sinusoids.
+    No parameter depends on a window: relative positions are sinusoidal.
     """
 
     factor: int = 2

@@ -53,7 +53,7 @@ class FromLanguageModel(WeightMapping):
         return {there + name.removeprefix(within): params[name] for name, there in names.items()}
 
     def is_sampled(self, parameter: str) -> bool:
-        """Return whether a parameter is initialized: all but the language models are."""
+        """Return true for all parameters but those of the language models."""
         return parameter.split("/")[1] != LANGUAGE_MODEL
 
 
@@ -77,9 +77,9 @@ class FromWordVectors(WeightMapping):
         return dataclasses.replace(self.tagger, vocab_size=origin.vocab_size, word_dim=origin.token_width)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """Return only the table."""
+        """Return only the embedding table."""
         return {model.system.token_table: origin.system.vectors(params)[: model.vocab_size]}
 
     def is_sampled(self, parameter: str) -> bool:
-        """Return whether a parameter is initialized: all but the table are."""
+        """Return true for all parameters but the embedding table."""
         return parameter != self.tagger.system.token_table

@@ -16,7 +16,7 @@ from plmjax.layers.attention.relative_shift import PositionalScores
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.plan.collectives import collectives
-from plmjax.plan.compilation import compiled_for_slice
+from plmjax.plan.compilation import compile_for_slice
 from plmjax.plan.hlo import Program
 from tests.layers.attention.test_relative_shift import agrees, by_day
 
@@ -126,6 +126,6 @@ def test_the_kernel_is_compiled_where_it_pays(
         return jnp.sum(jnp.sin(scores(query, table)))
 
     step = jax.jit(sharding.with_mesh(jax.grad(loss, (0, 1)), mesh))
-    _, text, _ = compiled_for_slice(step.lower(array(8, rows), array(8, rows)))
+    _, text, _ = compile_for_slice(step.lower(array(8, rows), array(8, rows)))
     called = [one for one, _ in Program(text).executed if one.target == "tpu_custom_call"]
     assert len(called) == kernels
