@@ -90,7 +90,7 @@ def make(options: argparse.Namespace) -> None:
 
 
 def metrics_of(run: Path) -> float:
-    """Return the accuracy of a run on its validation file; it is kept beside the run."""
+    """Return the accuracy of a run on its validation file; it is stored beside the run."""
     kept = run / "benchmark.json"
     if not kept.exists():
         shown = io.StringIO()

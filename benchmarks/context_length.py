@@ -129,7 +129,7 @@ def by_context(config: ModelConfig, params: Any, tokens: np.ndarray, places: np.
 def gain(nats: np.ndarray, model: int, short: int, long: int, share: float) -> float:
     """Return the gain of a model from a longer context, relative to the best model with the shorter one.
 
-    nats: [models contexts N]. short, long: indices of two contexts. share: of the hardest tokens, r.
+    nats: [models contexts N]. short, long: indices of two contexts. share: fraction r of the hardest tokens.
     """
     baseline = nats[:, short].min(axis=0)
     hardest = np.argsort(-baseline, kind="stable")[: max(round(share * len(baseline)), 1)]

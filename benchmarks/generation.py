@@ -38,14 +38,14 @@ LENGTH = 512
 
 
 class OfInputs(TransformerXlConfig):
-    """A Transformer-XL that writes with the memory of its training, the inputs of every layer."""
+    """A Transformer-XL that generates with the memory of its training, the inputs of every layer."""
 
     def empty_cache(self, batch: int, capacity: int, execution: Execution) -> Memory:
         return self.memory(batch)
 
 
 def initial(config: ModelConfig) -> dict:
-    """Return random parameters of a model that writes text."""
+    """Return random parameters of a model that generates text."""
     module = config.module(Purpose.CAUSAL_LM, Execution())
     return nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 2), jnp.int32)))["params"]
 

@@ -265,7 +265,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do what the options ask for.
+    """Execute the options.
 
     Raises:
         UserError: the budget is too small, or the page of --rows does not fit.

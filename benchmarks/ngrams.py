@@ -27,9 +27,9 @@ class Order:
     """The n-grams of one length k, each a row in the order of its key: context * V + token.
 
     keys: int64 [G].
-    discounted: float64 [G], the share of the probability after its context.
+    discounted: float64 [G], the discounted probability after its context.
     totals: float64 [C], the counts of a context.
-    left: float64 [C], the share that is left for the shorter n-gram.
+    left: float64 [C], the probability that is left for the shorter n-gram.
     """
 
     keys: np.ndarray

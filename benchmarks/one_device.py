@@ -13,7 +13,10 @@ from plmjax.training import program as programs
 
 
 def compiled(run: Experiment, vocabulary: Vocabulary, shapes: Callable | None = None) -> programs.Program:
-    """Return the program of a run with one phase. shapes: phase -> those of its batches; by default the layout's."""
+    """Return the program of a run with one phase. shapes: function from a phase to the shapes of its batches; by
+    default the
+    layout's.
+    """
     devices = mesh.make(run.mesh, jax.devices()[:1])
     program = programs.build(
         run, run.resolved_phases[0], devices, vocabulary, shapes or placement.text_batch_shapes(run)

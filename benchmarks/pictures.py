@@ -8,7 +8,7 @@ from typing import Any
 
 @contextmanager
 def drawn(path: Path, width: float, height: float, panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
-    """Give a figure and its panels, and write the picture at the end."""
+    """Yield a figure and its panels, and write the picture after the body."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -72,9 +72,8 @@ def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> tuple[list[np.
 
 
 def shared(near: np.ndarray, lines: list[tuple[str, str, list[str]]]) -> np.ndarray:
-    """Return for every line the share of its nearest neighbors that have its sense.
-
-    There are several in a tie.
+    """Return for every line the fraction of its nearest neighbors with its sense; several neighbors may be equally
+    near.
 
     Args:
         near: [lines lines], larger for lines that are nearer.

@@ -90,9 +90,9 @@ class Sizes(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step, and what it is compared with.
+    """A step, and the steps to compare it with.
 
-    ours: name of a form -> (sizes, options of training) -> its experiment.
+    ours: name of a form -> function from (sizes, options of training) to its experiment.
     theirs: the function of pytorch_steps.py, and its further arguments.
     """
 
@@ -251,7 +251,7 @@ STEPS = {
 
 @contextmanager
 def no_terms() -> Iterator[None]:
-    """Compute scores without terms in the programs that are traced inside."""
+    """Compute attention scores without bias terms in the programs that are traced inside."""
     with ExitStack() as stack:
         for module, name in TERMS:
             nothing = ScoreArray(jnp.zeros((1, 1, 1, 1)))

@@ -115,7 +115,7 @@ def submit(
         machines.check_options(tpu_vm, zone, requests, dry_run and not accelerator)
         if not dry_run:
             found = machines.slice_of(project, zone[0], tpu_vm)
-            accelerator, topology = machines.agreed(found, accelerator, topology)
+            accelerator, topology = machines.agree(found, accelerator, topology)
     slice_ = submissions.resolve(accelerator, topology, slices)
     capacity.check(
         spot=spot, reserved=reserved, reservation=reservation, flex_start=flex_start,
@@ -136,7 +136,7 @@ def submit(
         print("\n".join(submissions.calls(submission, kubernetes, manifest)))
         return
     notices.reach(notify)
-    submission = submissions.continued(submission)
+    submission = submissions.next_attempt(submission)
     if "-" in accelerator and not topology:
         print(f"{accelerator} is the shape {submission.job.topology} by default; --topology chooses another")
     print("\n".join((*submission.files.by_folder(), *submission.files.explain_left_out())))

@@ -8,10 +8,10 @@ from plmjax.files import storage
 
 
 class Bucket:
-    """`gs://NAME`, `gs://NAME/PREFIX`, or a local folder. It is not contacted before its first use.
+    """`gs://NAME`, `gs://NAME/PREFIX`, or a local folder. It is not accessed before its first use.
 
     All methods raise:
-        Unavailable: the bucket does not answer, or refuses for the moment.
+        Unavailable: the bucket does not answer, or refuses temporarily.
     """
 
     def __init__(self, root: str) -> None:

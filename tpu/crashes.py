@@ -1,6 +1,6 @@
-"""The last words of a command that failed: the files of libtpu and the raw standard error that `plmjax` adds to them.
+"""Files about a command that failed: those of libtpu and the raw standard error that `plmjax` adds to them.
 
-libtpu writes its log to the folder TPU_LOG_DIR. Each start of the command has a folder of its own.
+libtpu writes its log to the folder TPU_LOG_DIR. Each start of the command has its own folder.
 """
 
 import itertools

@@ -63,10 +63,10 @@ def events(job: Job) -> list[Event]:
 
 
 def contents(job: Job, one: Event) -> dict[str, Any]:
-    """Return the contents of an event: `kind`, `time`, `attempt`, `worker` and its own further fields.
+    """Return the contents of an event: `kind`, `time`, `attempt`, `worker` and its further fields.
 
     Raises:
-        UserError: the object holds something else.
+        UserError: the object has other contents.
     """
     name = f"{_folder(job)}/{one.name}"
     try:

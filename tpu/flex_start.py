@@ -52,13 +52,11 @@ def create(job: Job, request: Any) -> None:
     query = f"&requestId={request.request_id}"
     try:
         answer = session.post(place + query, json=body(job, request), timeout=TIMEOUT)
-        operation = _checked(answer)
+        operation = _check(answer)
         end = time.monotonic() + PATIENCE
         while not operation.get("done") and time.monotonic() < end:
             time.sleep(2)
-            operation = _checked(
-                session.get(f"{place.partition('/projects/')[0]}/{operation['name']}", timeout=TIMEOUT)
-            )
+            operation = _check(session.get(f"{place.partition('/projects/')[0]}/{operation['name']}", timeout=TIMEOUT))
     except OSError as error:  # the base of all errors of a connection
         raise exceptions.ServiceUnavailable(str(error)) from error
     if failed := operation.get("error"):
@@ -77,7 +75,7 @@ def _session() -> Any:
     return AuthorizedSession(credentials)
 
 
-def _checked(answer: Any) -> dict[str, Any]:
+def _check(answer: Any) -> dict[str, Any]:
     """Return the JSON of an answer, or raise its error as the other calls of Cloud TPU do."""
     import grpc
     from google.api_core import exceptions

@@ -48,7 +48,7 @@ def status(job: Job) -> Iterator[str]:
         yield f"checkpoint  step {found.checkpoint:,} in {job.workdir}"
     if found and found.time is not None:
         yield f"logged      {metrics.duration(max(0, time.time() - found.time))} ago"
-    spent = goodput.of(job, jobs.verdict(job), time.time())
+    spent = goodput.compute(job, jobs.verdict(job), time.time())
     if spent is not None:
         yield f"goodput     {spent}"
 

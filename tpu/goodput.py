@@ -1,4 +1,4 @@
-"""Goodput of a job: the share of its time in which it computed what it kept.
+"""Goodput of a job: the fraction of its time in which it computed steps that it kept.
 
 The time of a job is that from its first request to its end, or to now, without the time between an end and another
 submission. Times come from events (tpu/events.py) and from metrics.jsonl. Each moment is of one of four kinds:
@@ -6,7 +6,7 @@ submission. Times come from events (tpu/events.py) and from metrics.jsonl. Each 
 productive  between two logged steps that the run kept, with the evaluations and checkpoints between them. If the run
             was interrupted between the two, only the computing of the steps counts, by their rate.
 waiting     no slice is ACTIVE: from the request or the loss of a slice to the next one, as watch and the hosts saw it.
-lost        from the last kept step to an interruption: its steps are computed again, or nothing came of it.
+lost        from the last kept step to an interruption: its steps are computed again, or were useless.
 restarting  the rest: the slice is ACTIVE, but the run is installed, started, restored or compiled.
 """
 
@@ -33,7 +33,7 @@ STOPPED = ("ended", "lost", "failed")
 
 @dataclasses.dataclass(frozen=True)
 class Goodput:
-    """Seconds of a job. See the module for their meaning."""
+    """Seconds of a job by kind; see the module."""
 
     productive: float
     restarting: float
@@ -60,8 +60,8 @@ class Line:
     """Time for which its steps, those since the line before it, were computed."""
 
 
-def of(job: Job, ended: Verdict | None, now: float) -> Goodput | None:
-    """Return the goodput of a job, or None before anything of it was recorded. metrics.jsonl is read once.
+def compute(job: Job, ended: Verdict | None, now: float) -> Goodput | None:
+    """Return the goodput of a job, or None before anything was recorded. metrics.jsonl is read once.
 
     ended: its verdict, or None while it runs.
     """
@@ -121,7 +121,7 @@ def _waiting(marks: list[tuple[float, str]], end: float) -> float:
 
 
 def _idle(marks: list[tuple[float, str]], lines: Sequence[Line]) -> float:
-    """Return the seconds between the last sign of a submission and the next submission, which requests anew."""
+    """Return the seconds between the last sign of a submission and the next submission."""
     seconds, logged = 0.0, [line.time for line in lines]
     for (before, _), (time, kind) in itertools.pairwise(marks):
         if kind == "requested":

@@ -131,19 +131,19 @@ class Job:
         return self.attempt - self.first + 1
 
     def after_loss(self, step: int | None) -> "Job":
-        """Return the job with the newest checkpoint at the loss of its slice. If it is a new one, `tries` becomes 1."""
+        """Return the job with the newest checkpoint at the loss of its slice. A new checkpoint sets `tries` to 1."""
         new = step is not None and (self.step is None or step > self.step)
         return dataclasses.replace(self, first=self.attempt, step=step) if new else self
 
     def in_next_zone(self) -> "Job":
-        """Return the job in the zone to try after its own, which is the first one again after the last."""
+        """Return the job in the next zone; after the last zone comes the first one."""
         if len(self.zones) < 2:
             return self
         following = (self.zones.index(self.zone) + 1) % len(self.zones)
         return dataclasses.replace(self, zone=self.zones[following])
 
     def lost_too_often(self, step: int | None) -> str:
-        """Return the reason of a job that has used up its attempts. step: its newest checkpoint."""
+        """Return the reason if the job has used up its attempts, else an empty text. step: its newest checkpoint."""
         where = "without a checkpoint" if step is None else f"without a checkpoint after step {step:,}"
         return f"The slice was lost {self.attempts} times {where}, the limit of python -m tpu submit --attempts."
 
@@ -162,7 +162,7 @@ class Job:
         return f"jobs/{self.name}/selfcheck/{self.attempt}.json"
 
     def selfcheck_command(self) -> list[str]:
-        """Return the command that every worker runs before, with `selfcheck`."""
+        """Return the command that every worker runs before the job, with `selfcheck`."""
         waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
         return ["plmjax", "selfcheck", "--output", f"{self.bucket}/{self.selfcheck_report}", *waiting]
 
@@ -255,6 +255,6 @@ def verdict(job: Job) -> Verdict | None:
 
 
 def decide(job: Job, ended: Verdict) -> None:
-    """End the current attempt. The first verdict counts."""
+    """Write the verdict of the current attempt. The first verdict counts."""
     if verdict(job) is None:
         Bucket(job.bucket).write(f"{job.folder}/verdict.json", ended.to_json())

@@ -26,7 +26,7 @@ BUSY = re.compile(r"^plmjax: busy ?(.*)$", re.M)
 
 
 def check_options(name: str, zones: Sequence[str], requests: Mapping[str, object], unknown_slice: bool) -> None:
-    """Raise UserError for options that a machine which exists cannot follow.
+    """Raise UserError for options that do not apply to an existing machine.
 
     Args:
         requests: option -> its value, for all options of a request to Cloud TPU.
@@ -50,7 +50,7 @@ def check_options(name: str, zones: Sequence[str], requests: Mapping[str, object
         )
 
 
-def agreed(found: topologies.Slice, accelerator: str, topology: str) -> tuple[str, str]:
+def agree(found: topologies.Slice, accelerator: str, topology: str) -> tuple[str, str]:
     """Return the (accelerator, topology) of a machine.
 
     Raises:
@@ -96,7 +96,7 @@ def _reason(error: Any) -> str:
 
 
 def slice_of(project: str, zone: str, name: str) -> topologies.Slice:
-    """Return the slice that a TPU VM is.
+    """Return the slice of a TPU VM.
 
     Raises:
         UserError: it does not exist, is not READY, or is of a generation or a shape that plmjax does not know.
@@ -219,7 +219,7 @@ def state(job: Job) -> str:
 
 
 class Machines:
-    """A job's machines as a watch sees slices. They exist by themselves: none is requested or deleted."""
+    """The machines of a job, with the interface of slices for a watch. None is requested or deleted."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

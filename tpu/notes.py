@@ -1,4 +1,4 @@
-"""Notes of `python -m tpu watch` about a job, seen and still to be done: BUCKET/jobs/NAME/watch.json.
+"""The state of `python -m tpu watch` for a job: BUCKET/jobs/NAME/watch.json.
 
 Every step is noted before it is taken, so that a watch that is killed at any moment is continued by the next one, on
 any machine: one that follows the job without end, or single looks of a scheduler.

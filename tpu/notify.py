@@ -1,8 +1,8 @@
-"""Tell somebody about events of a job, by a webhook or by a command of the user's.
+"""Notifications about events of a job, by a webhook or by a command of the user.
 
 A webhook gets a POST of {"text": sentence, "job": name, "event": event}, which the incoming webhooks of Slack and
-Mattermost take. Google Chat refuses fields that it does not know, and gets the text alone. A command is run by the
-shell, with PLMJAX_JOB, PLMJAX_EVENT and PLMJAX_TEXT in its environment.
+Mattermost take. Google Chat refuses unknown fields, and gets the text alone. A command is run by the shell, with
+PLMJAX_JOB, PLMJAX_EVENT and PLMJAX_TEXT in its environment.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _CHAT = "chat.googleapis.com"
 
 @dataclasses.dataclass(frozen=True)
 class Notice:
-    """An event of a job that somebody should know about."""
+    """An event of a job to send."""
 
     job: str
     event: Kind

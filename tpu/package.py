@@ -80,7 +80,7 @@ def select(root: Path, experiment: str = "", include: Collection[str] = ()) -> S
     if not (root / "setup.py").is_file() or not (root / "plmjax").is_dir():
         raise UserError(f"Expected the project (setup.py and plmjax/) in {root}, found none; run python -m tpu there.")
     if (root / ".git").exists():
-        names = {name for name in _tracked(root) if (root / name).is_file()}
+        names = {name for name in _tracked_files(root) if (root / name).is_file()}
     else:
         found = [path for name in WITHOUT_GIT for path in ((root / name), *(root / name).rglob("*"))]
         names = {str(path.relative_to(root)) for path in found if path.is_file() and "__pycache__" not in path.parts}
@@ -115,7 +115,7 @@ def _holds_credentials(root: Path, name: str) -> bool:
     return CREDENTIAL_TEXT.search(path.read_bytes()) is not None
 
 
-def _tracked(root: Path) -> list[str]:
+def _tracked_files(root: Path) -> list[str]:
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
     except FileNotFoundError:

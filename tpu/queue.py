@@ -193,7 +193,7 @@ def connect(patience: float = 600.0) -> tuple[Any, dict[str, Any]]:
 class Queue:
     """Client of Cloud TPU for one job.
 
-    Every refusal is one sentence: a UserError for a mistake, Unavailable for what may pass.
+    Every refusal is one sentence: a UserError for a mistake, Unavailable for a temporary refusal.
     """
 
     PATIENCE = 600.0
@@ -298,7 +298,7 @@ class Queue:
         try:
             yield
         except exceptions.GoogleAPICallError as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         except exceptions.RetryError as error:
             raise Unavailable(
                 f"Expected an answer of Cloud TPU in {self.job.zone}, found none in time ({error.cause}); try again."
@@ -309,7 +309,7 @@ class Queue:
                 f"application-default login."
             ) from error
 
-    def _explained(self, error: Any) -> Explained:
+    def _explain(self, error: Any) -> Explained:
         job = self.job
         kind, sentence = _row(error)
         return kind(

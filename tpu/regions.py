@@ -1,4 +1,4 @@
-"""The region of a bucket beside that of a slice. What a host reads from another region comes later, and is billed.
+"""The region of a bucket compared with that of a slice. Reads from another region are slower, and are billed.
 
 Names: docs.cloud.google.com/storage/docs/locations.
 """

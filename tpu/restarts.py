@@ -1,4 +1,4 @@
-"""The decision if and when a command that ended is run again, by its exit code."""
+"""The decision whether and when a command that ended is run again, from its exit code."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ UNKNOWN = -1
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A way to end, and the hours that a job spends on it in a row without a new checkpoint before it fails."""
+    """A kind of failure, and the hours without a new checkpoint after which it fails the job."""
 
     said: str
     hours: float
@@ -45,7 +45,7 @@ def kind_of(code: int) -> Kind:
 
 
 class Restarts:
-    """Counts the failures in a row, up to the next checkpoint, and their time."""
+    """Counts the consecutive failures since the last checkpoint, and their time."""
 
     def __init__(self) -> None:
         self.step: int | None = UNKNOWN

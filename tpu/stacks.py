@@ -48,7 +48,7 @@ def answer(job: Job, worker: int, process: int, log: Path, answered: str) -> str
     if request["id"] == answered or time.time() - request["time"] > LATE_SECONDS:
         return answered
     starting = not _catches(process, signal.SIGUSR1)
-    found = b"plmjax is starting and has no stacks yet\n" if starting else _printed(process, log)
+    found = b"plmjax is starting and has no stacks yet\n" if starting else _read_stacks(process, log)
     bucket.write(f"{job.folder}/requests/stacks-{request['id']}/{worker}", found)
     return request["id"]
 
@@ -62,8 +62,8 @@ def _catches(process: int, number: int) -> bool:
     return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
 
 
-def _printed(process: int, log: Path) -> bytes:
-    """Return what a process writes to its log when it is asked for its stacks."""
+def _read_stacks(process: int, log: Path) -> bytes:
+    """Ask a process for its stacks, and return its output."""
     start = size = log.stat().st_size
     os.kill(process, signal.SIGUSR1)
     end = quiet = time.monotonic() + PRINT_SECONDS

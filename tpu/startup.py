@@ -15,7 +15,7 @@ def settings(job: Job) -> dict[str, str]:
     """Return a dict from shell variable to value, for values that differ between jobs.
 
     All text of a user or an experiment enters the script here, and `render` quotes it. Without quotes a line break in
-    an override would end a comment and begin a command.
+    an override would end a comment and start a command.
     """
     return {
         "NAME": job.name,

@@ -187,7 +187,7 @@ def _check_text(run: Experiment, bucket: str, files: list[str], disks: Sequence[
                 )
 
 
-def continued(submission: Submission) -> Submission:
+def next_attempt(submission: Submission) -> Submission:
     """Return the submission with its next attempt number: the first, or the one after the attempts in the bucket.
 
     Raises:
@@ -272,7 +272,7 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
 
 
 def _request(slices: queue.Queue, job: Job, report: Callable[[str], None]) -> None:
-    """Request the slices. Once Cloud TPU has taken the request, an answer that is missing is left to the watch."""
+    """Request the slices. If Cloud TPU has accepted the request but its answer is missing, the watch looks for it."""
     operation = slices.begin(startup.render(job))
     events.event(job, "requested")
     try:
@@ -284,7 +284,7 @@ def _request(slices: queue.Queue, job: Job, report: Callable[[str], None]) -> No
 
 
 def _may_exist(slices: queue.Queue | None) -> bool:
-    """Return whether a request whose answer is missing may have made a resource, whose record must not be lost."""
+    """Return whether a request without an answer may have created a resource; if so, its record must be kept."""
     try:
         return slices is not None and slices.state().name != "ABSENT"
     except Explained:

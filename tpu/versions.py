@@ -25,10 +25,11 @@ def python() -> str:
 
 
 def constraints() -> str:
-    """Return the contents of FILE: the versions here of all that plmjax and its extra `tpu` require on a host.
+    """Return the contents of FILE: versions installed here of all that plmjax and its extra `tpu` require on a host.
 
-    What is not installed here, and what a registry does not have (an installation from a folder or a repository, a
-    version with a local part such as 1.0+cpu), is left to the host.
+    Libraries that are not installed here, or not from a registry (an installation from a folder or a repository, a
+    version
+    with a local part such as 1.0+cpu), are left to the host.
 
     Raises:
         UserError: plmjax is not installed here.
@@ -42,14 +43,14 @@ def constraints() -> str:
         ) from None
     pins = [
         f"{name}=={found.version}"
-        for name, found in sorted(_required(Requirement("plmjax[tpu]")).items())
+        for name, found in sorted(_requirements(Requirement("plmjax[tpu]")).items())
         if found.read_text("direct_url.json") is None and Version(found.version).local is None
     ]
     return "\n".join([f"# The versions of the submitting machine, with Python {python()}.", *pins, ""])
 
 
-def _required(root: Requirement) -> dict[str, importlib.metadata.Distribution]:
-    """Return a dict from canonical name to distribution, of all installed ones that a requirement leads to."""
+def _requirements(root: Requirement) -> dict[str, importlib.metadata.Distribution]:
+    """Return a dict from canonical name to distribution, for all installed (also indirect) requirements."""
     found: dict[str, importlib.metadata.Distribution] = {}
     extras: dict[str, set[str]] = collections.defaultdict(set)
     waiting = [root]

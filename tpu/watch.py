@@ -1,7 +1,7 @@
-"""Watch over a job on Cloud TPU until it ends: request lost slices again, delete the last one, tell about events.
+"""Watch over a job on Cloud TPU until it ends: request lost slices again, delete the last one, send notifications.
 
-Only the verdict of the hosts, a mistake, or a person who deletes the job or suspends its slice ends it. A lack of quota
-or capacity and services that do not answer are waited for without end.
+Only the verdict of the hosts, a mistake, or a person who deletes the job or suspends its slice ends it. If there is no
+quota or capacity, or a service does not answer, it waits without end.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ _ABSENT = State("ABSENT")
 
 
 class Watch:
-    """A watch over one job. All that it has to remember is in the bucket (tpu/notes.py).
+    """A watch over one job. Its state is stored in the bucket (tpu/notes.py).
 
     Args:
         report: prints a line.
@@ -64,7 +64,7 @@ class Watch:
         return len(self._notes.unsent) if self._notes and self.target else 0
 
     def look(self) -> Verdict | None:
-        """Look at the job once, and do what is due. Return its verdict if it has ended and its slice is gone.
+        """Look at the job once, and take all due actions. Return its verdict if it has ended and its slice is gone.
 
         Raises:
             Unavailable: a service did not answer. The next look continues.
@@ -89,13 +89,13 @@ class Watch:
             self._send(self._notes)
 
     def warn(self, error: Exception) -> None:
-        """Report an error that may pass, unless it was the last one that was reported."""
+        """Report a temporary error, unless it was the last one that was reported."""
         if (gist := _gist(str(error))) != self._warned:
             self._warned = gist
             self.report(f"{error} It is tried again until it succeeds.")
 
-    def recovered(self) -> None:
-        """Report that the error passed, so that the same one is reported again."""
+    def report_recovery(self) -> None:
+        """Report that the error is over, so that the same one is reported again."""
         self._warned = ""
         self.report("the services answer again")
 
@@ -128,7 +128,7 @@ class Watch:
             return self._end(noted, found, ended)
         if found.name == "FAILED":
             noted.wanted, noted.gone = self.job.attempt, False
-            self._refused(noted, f"Cloud TPU could not provide the slice: {found.error or 'it gives no reason'}")
+            self._note_refusal(noted, f"Cloud TPU could not provide the slice: {found.error or 'it gives no reason'}")
             self._delete(found)
         elif found.lost:
             self._lose(noted, progress)
@@ -206,16 +206,16 @@ class Watch:
                 operation = self.queue.begin(startup.render(job))
             except Exists:  # requested by a watch that was killed, or that is a little faster
                 operation = None
-            self._created(job)
+            self._record_created(job)
             if operation is not None:
                 self.queue.wait_for(operation)
         except Unavailable as error:
-            self._refused(noted, str(error))
+            self._note_refusal(noted, str(error))
         except UserError as error:
             return self._end(noted, _ABSENT, Verdict("failed", str(error)))
         return None
 
-    def _created(self, job: Job) -> None:
+    def _record_created(self, job: Job) -> None:
         if job != self.job:
             jobs.save(job)
             self.job = job
@@ -223,11 +223,11 @@ class Watch:
 
     def _adopt(self, noted: notes.Notes) -> None:
         """Continue with the slice that was requested."""
-        self._created(dataclasses.replace(self.job, attempt=noted.wanted))
+        self._record_created(dataclasses.replace(self.job, attempt=noted.wanted))
         noted.attempt, noted.wanted, noted.gone, noted.active = self.job.attempt, None, False, None
 
-    def _refused(self, noted: notes.Notes, reason: str) -> None:
-        """Note that there is no slice at this moment, and when it is requested again."""
+    def _note_refusal(self, noted: notes.Notes, reason: str) -> None:
+        """Note that there is no slice at this moment, and when to request it again."""
         noted.refusals += 1
         noted.refused_in = self.job.zone
         rounds, left = divmod(noted.refusals, max(len(self.job.zones), 1))
@@ -241,7 +241,7 @@ class Watch:
         self._save()
 
     def _end(self, noted: notes.Notes, found: State, ended: Verdict) -> Verdict | None:
-        """End the job: save its verdict, tell it, and delete its slice. Return the verdict once the slice is gone."""
+        """End the job: save its verdict, notify, and delete its slice. Return the verdict once the slice is gone."""
         jobs.decide(self.job, ended)
         if not noted.ended:
             noted.ended = True
@@ -310,7 +310,7 @@ def until_ended(one: Watch) -> Verdict:
         try:
             ended, mistakes = one.look(), 0
             if failing:
-                one.recovered()
+                one.report_recovery()
             failing = False
         except Exception as error:
             explained = storage.explain(error) or error
@@ -327,7 +327,7 @@ def until_ended(one: Watch) -> Verdict:
 
 
 def once(one: Watch) -> Verdict | None:
-    """Look at a job once, and do all that is due. Return its verdict if it has ended, else None.
+    """Look at a job once, and take all due actions. Return its verdict if it has ended, else None.
 
     Raises:
         Unavailable: a service did not answer.
@@ -340,7 +340,7 @@ def once(one: Watch) -> Verdict | None:
 
 
 def _wait(refusals: int) -> float:
-    """Return the seconds to wait after so many refusals."""
+    """Return the seconds to wait after `refusals` refusals."""
     return next(itertools.islice(waits(FIRST_WAIT, LONGEST_WAIT), refusals - 1, None))
 
 

@@ -102,7 +102,7 @@ class Worker:
         Return the exit code: 0 done, 2 failed, 75 stopped.
         """
         signal.signal(signal.SIGTERM, lambda *_: self._stop("SIGTERM"))
-        notices = Notices(lambda: self._stop("its preemption"), self._save, self._unannounced)
+        notices = Notices(lambda: self._stop("its preemption"), self._save, self._note_no_notices)
         if "TPU_SKIP_MDS_QUERY" not in os.environ:
             notices.start()
         try:
@@ -119,7 +119,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------------- the command
 
     def _once(self) -> None:
-        """Run the command once, and decide or wait for what comes next."""
+        """Run the command once, then decide, or wait for the next run."""
         self._event("started")
         folder = self._try(
             lambda: crashes.folder(self.log.path.parent / "tpu_logs"), "no folder for the logs of libtpu could be made"
@@ -141,9 +141,9 @@ class Worker:
             return
         if checking and code == DONE:
             return
-        if checking and code == CRASHED and self._found().get("verdict") == "failed":
+        if checking and code == CRASHED and self._selfcheck_findings().get("verdict") == "failed":
             where = self.bucket.url(self.job.selfcheck_report)
-            wrong = ", ".join(self._found()["wrong"])
+            wrong = ", ".join(self._selfcheck_findings()["wrong"])
             self._decide(Verdict("failed", f"The selfcheck found {wrong}; see {where}."), MISTAKE)
             return
         decided = self.restarts.after(code, step, self.log.last_line(), time.monotonic())
@@ -157,17 +157,17 @@ class Worker:
 
     def _has_passed(self) -> bool:
         """Return whether the job needs no selfcheck, or this slice has passed it."""
-        self.checked = self.checked or self._found().get("verdict") == "passed"
+        self.checked = self.checked or self._selfcheck_findings().get("verdict") == "passed"
         return self.checked
 
-    def _found(self) -> dict[str, Any]:
-        """Return what a selfcheck of this attempt has found so far."""
+    def _selfcheck_findings(self) -> dict[str, Any]:
+        """Return the findings of the selfcheck of this attempt so far."""
         return self._try(lambda: json_text.parse(self.bucket.read(self.job.selfcheck_report) or b"{}")) or {}
 
     def _code(self, command: list[str], folder: Path | None) -> int | None:
         """Run a command. Return its exit code, or None if the verdict of another worker ended it.
 
-        folder: where libtpu and plmjax write what they know of a crash.
+        folder: where libtpu and plmjax write files about a crash.
         """
         command = [sys.executable, "-m", *command]
         environment = dict(os.environ) | ({} if folder is None else {"TPU_LOG_DIR": str(folder)})
@@ -200,7 +200,7 @@ class Worker:
             self.log.upload()
 
     def _sweep(self) -> None:
-        """Kill what is left of the command: a trainer without its guard would keep the chips from the next start."""
+        """Kill remaining processes of the command: a trainer without its guard would keep the chips occupied."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGKILL)
 
@@ -222,11 +222,11 @@ class Worker:
         self.saving = self.child is not None and self.child.poll() is None
         self._terminate()
 
-    def _unannounced(self) -> None:
+    def _note_no_notices(self) -> None:
         self._log("no metadata server answers, so that preemption and maintenance come without a notice")
 
     def _keep(self, folder: Path) -> None:
-        """Copy what is known of a crash to the bucket."""
+        """Copy the files about a crash to the bucket."""
         target = f"{self.job.folder}/crashes/{self.number}/{folder.name}"
         failing = "the last words of the run could not be copied"
         if names := self._try(lambda: crashes.copy(folder, self.bucket, target), failing):
@@ -256,16 +256,16 @@ class Worker:
         self._log(f"job {ended.state}{': ' if ended.reason else ''}{ended.reason}")
         self._insist(self.log.upload, self.patience)
         if self.number == 0:
-            self._wait(lambda: len(self._reported()) >= self.job.workers - 1, self.patience)
+            self._wait(lambda: len(self._workers_that_reported()) >= self.job.workers - 1, self.patience)
         mark = json.dumps({"state": ended.state, "time": round(time.time())}).encode()
         self._insist(lambda: self.bucket.write(f"{self.job.folder}/workers/{self.number}.json", mark), self.patience)
-        if self.number > 0 and self._wait(lambda: "0.json" in self._reported(), 4 * self.patience):
+        if self.number > 0 and self._wait(lambda: "0.json" in self._workers_that_reported(), 4 * self.patience):
             return
         if self.job.queued:
             failing = "the slice could not be deleted and continues to cost money"
             self._insist(lambda: Queue(self.job).ask_to_delete(), DELETE_SECONDS, failing)
 
-    def _reported(self) -> list[str]:
+    def _workers_that_reported(self) -> list[str]:
         return self._try(lambda: self.bucket.names(f"{self.job.folder}/workers")) or []
 
     def _verdict(self) -> Verdict | None:
@@ -304,7 +304,7 @@ class Worker:
             time.sleep(min(left, STEP_SECONDS))
 
     def _insist(self, call: Callable[[], Any], seconds: float = math.inf, failing: str = SILENT) -> None:
-        """Call until it succeeds, this machine is stopped, or it has failed for so many seconds."""
+        """Call until it succeeds, this machine is stopped, or it has failed for `seconds`."""
         end = time.monotonic() + seconds
         for pause in patience.waits():
             if self._try(call, failing, otherwise=self) is not self or self.stopping or time.monotonic() >= end:

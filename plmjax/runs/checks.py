@@ -81,7 +81,7 @@ def check_pretraining(experiment: Experiment) -> None:
     layout, model = experiment.data.layout, experiment.model
     _packing(experiment, getattr(layout, "pack", 1), "--data.layout.pack")
     if experiment.finetuning is not None:
-        raise UserError("An experiment on text has no `check_finetuning`; leave it out, or run plmjax finetune.")
+        raise UserError("An experiment on text has no `finetuning`; leave it out, or run plmjax finetune.")
     if experiment.data.mixture.sources:
         mixture.check_layout(layout)
     if layout.backwards != model.system.backwards:

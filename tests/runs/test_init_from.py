@@ -44,7 +44,7 @@ SAVED = {
 class Adapters(WeightMapping):
     """The checkpoint's layers, with further parameters among them."""
 
-    def draws(self, parameter: str) -> bool:
+    def is_sampled(self, parameter: str) -> bool:
         return parameter == "bert/adapter"
 
 

@@ -158,7 +158,7 @@ def test_the_line_of_status() -> None:
 def test_hours_of_steps_come_from_the_rates_of_the_run(bucket: Path) -> None:
     """Two phases have rows of different lengths; the lines before a restored step are kept, and one is half written."""
     job = job_of(bucket)
-    assert goodput.of(job, None, 9.0) is None
+    assert goodput.compute(job, None, 9.0) is None
     folder = bucket / "run"
     folder.mkdir()
     run = experiments.load("experiments/bert_large_8x8.py")
@@ -171,4 +171,6 @@ def test_hours_of_steps_come_from_the_rates_of_the_run(bucket: Path) -> None:
     first, second, third = goodput._lines(job)
     assert (first, second) == (Line(1000.0, 50), Line(1100.0, 60))
     assert third.seconds == pytest.approx((899_800 * 256 * 128 + 100 * 256 * 512) / 1e9)
-    assert goodput.of(job, Verdict("done"), 0.0) == Goodput(productive=1050.0, restarting=0.0, waiting=0.0, lost=0.0)
+    assert goodput.compute(job, Verdict("done"), 0.0) == Goodput(
+        productive=1050.0, restarting=0.0, waiting=0.0, lost=0.0
+    )

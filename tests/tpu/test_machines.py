@@ -180,7 +180,7 @@ def test_mistakes_of_a_vm_are_sentences_and_nothing_starts(
     code, _, wrong = submit()
     assert code == 2 and "PermissionDenied (tpu.nodes.get denied)" in wrong
     monkeypatch.setenv("PATH", "/usr/bin/none")
-    monkeypatch.setattr("tpu.package._tracked", lambda root: ["setup.py", TINY])
+    monkeypatch.setattr("tpu.package._tracked_files", lambda root: ["setup.py", TINY])
     code, _, wrong = submit()
     assert code == 2 and "Expected gcloud, which opens the connections to a TPU VM, found none" in wrong
     assert jobs.names(str(bucket)) == [] and not workers.asked() and not service.called("CreateQueuedResource")

@@ -353,17 +353,17 @@ def test_a_job_goes_on_with_its_own_experiment_where_it_has_no_slice(service, bu
     run = experiments.load("experiments/bert_tiny.py")
     job = job_of(bucket, resolved=experiments.to_dict(run), runtime="r", attempt=2, first=2)
     asked = submission.Submission(dataclasses.replace(job, attempt=1, first=1), b"", "", package.Selection({}))
-    assert submission.continued(asked) is asked
+    assert submission.next_attempt(asked) is asked
     jobs.save(job)
     free = dataclasses.replace(run, checkpoint=dataclasses.replace(run.checkpoint, keep=9))
     kept = dataclasses.replace(asked, job=dataclasses.replace(asked.job, resolved=experiments.to_dict(free)))
-    found = submission.continued(kept)
+    found = submission.next_attempt(kept)
     assert (found.job.attempt, found.job.first, found.job.resolved) == (3, 3, experiments.to_dict(free))
     assert "ATTEMPT=3\n" in found.script and "FOLDER=jobs/tiny/3\n" in found.script
     other = dataclasses.replace(run, model=dataclasses.replace(run.model, num_hidden_layers=3))
     changed = dataclasses.replace(asked, job=dataclasses.replace(asked.job, resolved=experiments.to_dict(other)))
     with pytest.raises(UserError, match=r"Expected model\.num_hidden_layers = 2, .* found 3; submit it unchanged"):
-        submission.continued(changed)
+        submission.next_attempt(changed)
     queue.Queue(job).create("")
     with pytest.raises(UserError, match="Expected no slice of a job named tiny, found one"):
-        submission.continued(kept)
+        submission.next_attempt(kept)

@@ -76,8 +76,8 @@ def test_a_tagger_takes_the_language_models_without_their_softmax() -> None:
         f"{there}layers/kernel": params[f"{within}layers/kernel"],
         f"{there}word/bias": params[f"{within}word/bias"],
     }
-    assert not any(map(start.draws, found))
-    assert start.draws(f"{model.system.name}/layer_1/kernel") and start.draws("classifier/kernel")
+    assert not any(map(start.is_sampled, found))
+    assert start.is_sampled(f"{model.system.name}/layer_1/kernel") and start.is_sampled("classifier/kernel")
     assert start.model(model) is model and start.map(params, model, model) is params
 
 
@@ -89,4 +89,4 @@ def test_a_tagger_takes_the_vectors_of_its_words_alone() -> None:
     table = np.arange(72.0).reshape(9, 8)
     ((name, taken),) = start.map({origin.system.token_table: table, "other": table}, origin, model).items()
     assert name == model.system.token_table and taken.tolist() == table[:7].tolist()
-    assert not start.draws(name) and start.draws(f"{name}s") and start.draws("tagger/layer_1/kernel")
+    assert not start.is_sampled(name) and start.is_sampled(f"{name}s") and start.is_sampled("tagger/layer_1/kernel")
