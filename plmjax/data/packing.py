@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -137,14 +138,22 @@ def spread(values: np.ndarray, runs: np.ndarray, row_length: int) -> np.ndarray:
     return np.repeat(values.ravel(), runs.ravel()).reshape(len(runs), row_length)
 
 
-def place(lengths: np.ndarray, row_length: int, padding: str = "right") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class Placed(NamedTuple):
+    """Sequences placed in rows.
+
+    begins: int64 [B K], the start of each sequence. segment_ids: int32 [B T], 1.. and 0 for padding.
+    positions: int32 [B T], from 0 in each sequence.
+    """
+
+    begins: np.ndarray
+    segment_ids: np.ndarray
+    positions: np.ndarray
+
+
+def place(lengths: np.ndarray, row_length: int, padding: str = "right") -> Placed:
     """Place sequences of these lengths [B K] side by side. Sequences of length 0 are left out.
 
     padding: the side of the row that the padding fills, right or left.
-
-    Returns:
-        (begins [B K], the start of each sequence; segment_ids int32 [B T], 1.. and 0 for padding; positions int32 [B
-            T], from 0 in each).
     """
     ends = np.cumsum(lengths, axis=1)
     room, left = row_length - ends[:, -1:], padding == "left"
@@ -158,7 +167,7 @@ def place(lengths: np.ndarray, row_length: int, padding: str = "right") -> tuple
     segment_ids = spread(with_padding(np.zeros(1, np.int64), numbers), runs, row_length)
     origins = spread(with_padding(np.zeros_like(room), begins), runs, row_length)
     positions = (np.arange(row_length, dtype=np.int32) - origins) * (segment_ids > 0)
-    return begins, segment_ids, positions
+    return Placed(begins, segment_ids, positions)
 
 
 def copy(rows: np.ndarray, begins: np.ndarray, pieces: Iterable[np.ndarray], out: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import options_named
@@ -20,6 +20,14 @@ TASK_OPTIONS = {"--data.validation": "--data"}
 """Options of a run on a task -> their names in this command."""
 
 
+class Evaluated(NamedTuple):
+    """The metrics of a task, its predictions (file name -> contents), and the folder for both."""
+
+    metrics: dict[str, Any]
+    predictions: dict[str, str]
+    folder: Path
+
+
 def evaluate(
     run: Experiment,
     description: Description,
@@ -27,8 +35,8 @@ def evaluate(
     data: str | Path | None,
     ensemble: Sequence[str | Path],
     max_unknown: float,
-) -> tuple[dict[str, Any], dict[str, str], Path]:
-    """Return (metrics, predictions, the folder for both). The arguments are those of `plmjax.inference.evaluate`.
+) -> Evaluated:
+    """Evaluate a checkpoint on its task. The arguments are those of `plmjax.inference.evaluate`.
 
     run: the experiment of the checkpoint in `directory`, with settings that a user may have changed.
     """
@@ -56,7 +64,8 @@ def evaluate(
         metrics = evaluation(program, loss_inputs.replace(carry=program.start_evaluation_carry()))
         metrics |= {"unknown_tokens": unknown.count}
         signatures, predictions = evaluation.signatures(), evaluation.predictions
-    return {f"eval/{key}": value for key, value in metrics.items()} | signatures, predictions, _folder(directory) / name
+    named = {f"eval/{key}": value for key, value in metrics.items()}
+    return Evaluated(named | signatures, predictions, _folder(directory) / name)
 
 
 def _folder(checkpoint: Path) -> Path:

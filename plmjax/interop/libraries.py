@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
@@ -140,7 +140,16 @@ def recognise(path: Path) -> tuple[str, str]:
     raise UserError(f"Expected {_alternatives(LIBRARIES.values())} at {path}, found {found}; name one of these.")
 
 
-def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, Any], str, str]:
+class Loaded(NamedTuple):
+    """The model of a checkpoint, its parameters, and the two results of `recognise` for its path."""
+
+    module: nn.Module
+    params: dict[str, Any]
+    library: str
+    evidence: str
+
+
+def load(path: Path, architecture: str = "auto") -> Loaded:
     """Return the model of a checkpoint, its parameters, and the two results of `recognise` for the path.
 
     Raises UserError if no system has checkpoints of this library.
@@ -153,7 +162,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
             f"Expected {models}, found {library.form} at {path} (by {evidence}), which no model is made from; read its "
             "tensors with plmjax.interop.libraries.open_tensors."
         )
-    return *library.load(path, architecture=architecture), name, evidence
+    return Loaded(*library.load(path, architecture=architecture), name, evidence)
 
 
 def native_files(config: Any) -> NativeFiles | None:

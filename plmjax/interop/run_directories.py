@@ -277,18 +277,26 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *changed, *lost))
 
 
-def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
+class _Dense(NamedTuple):
+    """A run of a dense model, and a sentence on each change."""
+
+    params: Any
+    run: Experiment
+    changes: list[str]
+
+
+def _dense(params: Any, run: Experiment) -> _Dense:
     """Convert a compressed model to a dense one, as transformers has it."""
     model = run.model
     if not isinstance(model, LowRankConfig):
-        return params, run, []
+        return _Dense(params, run, [])
     flat, plain = dense(flax.traverse_util.flatten_dict(params, sep="/"), model)
     changes = ["products of two matrices; exported as whole ones"] if model.ranks else []
     if getattr(model, "layer_heads", ()):
         changes.append(
             "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"
         )
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=plain), changes
+    return _Dense(flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=plain), changes)
 
 
 def _generation_config(

@@ -104,7 +104,15 @@ def compile_phase(
     return Compilation(program, memory, text, written, time.perf_counter() - start)
 
 
-def compile_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
+class CompiledProgram(NamedTuple):
+    """A program compiled for a slice: its memory analysis, its HLO, and instruction -> schedule."""
+
+    memory: Any
+    text: str
+    schedules: dict[str, Schedule]
+
+
+def compile_for_slice(lowered: Any) -> CompiledProgram:
     """Compile a lowered function for the devices of its arguments, and return its memory, HLO and schedules.
 
     Raises:
@@ -125,7 +133,7 @@ def compile_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
         finally:
             written = schedule_files.read(topologies.schedules())
         files = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
-        return compiled.memory_analysis(), files[0].read_text(encoding="utf-8"), written
+        return CompiledProgram(compiled.memory_analysis(), files[0].read_text(encoding="utf-8"), written)
 
 
 def out_of_memory(message: str) -> DoesNotFit | None:

@@ -6,7 +6,7 @@ that has them already, such as a fine-tuned one, is left unchanged.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
@@ -17,8 +17,16 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.experiment import Experiment
 
 
-def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, Any]:
-    """Return the experiment, the parameters and the tokenizer with the special tokens of the model's rows.
+class Extended(NamedTuple):
+    """An experiment, its parameters and its tokenizer with the special tokens of the model's rows."""
+
+    experiment: Experiment
+    params: Any
+    tokenizer: Any
+
+
+def add(run: Experiment, params: Any, tokenizer: Any) -> Extended:
+    """Add the special tokens of the model's rows to the experiment, the parameters and the tokenizer.
 
     params: a tree of arrays on the host, or None where all parameters are initialized. tokenizer: a
     plmjax.data.tokenizers.Tokenizer. All are unchanged if no token is missing or the model takes no further tokens.
@@ -26,14 +34,14 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, 
     model = run.model
     missing = model.template.missing(tokenizer.vocabulary) if model.system.token_table is not None else []
     if not missing or "document_end" in missing:  # as in pretraining; the row's own check explains this
-        return run, params, tokenizer
+        return Extended(run, params, tokenizer)
     first = tokenizer.vocabulary.size
     tokenizer = tokenizer.with_special(missing)
     stop, padding = tokenizer.vocabulary.size, max(tokenizer.vocabulary.pad, 0)
     run = dataclasses.replace(run, model=model.with_tokens(max(model.vocab_size, stop), padding))
     if params is not None:
         params = _with_rows(params, model, first, stop, run.training.seed)
-    return run, params, tokenizer
+    return Extended(run, params, tokenizer)
 
 
 def _with_rows(params: Any, model: ModelConfig, first: int, stop: int, seed: int) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -40,6 +40,14 @@ class AdaptedPrograms:
         return self._programs[key]
 
 
+class CompiledStep(NamedTuple):
+    """A program, its compiled train step, and the rates of a step."""
+
+    program: Program
+    train: Any
+    rates: Rates
+
+
 class CompiledSteps:
     """The compiled train steps of a session. Each is compiled at its first use."""
 
@@ -47,7 +55,7 @@ class CompiledSteps:
         self._run, self._session, self._adapted = run, session, adapted
         self._known: dict[Program, tuple[Any, Rates]] = {}
 
-    def compile(self, program: Program, state: TrainState, done: int) -> tuple[Program, Any, Rates]:
+    def compile(self, program: Program, state: TrainState, done: int) -> CompiledStep:
         """Return the program for the parameters of the state, its compiled train step, and the rates of a step.
 
         The header of the phase is printed when a step is compiled.
@@ -55,7 +63,7 @@ class CompiledSteps:
         program = self._adapted(program, state.params)
         if program not in self._known:
             self._known[program] = self._compile(program, state, done)
-        return program, *self._known[program]
+        return CompiledStep(program, *self._known[program])
 
     def _compile(self, program: Program, state: TrainState, done: int) -> tuple[Any, Rates]:
         run, session = self._run, self._session

@@ -32,7 +32,7 @@ from plmjax.training.gradients import Gradient
 from plmjax.training.initial_state import InitialState, Shapes, shardings_of, with_sharding
 from plmjax.training.parameter_layout import ParameterLayout
 from plmjax.training.state import TrainState
-from plmjax.training.step import Evaluation, Training, evaluation_step, train_step
+from plmjax.training.step import Evaluation, EvaluationOutputs, Training, evaluation_step, train_step
 from plmjax.training.step_metrics import StepMetrics
 
 EVALUATION_LENGTH = "--training.evaluation_sequence_length"
@@ -184,7 +184,7 @@ def build(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         return train_step(state, batch, training)
 
-    def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
+    def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> EvaluationOutputs:
         return evaluation_step(loss_inputs, batch, key, evaluation)
 
     state = first.abstract_state(layout.all.sharded)
@@ -206,7 +206,7 @@ def build(
         evaluate=jax.jit(
             sharding.with_mesh(evaluate, mesh),
             in_shardings=(evaluated, shardings_of(evaluation_batch), replicated),
-            out_shardings=(evaluated.carry, replicated, replicated),
+            out_shardings=EvaluationOutputs(evaluated.carry, replicated, replicated),
         ),
         initialize=first.initializer(state),
         averaged=jax.jit(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -90,10 +90,20 @@ class Evaluation:
     unigram: jax.Array | None
 
 
-def evaluation_step(
-    loss_inputs: LossInputs, batch: Batch, key: jax.Array, evaluation: Evaluation
-) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]], Any]:
-    """Return (carry after one held-out batch, name -> (sum, weight), inputs of a downstream task's predictions).
+class EvaluationOutputs(NamedTuple):
+    """The result of an evaluation step.
+
+    carry: the carry after the batch. totals: name -> (sum, weight).
+    outputs: inputs of a downstream task's predictions.
+    """
+
+    carry: Any
+    totals: dict[str, tuple[jax.Array, jax.Array]]
+    outputs: Any
+
+
+def evaluation_step(loss_inputs: LossInputs, batch: Batch, key: jax.Array, evaluation: Evaluation) -> EvaluationOutputs:
+    """Evaluate one held-out batch.
 
     The batch is corrupted by `key` and computed without dropout. `loss` is the objective's term of the targets, in
     nats a target. `unigram_entropy` is the loss of a unigram model on the same targets.
@@ -111,7 +121,7 @@ def evaluation_step(
     if unigram is not None:
         ids, target_weights = objective.targets(batch)
         totals["unigram_entropy"] = (jnp.sum(unigram[ids] * target_weights), jnp.sum(target_weights))
-    return sums.carry, totals, outputs
+    return EvaluationOutputs(sums.carry, totals, outputs)
 
 
 def _key_of(prng: str, key: jax.Array) -> jax.Array:

@@ -128,7 +128,7 @@ def test_documents_apart_begin_anew() -> None:
     np.testing.assert_allclose(nats(apart, training=False).sum(), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("is_first", "read"), [(0, [0, 0, 1, 0]), (1, [1, 1, 1, 0])])
+@pytest.mark.parametrize(("begins", "read"), [(0, [0, 0, 1, 0]), (1, [1, 1, 1, 0])])
 def test_tokens_that_a_row_repeats_are_read_once(begins: int, read: list[int]) -> None:
     """The memory has them, but for the first row of a stream."""
     given = {

@@ -237,7 +237,7 @@ def test_a_long_series_is_averaged_and_what_is_no_number_leaves_a_gap(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "is_first"), [("loss.png", b"\x89PNG\r\n"), ("loss.svg", b"<?xml"), ("L.PDF", b"%PDF")]
+    ("name", "begins"), [("loss.png", b"\x89PNG\r\n"), ("loss.svg", b"<?xml"), ("L.PDF", b"%PDF")]
 )
 def test_the_loss_is_written_as_a_picture_of_the_kind_asked_for(tmp_path, name, begins):
     run = write(tmp_path / "tiny")

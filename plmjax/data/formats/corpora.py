@@ -29,6 +29,14 @@ class Part(NamedTuple):
     text: str
 
 
+class Size(NamedTuple):
+    """Numbers of bytes, characters and words."""
+
+    bytes: int
+    characters: int
+    words: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """A published corpus.
@@ -61,11 +69,11 @@ class Corpus:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `parts`.")
 
-    def size(self, text: str) -> tuple[int, int, int]:
-        """Return the numbers of bytes, characters and words of a document."""
+    def size(self, text: str) -> Size:
+        """Return the size of a document."""
         text += "\n" * self.line_ends_are_words
         words = len(text.split()) + self.line_ends_are_words * text.count("\n")
-        return len(text.encode()), len(text), words
+        return Size(len(text.encode()), len(text), words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +133,7 @@ class WordCorpus(Corpus):
         for split, path in zip(splits, self.files(inputs, splits), strict=True):
             words = 0
             for text in _articles(_lines(text_files.characters(path, text_files.blocks(path, progress)))):
-                words += self.size(text)[2]
+                words += self.size(text).words
                 yield Part(split, str(path), text)
             if words != self.sizes[split]:
                 raise UserError(
