@@ -14,8 +14,7 @@ from plmjax.training import program as programs
 
 def compiled(run: Experiment, vocabulary: Vocabulary, shapes: Callable | None = None) -> programs.Program:
     """Return the program of a run with one phase. shapes: function from a phase to the shapes of its batches; by
-    default the
-    layout's.
+    default the layout's.
     """
     devices = mesh.make(run.mesh, jax.devices()[:1])
     program = programs.build(

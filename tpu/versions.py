@@ -28,8 +28,7 @@ def constraints() -> str:
     """Return the contents of FILE: versions installed here of all that plmjax and its extra `tpu` require on a host.
 
     Libraries that are not installed here, or not from a registry (an installation from a folder or a repository, a
-    version
-    with a local part such as 1.0+cpu), are left to the host.
+    version with a local part such as 1.0+cpu), are left to the host.
 
     Raises:
         UserError: plmjax is not installed here.

@@ -79,7 +79,7 @@ def quantize(
         params, run = train(source, run, output)
         ranges = ranges_of(checkpoints.load_collections(checkpoints.find(storage.path(output) / TRAINING)))
     elif method in ("dynamic", "static"):
-        read = overridden(run, overrides)
+        read = with_overrides(run, overrides)
         ranges = calibrate(source, read, batches if method == "static" else 0)
         run = dataclasses.replace(run, data=read.data)
     shared = shared_axes({path: array.shape for path, array in params.items()}, run.model, granularity)

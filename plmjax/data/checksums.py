@@ -3,8 +3,7 @@
 A disk or a copy can change a byte without changing the size. So a file is read in full before its first use, and the
 result is saved with its size and times. While these stay the same, the file is not read again: a dataset of 30 GB is
 read once, at the first start on a machine. Every machine saves its own results, because it may have read another copy,
-or
-the same copy through another network.
+or the same copy through another network.
 """
 
 import contextlib

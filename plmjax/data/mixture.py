@@ -5,8 +5,7 @@ and each epoch a new order. So the rows of a step follow from the seed, the step
 run resumes at any step without reading an earlier one.
 
 A run may resume with other fractions, with another source or without one. The history has a stage for each mixture.
-Each
-source keeps its position from stage to stage, so no row is lost, and none is repeated before its epoch ends.
+Each source keeps its position from stage to stage, so no row is lost, and none is repeated before its epoch ends.
 """
 
 import dataclasses
@@ -300,8 +299,7 @@ class MixtureSource(RowSource):
         """Return the portion of each source after `step` steps of a run with these phases.
 
         Before the first step the fractions are those of the mixture. Rows of all phases count equally, and passes over
-        the
-        rows of several phases add up.
+        the rows of several phases add up.
         """
         taken, epochs = dict.fromkeys(self._sources, 0), dict.fromkeys(self._sources, 0.0)
         total = 0

@@ -12,8 +12,7 @@ class TextSize:
     """Size of the lines of a text's documents, each with its line end. Markup and blank lines are not counted.
 
     For a published corpus everything is counted, as in its paper. bytes: in UTF-8. words: strings between white space;
-    in
-    WikiText line ends count as words too.
+    in WikiText line ends count as words too.
     """
 
     bytes: int = 0

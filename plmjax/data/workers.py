@@ -145,8 +145,7 @@ class Workers:
         """Return the result of a task.
 
         Python's executor watches the processes that it had at the last result or task, and starts a process after it
-        received
-        the task. So it would not notice the end of the process that it started last.
+        received the task. So it would not notice the end of the process that it started last.
         """
         while not concurrent.futures.wait([future], LOOK_EVERY).done:
             self._submit(_nothing, ())

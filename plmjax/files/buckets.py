@@ -122,8 +122,7 @@ def explain(error: BaseException, bucket: str = "") -> Explained | None:
     """Return a one-sentence error for an error of the client, or None for other errors.
 
     A refusal of credentials or permissions may be temporary too: metadata servers refuse tokens for a while, and
-    changed
-    permissions take minutes to apply.
+    changed permissions take minutes to apply.
     """
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
     bucket = bucket or (named[1] if named else "")

@@ -5,8 +5,7 @@ A command that may be killed keeps its finished parts. Each part has a seal, a J
     {"made_from": "...", "files": {"NAME": [bytes, "crc32c:..."]}, "content": ..., "crc32c": ...}
 
 `made_from` is a digest of all inputs of the part. A part is made again if its seal is missing or of other inputs, or if
-a
-file differs from the seal. Files are compared as those of a checkpoint are with their manifest.
+a file differs from the seal. Files are compared as those of a checkpoint are with their manifest.
 """
 
 import hashlib

@@ -324,8 +324,7 @@ class Mirror:
 
         Args:
             patient: true to retry temporary failures without end; otherwise files that cannot be written are left out,
-                with
-                a warning.
+                with a warning.
         """
         if self._scratch is None:
             return

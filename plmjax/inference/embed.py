@@ -52,9 +52,8 @@ Arrays = dict[str, np.ndarray]
 class Vectors:
     """The settings of the embeddings to compute.
 
-    layer, mix: as for `embed`. scale: factor of the mix. recipe: the pooling for one vector per text; None for the
-    vectors
-    of all tokens. prompt: text before each line.
+    layer, mix: as for `embed`. scale: factor of the mix. recipe: the pooling for one vector per text; None
+    for the vectors of all tokens. prompt: text before each line.
     """
 
     layer: int

@@ -98,7 +98,7 @@ def write(
             count += 1
             yield record
 
-    run = task_settings.with_settings(_described(checkpoints.find(checkpoint)).experiment, settings, labelled=False)
+    run = task_settings.with_settings(_describe(checkpoints.find(checkpoint)).experiment, settings, labelled=False)
     lines = run.objective.submission(counted()) if format == "official" else map(_line, counted())
     with contextlib.ExitStack() as stack:
         file = sys.stdout

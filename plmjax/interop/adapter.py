@@ -23,7 +23,7 @@ class Architecture:
     options: function from the content of config.json to fields of the module besides config and execution.
     parts: function from name -> shape of the tensors in the checkpoint to fields of the module that config.json lacks.
     arguments: function from the module to arguments that transformers' class needs besides config.json to compute the
-    same.
+        same.
     batch: function from inputs for rows of token ids to inputs of the class.
     constants: function from the config to name -> values of saved tensors that are no parameters.
     within: the name under which modules with a head store this module's parameters; empty for modules with a head.

@@ -87,8 +87,7 @@ def ids_of_tokenizer(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, i
     """Return the begin and end ids of a text in the fields of a config, replaced by those of the tokenizer.
 
     Training does not compare these fields with the tokenizer. Fields that the config has set are left out, and those
-    whose
-    published id is the same token in the tokenizer.
+    whose published id is the same token in the tokenizer.
     """
     own = {
         "bos_token_id": (vocabulary.begin, vocabulary.cls, vocabulary.document_end),

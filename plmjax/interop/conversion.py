@@ -27,7 +27,7 @@ class Arrangement:
     """The layout of parameters in tensors.
 
     to_tensors: function from parameters to tensors. It must accept the tracers of JAX, which give the shapes of the
-    tensors.
+        tensors.
     to_parameters: function from tensors and shapes of the parameters to parameters.
     """
 

@@ -79,7 +79,7 @@ def export_function(
     params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
     module, template = _module(run, checkpoint)
-    flat = _of_module(module, int8.remove_scales(params))
+    flat = _module_params(module, int8.remove_scales(params))
     length = run.data.sequence_length if length is None else length
     if run.model.longest is not None and length > run.model.longest:
         raise UserError(

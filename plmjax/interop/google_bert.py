@@ -38,8 +38,7 @@ def load(
     """Return the model of one of Google's folders and its parameters, float32 numpy arrays on the host.
 
     architecture: a transformers class; "auto" takes the largest class whose heads are in the checkpoint. The
-    optimizer's
-    slots are ignored. Raises UserError naming a folder, config or variable that does not fit.
+        optimizer's slots are ignored. Raises UserError naming a folder, config or variable that does not fit.
     """
     directory = Path(directory)
     found = json_text.read_object(directory / CONFIG, "Google's config", "check the folder")

@@ -106,8 +106,7 @@ def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, s
     """Return `names` (current name -> name in the file) without the tensors that repeat another tensor.
 
     ties: copy -> the tensor that it repeats. The copy replaces that tensor if it is absent. Raises UserError if two
-    `tied`
-    tensors differ.
+        `tied` tensors differ.
     """
     kept = dict(names)
     for copy, original in ties.items():

@@ -199,8 +199,7 @@ def _other_tokens(tokenizer: Any, reader: Reader) -> str:
     """Return the first difference in the tokens themselves.
 
     A special token that is a plain word of the vocabulary is the same word between spaces, and not compared further.
-    Roles
-    are not compared if the other library lacks them, or if they are only inferred from the name of a token.
+    Roles are not compared if the other library lacks them, or if they are only inferred from the name of a token.
     """
     ours = _reader(_engine_of(tokenizer))
     tokens = (ours.words.keys() | reader.words.keys()) - {""}  # an empty line is found in no text

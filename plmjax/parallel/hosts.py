@@ -2,10 +2,9 @@
 
 Every host runs the same command, and prints once which JAX process it is: on TPUs libtpu numbers the processes, and
 JAX's process 0, which writes the files and prints, need not be worker 0 of the slice. The hosts of a TPU slice find
-each
-other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts each command
-becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair (`host_registry` lists
-them). A run on one host has no guard, and watches itself.
+each other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts each
+command becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair (`host_registry`
+lists them). A run on one host has no guard, and watches itself.
 """
 
 import contextlib

@@ -18,8 +18,7 @@ def candidates(mesh: experiment.Mesh, devices: int, slices: int = 1) -> list[tup
     """Return every (data, fsdp, tensor) that fits the mesh settings on this number of devices, best first.
 
     The data axis communicates least. The fsdp axis gathers parameters. The tensor axis waits for sums inside every
-    layer.
-    Only the data axis crosses slices, over the slow network between them.
+    layer. Only the data axis crosses slices, over the slow network between them.
 
     Raises:
         UserError: the axes do not multiply to the number of devices, or data does not divide by the slices.
@@ -56,8 +55,7 @@ def make(mesh: experiment.Mesh, devices: Sequence[jax.Device], wanted: str = "au
     """Return a mesh over `devices`. Axes that are not set get size 1, and data gets all other devices.
 
     The devices of a TPU are laid out along the links of their slice, and several slices one after the other along data.
-    If
-    data has all devices of a slice with rings (`plmjax.parallel.rings`), they are in the order of its rows.
+    If data has all devices of a slice with rings (`plmjax.parallel.rings`), they are in the order of its rows.
 
     wanted: `training.rings` of the run.
     """

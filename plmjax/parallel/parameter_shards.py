@@ -2,8 +2,7 @@
 
 The shards are float32 (ZeRO, arXiv 1910.02054). A step casts the shard of each matrix to the dtype of the matrix
 products and gathers the copy once, before the loop over layers. The gradient with respect to the copy is
-reduce-scattered
-into the shards.
+reduce-scattered into the shards.
 """
 
 import dataclasses
@@ -136,8 +135,7 @@ def _is_matrix(leaf: Any, tables: bool = False) -> bool:
     """Return whether a parameter may have the dtype of matrix products.
 
     These are kernels, and biases that are added to their products. An embedding table is one only with `tables`: its
-    rows
-    are looked up, and a device adds many small gradients to the same row.
+    rows are looked up, and a device adds many small gradients to the same row.
     """
     names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
     return (tables or "vocab" not in names) and sum(name not in (None, "layers") for name in names) >= 2

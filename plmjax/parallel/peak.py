@@ -55,8 +55,7 @@ class PeakFlops:
         """Return the MFU of a step with `achieved` model FLOP/s. It is at most 1 where the peak is measured.
 
         A processor that was busy during the measurement may be idle now, and the MFU would exceed 1. So the peak is
-        measured
-        again after a step that is much faster than all earlier ones, at most a few times per run.
+        measured again after a step that is much faster than all earlier ones, at most a few times per run.
         """
         if self._measured and achieved > self._fastest:
             self.rate = max(self.rate, self._largest(again=True))

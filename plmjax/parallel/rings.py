@@ -66,8 +66,7 @@ class Rings:
         """Gather the shards of this device's line into a block: the first half of a gather.
 
         The gradient of each half is summed over the devices, and each device receives its part of it. Call both halves
-        within
-        a `shard_map`.
+        within a `shard_map`.
 
         dimension: the sharded dimension of the array, negative.
         first: the axis of the slice along which the shards travel first. If half of the parameters use one axis first
@@ -173,8 +172,7 @@ def _in_lanes(row: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape in which a row of a matrix travels.
 
     The heads of attention have fewer features than a tile has lanes, and a ring would move the empty lanes too. So
-    heads
-    and features are merged into one axis.
+    heads and features are merged into one axis.
     """
     return row if len(row) < 2 or row[-1] >= TILE[1] else (math.prod(row),)
 
@@ -201,8 +199,7 @@ def _in_order(blocks: jax.Array) -> jax.Array:
     """Return the same array, with its axes stored in row-major order.
 
     The products beside a ring may want the axis of the shards within a tile of memory. If the compiler stores the
-    blocks
-    so, each step of the ring reads or writes parts of tiles.
+    blocks so, each step of the ring reads or writes parts of tiles.
     """
     return with_layout_constraint(blocks, Layout(major_to_minor=tuple(range(blocks.ndim))))
 

@@ -114,9 +114,8 @@ def shard_over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
 
     Each parameter is also sharded over `data`, along the longest dimension that divides evenly and is not sharded yet.
     So every replica receives the gradient sum of its shard and updates that shard. The last dimension is used only if
-    no
-    other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features before its
-    rows. The gradient of a row then goes to the devices with its features, and no sum over the complete table is
+    no other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features before
+    its rows. The gradient of a row then goes to the devices with its features, and no sum over the complete table is
     needed.
     """
 

@@ -51,8 +51,7 @@ def solids(largest: int) -> tuple[str, ...]:
     """Return the shapes of the slices of a 3D torus: a few below one cube of 4x4x4 chips, then multiples of the cube.
 
     They are sorted by their number of chips. Of equally many chips the most cube-like comes first, which Cloud TPU
-    gives
-    for an accelerator type.
+    gives for an accelerator type.
 
     largest: number of chips of the largest slice.
     """
@@ -298,8 +297,7 @@ def schedules() -> Path:
     """Return the folder into which libtpu writes its final schedules while it compiles.
 
     It is removed when the process ends. libtpu reads this setting once, when it is loaded. Code that compiles for a
-    slice
-    removes the files after each program.
+    slice removes the files after each program.
     """
     folder = Path(tempfile.mkdtemp(prefix="plmjax-schedules-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -36,8 +36,7 @@ class Run:
         """Return the same run with one meaning of "loss" for training and evaluation.
 
         If a training loss is the sum of several terms, `train/loss` is the sum of all, but `eval/loss` is the term in
-        nats
-        per target. Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
+        nats per target. Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
         """
         keys = {key for record in self.records for key in record}
         terms = {key.removeprefix("train/") for key in keys if key.startswith("train/") and key.endswith("_loss")}

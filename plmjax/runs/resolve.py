@@ -67,7 +67,7 @@ def resolve(
     if isinstance(experiment.data, Data):
         checks.check_pretraining(experiment)
         return Run(experiment, start)
-    checks.finetuning(experiment)
+    checks.check_finetuning(experiment)
     dropout, objective = (
         experiment.finetuning.dropout,
         experiment.objective.with_generation_defaults(experiment.generation),

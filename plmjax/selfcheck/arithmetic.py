@@ -112,7 +112,7 @@ def _rotation_inputs(platform: str) -> jax.Array:
 
 
 KERNELS: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array], Callable[[str], jax.Array]]] = {
-    "row_rotation": (row_rotation.rotate_rows, _rotated, _rotation_inputs),
+    "row_rotation": (row_rotation.rotate_rows, _rotate, _rotation_inputs),
 }
 """Name -> (kernel of Pallas, the same by XLA, platform -> input). The kernel takes `interpret`."""
 

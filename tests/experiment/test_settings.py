@@ -14,7 +14,7 @@ from plmjax import compression, experiment, finetuning, objectives
 from plmjax.data import layouts
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Hosts, Mesh, Phase, Training, override
-from plmjax.experiment.override import normalized_option
+from plmjax.experiment.override import normalize_option
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.training import optimizers
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
@@ -186,7 +186,7 @@ def test_steps_of_a_profile_are_a_first_and_a_last_one(steps: tuple[int, ...]) -
     "option", ["--training.evaluation-batch-size", "--training.evaluation_batch-size", "training.evaluation-batch_size"]
 )
 def test_every_dash_in_the_name_of_an_option_is_an_underscore(option: str) -> None:
-    assert normalized_option(option) == "--training.evaluation_batch_size"
+    assert normalize_option(option) == "--training.evaluation_batch_size"
     changed = override(experiments.bert(), ["--training.evaluation-batch-size", "5", "--tracking.wandb=-a=b-c"])
     assert (changed.training.evaluation_batch_size, changed.tracking.wandb) == (5, "-a=b-c")
 
@@ -260,7 +260,7 @@ ABOVE_0 = {
 """Numbers that are not 0, of every class or of one."""
 SHARES = {
     "rate", "mask_fraction", "random_fraction", "label_smoothing", "mask", "permute", "insert", "rotate", "layer_decay",
-    "beta1", "beta2", "cut_fraction", "reduction", "momentum", "average_share", "held_out", "share", "begin", "end",
+    "beta1", "beta2", "cut_fraction", "reduction", "momentum", "average_fraction", "held_out", "share", "begin", "end",
     "sparsity", "dropout", "warmup", "MultiLabelClassification.threshold", "Plateau.threshold", "single_probability",
     "short_probability", "random_next_probability", "swap_probability", "random_probability",
 }  # fmt: skip

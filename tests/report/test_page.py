@@ -236,9 +236,7 @@ def test_a_long_series_is_averaged_and_what_is_no_number_leaves_a_gap(tmp_path, 
     assert longest.count("M") == 2  # every mean of four steps is 1.5: a level line, interrupted once
 
 
-@pytest.mark.parametrize(
-    ("name", "begins"), [("loss.png", b"\x89PNG\r\n"), ("loss.svg", b"<?xml"), ("L.PDF", b"%PDF")]
-)
+@pytest.mark.parametrize(("name", "begins"), [("loss.png", b"\x89PNG\r\n"), ("loss.svg", b"<?xml"), ("L.PDF", b"%PDF")])
 def test_the_loss_is_written_as_a_picture_of_the_kind_asked_for(tmp_path, name, begins):
     run = write(tmp_path / "tiny")
     for folder in ("deep", "again"):

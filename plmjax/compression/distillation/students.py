@@ -71,7 +71,7 @@ class RandomLayers(Random):
         """Return the parameters outside of the layers."""
         return {path: value for path, value in params.items() if not self.is_sampled(path)}
 
-    def draws(self, parameter: str) -> bool:
+    def is_sampled(self, parameter: str) -> bool:
         return "/layers/" in parameter
 
 
@@ -82,7 +82,7 @@ class RandomStudent(Random):
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         return {}
 
-    def draws(self, parameter: str) -> bool:
+    def is_sampled(self, parameter: str) -> bool:
         return True
 
 

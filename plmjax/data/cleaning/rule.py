@@ -48,7 +48,7 @@ class CorpusRule(NamedTuple):
 
     keys: function from a text to the keys of its parts, concatenated: hashes uint64 [parts * width].
     without: function from a text and its repeated parts, bool [parts], to the remaining text, or to the reason to drop
-    it.
+        it.
     width: number of hashes of a key.
     """
 

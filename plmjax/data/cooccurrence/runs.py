@@ -109,8 +109,7 @@ def merge_sums(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
     """Yield the merged sums of runs in arrays of `SUM`, each number once and in ascending order, within `memory` bytes.
 
     The next sums of every run are held in memory. Those up to the smallest of the runs' last numbers are complete and
-    are
-    yielded.
+    are yielded.
     """
     capacity = max(min(memory // BYTES_OF_A_MERGED_SUM, MERGED_AT_ONCE) // max(len(paths), 1), 1)
     with contextlib.ExitStack() as stack:

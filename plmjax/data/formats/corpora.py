@@ -83,8 +83,7 @@ class ByteCorpus(Corpus):
     sizes: bytes.
 
     A multi-byte character at a cut belongs to the split before the cut. An incomplete one at the end of the file is
-    left
-    out.
+    left out.
     """
 
     def files(self, inputs: Sequence[Path], splits: Iterable[str]) -> list[Path]:

@@ -22,10 +22,9 @@ class BidirectionalStreams(Layout):
 
     Forward, the target is the token after each input: inputs begin w1 .. wn, targets w1 .. wn end. Backward, the target
     is the token before each input: inputs end wn .. w1, targets wn .. w1 begin. An input and its target are always in
-    the
-    same sentence (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so
-    that a state can be carried from batch to batch in that direction too. So both directions of one row of a batch have
-    different text.
+    the same sentence (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning,
+    so that a state can be carried from batch to batch in that direction too. So both directions of one row of a batch
+    have different text.
 
     Adds for the forward direction next_ids int32 [B T], next_weights float32 [B T] and document_starts bool [B T], the
     first input of every document; for the other direction backward_input_ids, backward_segment_ids, backward_next_ids,

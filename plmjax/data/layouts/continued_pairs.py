@@ -38,8 +38,7 @@ class ContinuedPairs(Layout):
     Adds: token_type_ids int32 [B T], 0 up to the first [SEP], 1 up to the second, 2 for [CLS]; backwards bool [B], true
     for rows that read the text from its end to its beginning; is_first int32 [B], 1 where a row does not continue the
     previous batch; document_starts bool [B T], true for the first token that a row reads of every document, in its
-    first
-    half.
+    first half.
     """
 
     continues: ClassVar[bool] = True

@@ -90,8 +90,7 @@ class Layout:
         """Return the rows of a split, `length` tokens each.
 
         Training rows are sampled with `seed`. The validation split is read once, the same for every seed. A split with
-        too
-        little text has no rows: count is 0.
+        too little text has no rows: count is 0.
 
         Raises:
             UserError: the tokenizer lacks a token that the layout needs, or rows cannot have that length.

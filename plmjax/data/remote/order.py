@@ -31,8 +31,7 @@ class Places(NamedTuple):
     """The rows at some places of the order, int64 [n] each.
 
     windows: the window, counted over all epochs. pieces: the piece. numbers: the number of the row among all rows of
-    the
-    piece, counted over all epochs; `order.shuffle` maps it to a row of the piece.
+        the piece, counted over all epochs; `order.shuffle` maps it to a row of the piece.
     """
 
     windows: np.ndarray

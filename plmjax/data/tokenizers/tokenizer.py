@@ -64,10 +64,8 @@ class Tokenizer:
 
     The name of a special token with a role in a text, such as [SEP], <extra_id_0> or <|endoftext|>, is plain text and
     never gives its id, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading` returns a tokenizer
-    that
-    parses such names. Special tokens without a role, such as added entity markers, are always parsed, because they have
-    no
-    other use.
+    that parses such names. Special tokens without a role, such as added entity markers, are always parsed, because they
+    have no other use.
 
     Deviation: transformers reads the name of any special token in any text.
     """
@@ -270,8 +268,7 @@ def _hide_tokens(engine: "tokenizers.Tokenizer", description: dict, hidden: Coll
 
     The hidden tokens keep their ids under random names, which no text has. Removing them from the added tokens is not
     enough: a normalizer turns <PAD> into <pad>, and SentencePiece's pieces include it. The returned description lacks
-    them
-    among the added tokens.
+    them among the added tokens.
     """
     import tokenizers
 

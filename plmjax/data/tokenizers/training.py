@@ -98,8 +98,7 @@ def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
     """Create a tokenizer of the special tokens and these words, most frequent first, and save it to `directory`.
 
     The words determine its normalizer (`spelling.word_normalizer`) and its splitter (`word_splitter`). It lowercases
-    unless
-    one word in a hundred has a capital letter.
+    unless one word in a hundred has a capital letter.
     """
     lowercase = not spelling.is_cased(words)
     normalizer = spelling.word_normalizer(words, lowercase)

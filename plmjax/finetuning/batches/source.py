@@ -53,12 +53,12 @@ class ExampleRows:
             # Both sides must fit: the larger fraction of its row counts, rounded up to whole tokens.
             scaled = -(-_lengths(encoded.decoder) * length // decoder_length)
             self._example_lengths = np.maximum(self._example_lengths, scaled)
-        self.in_order = packing.packed(self._example_lengths, length, max_sequences)
+        self.in_order = packing.pack_table(self._example_lengths, length, max_sequences)
         self.mixing = mixing
         self.per_epoch = len(self.in_order)
         if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
             drawn = self._example_lengths[mixing.sample_epoch(0, order.fold_in(0, 0))]
-            self.per_epoch = len(packing.packed(drawn, length, max_sequences))
+            self.per_epoch = len(packing.pack_table(drawn, length, max_sequences))
 
     def __len__(self) -> int:
         """Return the number of rows that hold every example once."""

@@ -28,7 +28,7 @@ BLOCK = 1 << 17
 def is_faster(columns: int) -> bool:
     """Return whether the traced program runs on a TPU on which the kernel is faster than a reshape.
 
-    The mesh of the program tells the TPU (`plmjax.parallel.sharding.scoped`). A program without a mesh uses no kernel.
+    The mesh of the program tells the TPU (`plmjax.parallel.sharding.with_mesh`). Without a mesh no kernel is used.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     if device is None or not device.device_kind.startswith("TPU"):

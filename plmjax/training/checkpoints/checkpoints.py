@@ -127,19 +127,16 @@ class Checkpoints:
         """Start to save the arrays; the files are written while the run continues.
 
         A failed save is a warning, here or at the next call: the run continues, and its next save is tried as usual.
-        The
-        next step may donate the arrays: before this function returns, Orbax has copied them to the host. On a CPU it
-        has
-        views of the same memory, which JAX does not overwrite as long as a view exists; the step then allocates new
-        memory.
+        The next step may donate the arrays: before this function returns, Orbax has copied them to the host. On a CPU
+        it has views of the same memory, which JAX does not overwrite as long as a view exists; the step then allocates
+        new memory.
 
         Args:
             before: work of this host that a checkpoint needs. If it fails on any host, no host starts to save.
 
         Raises:
             Explained: a save fails at its start, on several hosts. Some hosts may wait for others, and only a restart
-                of
-                all hosts helps.
+                of all hosts helps.
         """
         self._succeeds(self.wait)
         self._begin(state, description, before)

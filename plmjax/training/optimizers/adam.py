@@ -88,11 +88,10 @@ def scale_by_corrected_moments(beta1: float, beta2: float, epsilon: float) -> op
     (Adam).
 
     The update takes `counts`, the number of updates of each parameter including this one: int32 arrays that broadcast
-    to
-    the parameters. By default it is the number of updates of the run, as in optax.scale_by_adam, whose state is used.
-    Averages of a parameter that is unfrozen later start at 0 only then, so that with the count of the run its first
-    updates would be too large: with ULMFiT's betas 1.9 times at the fourth step after 25 frozen ones, 3.1 times after
-    100, and 3.8 times after many. torch.optim.Adam counts the steps of each parameter too.
+    to the parameters. By default it is the number of updates of the run, as in optax.scale_by_adam, whose state is
+    used. Averages of a parameter that is unfrozen later start at 0 only then, so that with the count of the run its
+    first updates would be too large: with ULMFiT's betas 1.9 times at the fourth step after 25 frozen ones, 3.1 times
+    after 100, and 3.8 times after many. torch.optim.Adam counts the steps of each parameter too.
     """
 
     def update(

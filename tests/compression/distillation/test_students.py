@@ -77,7 +77,7 @@ def test_a_mobilebert_takes_all_but_the_layers_of_its_teacher() -> None:
     start = RandomLayers(student)
     assert start.model(teacher) == student
     taken, wanted = start.map(numbered(teacher), teacher, student), shapes(student)
-    drawn = {path for path in wanted if start.draws(path)}
+    drawn = {path for path in wanted if start.is_sampled(path)}
     assert drawn == {path for path in wanted if path.startswith("mobilebert/encoder/layers/")}
     assert {path: taken[path].shape for path in wanted.keys() - drawn} == {
         path: one.shape for path, one in wanted.items() if path not in drawn

@@ -117,6 +117,6 @@ def test_devices_sum_the_gradient_of_few_rows_and_exchange_no_tokens():
     shapes = [
         jax.ShapeDtypeStruct(*one, sharding=divided) for one in (((64, 32), jnp.int32), ((64, 32, 16), jnp.float32))
     ]
-    gradient = sharding.scoped(functools.partial(embeddings._one_hot_gradient, jnp.zeros((8, 16))), mesh)
+    gradient = sharding.with_mesh(functools.partial(embeddings._one_hot_gradient, jnp.zeros((8, 16))), mesh)
     program = jax.jit(gradient, out_shardings=divided).lower(*shapes).compile().as_text()
     assert "all-reduce" in program and not re.search("all-gather|all-to-all|permute", program)
