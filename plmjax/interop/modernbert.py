@@ -9,7 +9,7 @@ import flax.linen as nn
 from plmjax.errors import UserError, quoted
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture
-from plmjax.interop.conversion import Conversion, joined, parameter, weight
+from plmjax.interop.conversion import Conversion, concatenate, parameter, weight
 from plmjax.models.modernbert.encoder import GLOBAL, ModernBertModel
 from plmjax.models.modernbert.heads import (
     ModernBertForMaskedLM,
@@ -50,8 +50,8 @@ def norm(path: str, tensor: str) -> tuple[Conversion, ...]:
 
 def packed(paths: tuple[str, ...], tensor: str) -> tuple[Conversion, ...]:
     """Return the conversions of kernels, and of biases, that are one tensor."""
-    kernels = Conversion(tuple(f"{path}/kernel" for path in paths), (f"{tensor}.weight",), joined(0, weight()))
-    biases = Conversion(tuple(f"{path}/bias" for path in paths), (f"{tensor}.bias",), joined(0, encoder.FLAT))
+    kernels = Conversion(tuple(f"{path}/kernel" for path in paths), (f"{tensor}.weight",), concatenate(0, weight()))
+    biases = Conversion(tuple(f"{path}/bias" for path in paths), (f"{tensor}.bias",), concatenate(0, encoder.FLAT))
     return kernels, biases
 
 

@@ -183,7 +183,7 @@ def test_a_prompt_of_generate_may_have_gaps(run, system: str, prompt: str) -> No
     checkpoint = run(system)
     tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
     generator = Generator.load(checkpoint)
-    count = generator.unknown([prompt])
+    count = generator.count_unknown([prompt])
     vocabulary = tokenizer.vocabulary
     gap = vocabulary.gaps[0]
     assert tokenizer.reading([gap]).encode(prompt).count(gap) == 1

@@ -70,7 +70,7 @@ def same_masks(patch: Patch) -> None:
         one = jax.random.bits(key, (shape[0] // 8, *shape[1:]), jnp.uint32)
         return jnp.tile(one, (8, *[1] * (len(shape) - 1)))
 
-    patch.setattr(dropout, "_words", words)
+    patch.setattr(dropout, "_random_words", words)
 
 
 def last_bit(patch: Patch) -> None:
