@@ -56,7 +56,11 @@ shown_by(
 BENCHED = ("experiment", "json", "measured_steps")
 shown_by("runs/test_bench.py::test_a_measure_that_this_machine_lacks_is_left_out", "bench", *BENCHED)
 for joined in ("pretrain", "finetune", "selfcheck"):
-    shown_by("parallel/test_hosts.py::test_a_host_alone_says_who_is_missing", joined, "join_seconds")
+    shown_by(
+        "parallel/test_hosts.py::test_a_host_alone_says_who_is_missing_and_an_option_comes_before_the_environment",
+        joined,
+        "join_seconds",
+    )
 shown_by("data/test_beam.py::test_a_job_server_gives_the_same_dataset", "prepare", "runner", "runner_options")
 shown_by("data/test_beam.py::test_cooccurrences_are_those_of_processes", "cooccurrence", "runner", "runner_options")
 shown_by("inference/test_published_corpora.py::test_perplexity_is_of_words_and_line_ends", "evaluate", "split")

@@ -54,7 +54,7 @@ def lowered(method: str, options: str = "") -> str:
 CHANGES: dict[str, tuple[str, str]] = {
     "Scheduled.begin": ("gradual", "begin 0.3"),
     "Scheduled.end": ("gradual", "end 0.6"),
-    "ByShare.sparsity": ("gradual", "sparsity 0.7"),
+    "ByFraction.sparsity": ("gradual", "sparsity 0.7"),
     "Scored.scores_learning_rate": ("soft_movement", "scores_learning_rate 0.05"),
     "SoftMovementPruning.threshold": ("soft_movement", "threshold 0.2"),
     "SoftMovementPruning.penalty_weight": ("soft_movement", "penalty_weight 3"),
