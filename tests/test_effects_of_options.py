@@ -89,7 +89,8 @@ OF_RULES = {
     "other_rules.py::test_a_mean_may_forget": "StochasticGradientDescent.average_fraction",
     "schedules.py::test_a_schedule_is_its_formula": (
         "InverseSquareRoot.constant_steps InverseTime.decay InverseRootTime.decay Polynomial.power "
-        "SlantedTriangular.cut_fraction SlantedTriangular.ratio"
+        "SlantedTriangular.cut_fraction SlantedTriangular.ratio WarmupStableDecay.decay_steps "
+        "WarmupStableDecay.shape WarmupStableDecay.floor"
     ),
     "schedules.py::test_plateau_is_torchs": "Plateau.reduction Plateau.patience Plateau.threshold",
 }

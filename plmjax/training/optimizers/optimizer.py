@@ -35,8 +35,8 @@ class Optimizer(Choice):
     """Peak learning rate."""
     schedule: Schedule = Linear()
     """Shape of the learning rate over the run. --optimizer.schedule NAME takes another one: constant, cosine,
-    inverse_root_time, inverse_square_root, inverse_time, linear, linear_times_warmup, plateau, polynomial or
-    slanted_triangular.
+    inverse_root_time, inverse_square_root, inverse_time, linear, linear_times_warmup, plateau, polynomial,
+    slanted_triangular or warmup_stable_decay.
     """
     clip_norm: float = 1.0
     """Maximum global norm of the gradient; 0 clips nothing."""

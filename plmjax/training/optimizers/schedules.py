@@ -4,13 +4,14 @@ The warm-up is that of BERT: step / warmup_steps * peak, so that step 0 changes 
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.experiment import Choice
 
 
@@ -106,6 +107,59 @@ class Cosine(WarmedUp):
     def after(self, peak: float, steps: int) -> optax.Schedule:
         decay = optax.cosine_decay_schedule(peak, max(steps - self.warmup_steps, 1))
         return lambda step: decay(step - self.warmup_steps)
+
+
+SHAPES: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "linear": lambda done: 1 - done,
+    "one_minus_sqrt": lambda done: 1 - jnp.sqrt(done),
+    "cosine": lambda done: 0.5 * (1 + jnp.cos(jnp.pi * done)),
+}
+"""Shape of a decay -> function from the fraction of its steps that are done to the fraction of the peak."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupStableDecay(WarmedUp):
+    """The peak until the last steps of the run, then a decay to a floor (Hu et al., arXiv 2404.06395).
+
+    A run without decay (`decay_steps` 0) can be continued for any number of steps. ModernBERT decays by 1 - sqrt, over
+    its last phase (Warner et al., arXiv 2412.13663; Hagele et al., arXiv 2405.18392).
+
+    Raises:
+        UserError: a number out of its range, or an unknown shape.
+    """
+
+    name: ClassVar[str] = "warmup_stable_decay"
+
+    decay_steps: int = 0
+    """Number of steps of the decay, at the end of the run."""
+    shape: str = "linear"
+    """Shape of the decay: linear, one_minus_sqrt or cosine."""
+    floor: float = 0.0
+    """Fraction of the peak at the end of the decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges("optimizer.schedule", self, decay_steps=FROM_0, floor=SHARE)
+        check_choice("--optimizer.schedule.shape", self.shape, SHAPES)
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """Return the peak, then the decay.
+
+        Raises:
+            UserError: the decay begins before the end of the warm-up.
+        """
+        first = steps - self.decay_steps
+        if self.decay_steps and first < self.warmup_steps:
+            raise UserError(
+                f"Expected --optimizer.schedule.decay_steps of at most {max(steps - self.warmup_steps, 0)}, the steps "
+                f"after the warm-up of {self.warmup_steps}, found {self.decay_steps}; lower one of them."
+            )
+
+        def rate(step: jax.Array) -> jax.Array:
+            done = jnp.clip((step - first) / max(self.decay_steps, 1), 0, 1)
+            return peak * (self.floor + (1 - self.floor) * SHAPES[self.shape](done))
+
+        return rate if self.decay_steps else optax.constant_schedule(peak)
 
 
 @dataclasses.dataclass(frozen=True)

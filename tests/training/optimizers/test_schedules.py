@@ -18,6 +18,7 @@ from plmjax.training.optimizers.schedules import (
     Polynomial,
     Schedule,
     SlantedTriangular,
+    WarmupStableDecay,
 )
 from tests.optional import torch
 
@@ -53,6 +54,17 @@ FORMULAS = {
     "NNLM": (InverseTime(decay=0.25), 100, lambda n: 1 / (1 + 0.25 * n)),
     # cvt_text model/multitask_model.py: both factors from step 0 on
     "cross-view": (InverseRootTime(20, 0.3), 100, lambda n: np.minimum(n, 20) / 20 / (1 + 0.3 * np.sqrt(n))),
+    "stable": (WarmupStableDecay(10), 100, lambda n: np.minimum(n / 10, 1)),
+    "stable, then linear": (
+        WarmupStableDecay(10, 40), 100, lambda n: np.where(n < 10, n / 10, np.minimum(1, (100 - n) / 40))
+    ),
+    "ModernBERT": (
+        WarmupStableDecay(0, 50, "one_minus_sqrt", 0.001), 50, lambda n: 0.001 + 0.999 * (1 - np.sqrt(n / 50))
+    ),
+    "cosine to a floor": (
+        WarmupStableDecay(0, 40, "cosine", 0.1), 60,
+        lambda n: 0.1 + 0.45 * (1 + np.cos(np.pi * np.maximum(n - 20, 0) / 40)),
+    ),
     "ULMFiT": (SlantedTriangular(), 200, lambda n: slanted(n, 20, 200, 32)),
     # 0.13 of 55 steps are 7.15, and of 60 they are 7.8: the rate rises for 7.
     "ULMFiT, 55 steps": (SlantedTriangular(0.13, ratio=5), 55, lambda n: slanted(n, 7, 55, 5)),
@@ -66,7 +78,7 @@ def test_a_schedule_is_its_formula(name):
     schedule, steps, formula = FORMULAS[name]
     close = (
         {"rtol": 1e-5, "atol": 1e-10}
-        if isinstance(schedule, Cosine | Polynomial | SlantedTriangular)
+        if isinstance(schedule, Cosine | Polynomial | SlantedTriangular | WarmupStableDecay)
         else {"rtol": 1e-6}
     )
     np.testing.assert_allclose(rates(schedule, steps), PEAK * formula(np.arange(steps + 1)), **close)
@@ -133,6 +145,9 @@ def test_plateau_is_torchs():
         (SlantedTriangular, {"ratio": 0.5}, "optimizer.schedule.ratio of at least 1"),
         (InverseTime, {"decay": -1e-8}, "optimizer.schedule.decay of at least 0"),
         (Polynomial, {"power": -1.0}, "power of at least 0, found -1"),
+        (WarmupStableDecay, {"decay_steps": -1}, "optimizer.schedule.decay_steps of at least 0"),
+        (WarmupStableDecay, {"floor": 1.0}, "optimizer.schedule.floor from 0 to below 1"),
+        (WarmupStableDecay, {"shape": "sqrt"}, "optimizer.schedule.shape, found 'sqrt'"),
         (Plateau, {"patience": -1}, "optimizer.schedule.patience of at least 0"),
     ],
 )
@@ -156,3 +171,8 @@ def test_a_plateau_compares_with_the_best_value_that_was_an_improvement() -> Non
         state = schedule.on_evaluation(state, jnp.float32(value))
         found.append((float(state.best), int(state.waited)))
     assert found == [(8, 0), (8, 1), (8, 2), (pytest.approx(5.9), 0)]
+
+
+def test_a_decay_that_begins_within_the_warm_up_is_one_sentence():
+    with pytest.raises(UserError, match="decay_steps of at most 90, the steps after the warm-up of 10, found 91"):
+        WarmupStableDecay(10, 91).rates(PEAK, 100)
