@@ -12,6 +12,7 @@ from plmjax.training.optimizers.optimizer import (
     learning_rate,
     on_evaluation,
 )
+from plmjax.training.optimizers.stable_adamw import StableAdamW
 from plmjax.training.optimizers.stochastic_gradient_descent import StochasticGradientDescent
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "GloveAdagrad",
     "Lamb",
     "Optimizer",
+    "StableAdamW",
     "StochasticGradientDescent",
     "evaluation_params",
     "gradient_norm",

@@ -13,7 +13,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.contracts.parameters import BIAS, NORM, Declared
 from plmjax.errors import UserError
-from plmjax.training.optimizers import Adafactor, AdamW, BertAdamW, Lamb, StochasticGradientDescent, gradient_norm
+from plmjax.training.optimizers import (
+    Adafactor,
+    AdamW,
+    BertAdamW,
+    Lamb,
+    StableAdamW,
+    StochasticGradientDescent,
+    gradient_norm,
+)
 from plmjax.training.optimizers.schedules import Constant, Linear
 
 LAYERS, STEPS = 3, 6
@@ -123,6 +131,33 @@ def test_first_update_of_parameters_that_are_zero(rule, gradient, expected):
     boxes = {"kernel": nn.LogicallyPartitioned(zeros, ("embed",))}
     updated, _ = run(settings.build(10, boxes), {"kernel": zeros}, [{"kernel": jnp.array(gradient)}])
     np.testing.assert_allclose(updated["kernel"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta1": 0.6, "beta2": 0.9, "epsilon": 0.1, "weight_decay": 0.02}])
+def test_stable_adamw_is_its_formula(settings):
+    """In the order of the release: averages, the size of a gradient, decay, then the update; a layer at a time."""
+    made = StableAdamW(learning_rate=0.05, schedule=Linear(warmup_steps=2), **settings)
+    params, mean, square = flat(tree(0)), flat(tree(0)), flat(tree(0))
+    for average in (*mean.values(), *square.values()):
+        average[...] = 0
+    sizes = []
+    for step, gradient in enumerate(map(flat, GRADIENTS)):
+        rate = 0.05 * (step / 2 if step < 2 else 1 - step / STEPS)
+        beta1, beta2 = ((b ** (step + 1) - b) / (b ** (step + 1) - 1) for b in (made.beta1, made.beta2))
+        for name, g in gradient.items():
+            mean[name] += (1 - beta1) * (g - mean[name])
+            square[name] = beta2 * square[name] + (1 - beta2) * g**2
+            for part in range(LAYERS) if name.startswith("layers") else [...]:
+                ratios = g[part] ** 2 / np.maximum(square[name][part], made.epsilon**2)
+                sizes.append(np.sqrt(ratios.mean()))
+                own = rate / max(1, sizes[-1])
+                if decayed(name):
+                    params[name][part] *= 1 - own / 0.05 * made.weight_decay
+                params[name][part] -= own * mean[name][part] / (np.sqrt(square[name][part]) + made.epsilon)
+    assert max(sizes) > 1.1  # some updates are clipped
+    found, _ = run(made.build(STEPS, boxed(tree(0))), boxed(tree(0)), [boxed(gradient) for gradient in GRADIENTS])
+    for name, expected in params.items():
+        np.testing.assert_allclose(flat(found)[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
 def test_lamb_refuses_parameters_whose_layers_it_cannot_see():
