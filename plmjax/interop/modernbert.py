@@ -85,6 +85,10 @@ def thetas(found: Mapping[str, Any]) -> dict[str, float]:
         UserError: another kind of rotation than the plain one.
     """
     parameters = found.get("rope_parameters") or {}
+    if not isinstance(parameters, dict) or not all(own is None or isinstance(own, dict) for own in parameters.values()):
+        raise UserError(
+            f"Expected rope_parameters of each kind of layers in the config, found {quoted(parameters)}; correct it."
+        )
     result = {}
     for name, kind, old in (
         ("global_rope_theta", FULL, 160_000.0),
@@ -110,6 +114,8 @@ def every(found: Mapping[str, Any], depth: int) -> int:
     kinds = found.get("layer_types")
     if kinds is None:
         return found.get("global_attn_every_n_layers") or 3
+    if not isinstance(kinds, list) or not isinstance(depth, int):
+        raise UserError(f"Expected a list of layer_types in the config, found {quoted(kinds)}; correct it.")
     distance = next((layer for layer in range(1, len(kinds)) if kinds[layer] == FULL), max(len(kinds), 1))
     if list(kinds) != [SLIDING if layer % distance else FULL for layer in range(depth)]:
         raise UserError(

@@ -21,7 +21,8 @@ LONGEST = {"longformer": {"max_position_embeddings": 4098}}
 """Rows as long as those of released files: the default window does not fit in the default row."""
 SHARED = {
     "albert": 19, "bart": 19, "bert": 16, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19, "longformer": 16,
-    "marian": 17, "mobilebert": 21, "openai-gpt": 12, "reformer": 28, "roberta": 16, "t5": 16, "xlnet": 16,
+    "marian": 17, "mobilebert": 21, "modernbert": 23, "openai-gpt": 12, "reformer": 28,
+    "roberta": 16, "t5": 16, "xlnet": 16,
 }  # fmt: skip
 """Number of fields of the config that transformers has too."""
 
@@ -44,7 +45,8 @@ WORDS = {"hidden_act": "relu", "activation_function": "relu", "activation": "rel
 
 SETTABLE = {
     "albert": 19, "bart": 19, "bert": 16, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19, "longformer": 16,
-    "marian": 17, "mobilebert": 18, "openai-gpt": 12, "reformer": 24, "roberta": 16, "t5": 14, "xlnet": 16,
+    "marian": 17, "mobilebert": 18, "modernbert": 20, "openai-gpt": 12, "reformer": 24,
+    "roberta": 16, "t5": 14, "xlnet": 16,
 }  # fmt: skip
 """Number of fields with one value each of which another one is accepted."""
 
@@ -117,6 +119,7 @@ NAMES_OF_ONE_VALUE = dict.fromkeys(("albert", "bert", "distilbert", "electra", "
     "led": TWO_SIDES,
     "marian": f"{TWO_SIDES} {ORDERS} share_encoder_decoder_embeddings",
     "mobilebert": f"{ENCODERS} normalization_type trigram_input use_bottleneck",
+    "modernbert": "classifier_activation classifier_bias quantization_config tie_word_embeddings",
     "openai-gpt": "is_encoder_decoder pruned_heads quantization_config summary_activation summary_proj_to_labels "
     "summary_type summary_use_proj tie_word_embeddings",
     "reformer": "axial_pos_embds pruned_heads quantization_config tie_word_embeddings",

@@ -57,6 +57,7 @@ OTHER_HEADS = {
     "longformer": ("lm_head.dense.bias", "classifier.dense.bias", "longformer.pooler.dense.bias"),
     "marian": ("lm_head.weight", "final_logits_bias"),
     "mobilebert": ("cls.seq_relationship.bias", "classifier.bias", "qa_outputs.bias", "mobilebert.pooler.dense.bias"),
+    "modernbert": ("head.dense.weight", "decoder.bias", "classifier.weight"),
     "openai-gpt": ("lm_head.weight", "score.weight", "multiple_choice_head.summary.bias"),
     "reformer": ("lm_head.decoder.weight", "classifier.dense.bias", "qa_outputs.bias"),
     "roberta": ("lm_head.dense.bias", "classifier.out_proj.bias", "roberta.pooler.dense.bias"),
@@ -171,6 +172,8 @@ CLASSES = {
     "marian": "Marian: *MTModel *Model",
     "mobilebert": "MobileBert: Model *ForPreTraining *ForMaskedLM ForNextSentencePrediction ForSequenceClassification "
     "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
+    "modernbert": "ModernBert: Model *ForMaskedLM ForSequenceClassification ForTokenClassification "
+    "ForQuestionAnswering ForMultipleChoice",
     "openai-gpt": "OpenAIGPT: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification",
     "reformer": "Reformer: ModelWithLMHead ForMaskedLM ForSequenceClassification ForQuestionAnswering Model",
     "roberta": "Roberta: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "

@@ -226,7 +226,7 @@ def test_a_head_multiplies_bfloat16_numbers(name: str) -> None:
         assert {leaf.dtype.name for path, leaf in leaves if "logits" in jax.tree_util.keystr(path)} <= {"float32"}
         if FAMILIES[name].loops:
             loops = [(place, loop) for place, loop in equations(one.jaxpr) if loop.primitive.name == "scan"]
-            assert {loop.params["unroll"] for place, loop in loops if "._windowed" not in place} == {HALF.unroll}
+            assert {loop.params["unroll"] for place, loop in loops if "._attend_windowed" not in place} == {HALF.unroll}
 
 
 ELSEWHERE = {

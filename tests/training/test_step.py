@@ -340,7 +340,7 @@ def test_every_microbatch_and_every_shard_draws_its_own_dropout():
 
 
 def test_rows_that_begin_anew_are_trained_with_the_initial_carry():
-    found, *_ = told(begins=jnp.array([1, 0, 0, 1, 0, 0, 1, 0]), accumulation=2)
+    found, *_ = told(is_first=jnp.array([1, 0, 0, 1, 0, 0, 1, 0]), accumulation=2)
     np.testing.assert_array_equal(found[:, CARRIED], [1, 7, 7, 1, 7, 7, 1, 7])
 
 
