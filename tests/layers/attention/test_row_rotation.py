@@ -127,5 +127,5 @@ def test_the_kernel_is_compiled_where_it_pays(
 
     step = jax.jit(sharding.with_mesh(jax.grad(loss, (0, 1)), mesh))
     _, text, _ = compile_for_slice(step.lower(array(8, rows), array(8, rows)))
-    called = [one for one, _ in Program(text).every if one.target == "tpu_custom_call"]
+    called = [one for one, _ in Program(text).top_level if one.target == "tpu_custom_call"]
     assert len(called) == kernels
