@@ -329,7 +329,8 @@ class Experiment:
     tokenizer: Tokenizer = Tokenizer()
     optimizer: UpdateRule | None = None
     """The update rule, of plmjax.training.optimizers; None if nothing is trained, as for an imported model.
-    --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, glove_adagrad, lamb or sgd.
+    --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, glove_adagrad, lamb, sgd or
+    stable_adamw.
     """
     training: Training = Training()
     finetuning: Finetuning | None = None
