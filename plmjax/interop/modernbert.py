@@ -38,14 +38,9 @@ def under(tensors: str, path: str = "") -> tuple[Conversion, ...]:
     """
     return (
         parameter(f"{path}word_embeddings/embedding", f"{tensors}embeddings.tok_embeddings.weight"),
-        *norm(f"{path}embedding_norm", f"{tensors}embeddings.norm"),
-        *norm(f"{path}final_norm", f"{tensors}final_norm"),
+        *encoder.layer_norm(f"{path}embedding_norm", f"{tensors}embeddings.norm"),
+        *encoder.layer_norm(f"{path}final_norm", f"{tensors}final_norm"),
     )
-
-
-def norm(path: str, tensor: str) -> tuple[Conversion, ...]:
-    """Return the conversions of a norm, with or without a bias."""
-    return encoder.layer_norm(path, tensor)
 
 
 def packed(paths: tuple[str, ...], tensor: str) -> tuple[Conversion, ...]:
@@ -62,10 +57,10 @@ def layers(config: ModernBertConfig, tensors: str, path: str = "") -> tuple[Conv
         for number in range(len(run.kinds)):
             ours, theirs = f"{path}{run.name}/layer_{number}", tensors + "layers.{layer}"
             layer = (
-                *norm(f"{ours}/attention_norm", f"{theirs}.attn_norm"),
+                *encoder.layer_norm(f"{ours}/attention_norm", f"{theirs}.attn_norm"),
                 *packed(tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value")), f"{theirs}.attn.Wqkv"),
                 *encoder.dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", inputs=2),
-                *norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm"),
+                *encoder.layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm"),
                 *packed(tuple(f"{ours}/feed_forward/{name}" for name in ("intermediate", "gate")), f"{theirs}.mlp.Wi"),
                 *encoder.dense(f"{ours}/feed_forward/output", f"{theirs}.mlp.Wo"),
             )
@@ -75,7 +70,7 @@ def layers(config: ModernBertConfig, tensors: str, path: str = "") -> tuple[Conv
 
 def head(path: str) -> tuple[Conversion, ...]:
     """Return the conversions of the head's first layer."""
-    return *encoder.dense(f"{path}/transform", "head.dense"), *norm(f"{path}/norm", "head.norm")
+    return *encoder.dense(f"{path}/transform", "head.dense"), *encoder.layer_norm(f"{path}/norm", "head.norm")
 
 
 def thetas(found: Mapping[str, Any]) -> dict[str, float]:
@@ -178,8 +173,6 @@ def _headed(
     )
 
 
-CLASSIFIER = encoder.CLASSIFIER
-ANSWERS = encoder.dense("classifier", "classifier")
 NAMES = tensor_names.Names(
     prefix="model",
     parts=("embeddings", "layers", "final_norm"),
@@ -188,7 +181,7 @@ NAMES = tensor_names.Names(
     buffers=r"(model\.)?rotary_emb\..*|model\.layers\.\d+\.attn\.rotary_emb\..*",
 )
 MASKED = (*head("masked_language_model/head"), parameter("masked_language_model/bias", "decoder.bias"))
-TASK = (*head("head"), *CLASSIFIER)
+TASK = (*head("head"), *encoder.CLASSIFIER)
 
 ADAPTER = Adapter(
     config=ModernBertConfig,

@@ -78,10 +78,8 @@ class ModernBertForMaskedLM(nn.Module):
         return output.replace(logits=self.masked_language_model(hidden, self.encoder.word_embeddings))
 
 
-class ModernBertForSequenceClassification(EncoderForSequenceClassification):
-    """The encoder with a head of two layers on the vector of a sequence."""
-
-    config: ModelConfig
+class _TwoLayers:
+    """A head whose first layer is `PredictionHead`, and whose last one is that of the encoder's module."""
 
     def setup(self) -> None:
         super().setup()
@@ -92,18 +90,12 @@ class ModernBertForSequenceClassification(EncoderForSequenceClassification):
         return self.classifier(self.dropout(self.head(pooled), deterministic))
 
 
-class ModernBertForMultipleChoice(EncoderForMultipleChoice):
+class ModernBertForSequenceClassification(_TwoLayers, EncoderForSequenceClassification):
+    """The encoder with a head of two layers on the vector of a sequence."""
+
+
+class ModernBertForMultipleChoice(_TwoLayers, EncoderForMultipleChoice):
     """The encoder with a head of two layers on the vector of every choice."""
-
-    config: ModelConfig
-
-    def setup(self) -> None:
-        super().setup()
-        self.head = PredictionHead(self.config, self.execution)
-
-    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... 1]."""
-        return self.classifier(self.dropout(self.head(pooled), deterministic))
 
 
 class ModernBertForTokenClassification(TokenClassification):

@@ -271,11 +271,6 @@ class ModernBertConfig(ModelConfig):
         )
         return tuple(run for run in runs if run.kinds and run.repetitions)
 
-    @property
-    def widest_window(self) -> int | None:
-        """Number of tokens of the window, if all layers are local; one global layer sees whole rows."""
-        return None
-
     def theta(self, kind: str) -> float:
         """Return the base of the wavelengths in layers of a kind."""
         return self.global_rope_theta if kind == GLOBAL else self.local_rope_theta
