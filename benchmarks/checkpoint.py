@@ -48,7 +48,9 @@ def main() -> None:
     (phase,) = run.resolved_phases
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = run.data.layout.batch(phase.batch_size, phase.sequence_length)
-    built = programs.build(run, phase, meshes.make(run.mesh, jax.devices()), vocabulary, lambda _: shapes)
+    built = programs.build(
+        run, phase, meshes.make(run.mesh, jax.devices()), vocabulary=vocabulary, shapes=lambda _: shapes
+    )
     state = built.initialize(0)
     batch = {name: jax.device_put(np.ones(spec.shape, spec.dtype), spec.sharding) for name, spec in built.batch.items()}
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--rules", nargs="+", default=[])
     options = parser.parse_args()
 
-    texts = ["\n".join(formats.prose(document)) for document in formats.documents(options.paths, options.format)]
+    texts = ["\n".join(formats.prose(document)) for document in formats.documents(options.paths, format=options.format)]
     texts = [text for text in texts if text]
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenizers.train(

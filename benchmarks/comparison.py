@@ -13,6 +13,7 @@ page again.
 import argparse
 import csv
 import dataclasses
+import functools
 import gzip
 import hashlib
 import itertools
@@ -171,8 +172,9 @@ def finetunings(
     for seed, (system, task), start in itertools.product(range(options.seeds), judged, STARTS):
         whole = [options.data / "finetune" / name for name in TASKS[task][1:]]
         files, first = tuple(map(str, whole if TASKS[task][2] else split)), pretrained[system.pretraining]
-        arguments = (system.tasks[task], files, seed, start, first.workdir, steps)
-        found.append(Piece(options.output / f"{system.name}-{task}-{start}-{seed}", finetuning, arguments, first))
+        make = functools.partial(finetuning, start=start, pretrained=first.workdir, steps=steps)
+        workdir = options.output / f"{system.name}-{task}-{start}-{seed}"
+        found.append(Piece(workdir, make, (system.tasks[task], files, seed), first))
     return found
 
 
@@ -214,7 +216,7 @@ def without_context(line: Mapping[str, float]) -> float:
 
 
 def finetuning(
-    reference: str, files: tuple[str, str], seed: int, start: str, pretrained: Path, steps: int, workdir: Path
+    reference: str, files: tuple[str, str], seed: int, *, start: str, pretrained: Path, steps: int, workdir: Path
 ) -> dict[str, Any]:
     """Fine-tune a checkpoint, or a model of the same sizes with random parameters and its tokenizer.
 
@@ -267,7 +269,7 @@ def directions(vectors: np.ndarray) -> float:
     return float(variances.sum() ** 2 / (variances**2).sum())
 
 
-def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
+def scores(found: dict[str, dict[str, Any]], system: str, task: str, *, start: str, seeds: int) -> list[float]:
     """Return the task's metric in percent, one number for each finished seed."""
     metric = f"eval/{TASKS[task][0]}"
     factor = 1 if task == "squad" else 100
@@ -303,7 +305,10 @@ def both_tables(found: dict[str, dict[str, Any]], options: argparse.Namespace) -
         *static_rows(options.static),
     ]
     for system, (start, twin) in itertools.product(options.systems, itertools.permutations(STARTS)):
-        cells = [cell(*(scores(found, system, task, each, options.seeds) for each in (start, twin))) for task in TASKS]
+        cells = [
+            cell(*(scores(found, system, task, start=each, seeds=options.seeds) for each in (start, twin)))
+            for task in TASKS
+        ]
         lines.append(f"| {system}, {start} | {' | '.join(cells)} |")
     pretrained = {system: found[system] for system in options.systems if system in found}
     lengths = sorted({length for run in pretrained.values() for length in run["losses"]}, key=int)
@@ -335,11 +340,12 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     worse = [
         f"{system} on {task}"
         for system, task in possible(options)
-        if mean(found, system, task, "pretrained", options) <= mean(found, system, task, RANDOM, options)
+        if mean(found, system, task, start="pretrained", options=options)
+        <= mean(found, system, task, start=RANDOM, options=options)
     ]
     total = len(possible(options)) * len(STARTS) * options.seeds
     made = sum(
-        len(scores(found, system, task, start, options.seeds))
+        len(scores(found, system, task, start=start, seeds=options.seeds))
         for (system, task), start in itertools.product(possible(options), STARTS)
     )
     missing = [f"**{made} of the {total} fine-tunings are made so far.**"] if made < total else []
@@ -370,9 +376,9 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mean(found: dict[str, dict[str, Any]], system: str, task: str, start: str, options: argparse.Namespace) -> float:
+def mean(found: dict[str, dict[str, Any]], system: str, task: str, *, start: str, options: argparse.Namespace) -> float:
     """Return the mean of `scores`, 0 if there are none."""
-    return statistics.fmean(scores(found, system, task, start, options.seeds) or [0.0])
+    return statistics.fmean(scores(found, system, task, start=start, seeds=options.seeds) or [0.0])
 
 
 def page_scores(text: str) -> dict[tuple[str, str], list[tuple[float, float] | None]]:

@@ -126,7 +126,7 @@ def by_context(config: ModelConfig, params: Any, tokens: np.ndarray, places: np.
     return np.stack([found[min(each, config.longest or each)] for each in CONTEXTS])
 
 
-def gain(nats: np.ndarray, model: int, short: int, long: int, share: float) -> float:
+def gain(nats: np.ndarray, model: int, short: int, *, long: int, share: float) -> float:
     """Return the gain of a model from a longer context, relative to the best model with the shorter one.
 
     nats: [models contexts N]. short, long: indices of two contexts. share: fraction r of the hardest tokens.
@@ -140,7 +140,7 @@ def gain(nats: np.ndarray, model: int, short: int, long: int, share: float) -> f
 def effective_context(nats: np.ndarray, model: int, share: float, threshold: float = 0.01) -> int:
     """Return the index of the context that a longer one improves by less than the threshold, at most the last one."""
     last = nats.shape[1] - 1
-    gains = (gain(nats, model, short, short + 1, share) < threshold for short in range(last))
+    gains = (gain(nats, model, short, long=short + 1, share=share) < threshold for short in range(last))
     return next((short for short, ended in enumerate(gains) if ended), last)
 
 

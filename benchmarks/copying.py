@@ -77,7 +77,7 @@ def scored(config: Any, params: Any, ids: Any, key: Any) -> tuple[Any, Any]:
     return nats / jnp.sum(weights), jnp.sum(hits * weights) / jnp.sum(weights)
 
 
-def trained(rounds: int, sizes: Sizes, steps: int, rate: float, batch: int) -> Any:
+def trained(rounds: int, sizes: Sizes, steps: int, *, rate: float, batch: int) -> Any:
     """Return the parameters after some steps of Adam, each with new rows and new hashes."""
     config = config_of(rounds, sizes)
     module = config.module(Purpose.PRETRAINING, Execution())
@@ -123,7 +123,7 @@ def main() -> None:
     print(f"| trained with | {' | '.join(heads)} |", flush=True)
     print("|---" * (len(EVALUATED) + 1) + "|", flush=True)
     for rounds in options.rounds:
-        params = trained(rounds, sizes, options.steps, options.rate, options.batch)
+        params = trained(rounds, sizes, options.steps, rate=options.rate, batch=options.batch)
         found = accuracies(params, rounds, sizes)
         cells = " | ".join(f"{100 * accuracy:.1f} %" for accuracy in found.values())
         print(f"| {rounds} | {cells} |", flush=True)

@@ -150,6 +150,7 @@ def kill_repeatedly(
     name: str,
     command: Callable[[Path], list[str]],
     scratch: Path,
+    *,
     kills: int,
     draws: random.Random,
     keeps: bool = True,
@@ -277,7 +278,9 @@ def main() -> None:
             ],
         }  # fmt: skip
         rows = [
-            kill_repeatedly(name, command, scratch, options.kills, draws, keeps=name not in ("save", "prepare"))
+            kill_repeatedly(
+                name, command, scratch, kills=options.kills, draws=draws, keeps=name not in ("save", "prepare")
+            )
             for name, command in kinds.items()
             if name in options.kinds
         ]
@@ -294,7 +297,7 @@ def main() -> None:
         if "restore" in options.kinds:
             if not template.exists():
                 assert wait(start(pretraining(RUN)(template), scratch / "template.log")) == 0
-            rows.append(kill_repeatedly("restore", restoring, scratch, options.kills, draws))
+            rows.append(kill_repeatedly("restore", restoring, scratch, kills=options.kills, draws=draws))
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
         for row in rows:
             print("| " + " | ".join(map(str, row.values())) + " |")

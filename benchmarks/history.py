@@ -54,7 +54,7 @@ SENTENCES = ("subjectivity", "snli")
 """The tasks of a system without labels of words."""
 
 
-def _step(year: int, title: str, idea: str, pretraining: str, tasks: Mapping[str, str]) -> Step:
+def _step(year: int, title: str, idea: str, *, pretraining: str, tasks: Mapping[str, str]) -> Step:
     return Step(year, title, idea, Candidate(title.lower(), pretraining, tasks))
 
 
@@ -69,22 +69,50 @@ def _heads(*tasks: str) -> dict[str, str]:
 
 
 STEPS = (
-    _step(2003, "NNLM", "vectors of words from the next word", f"{HISTORY}:nnlm", _own("words", *JUDGED)),
-    _step(2013, "word2vec", "from the words around, a few at a time", f"{HISTORY}:word2vec", _own("words", *JUDGED)),
-    _step(2014, "GloVe", "from counts of the whole text", f"{HISTORY}:glove", _own("words", *JUDGED)),
-    _step(2017, "TagLM", "states of language models as features", f"{HISTORY}:elmo", _own("taglm", "pos")),
     _step(
-        2018, "ULMFiT", "fine-tuning of a language model", f"{HISTORY}:ulmfit", _own("ulmfit", "subjectivity", "snli")
+        2003, "NNLM", "vectors of words from the next word", pretraining=f"{HISTORY}:nnlm", tasks=_own("words", *JUDGED)
     ),
-    _step(2018, "ELMo", "a learned mix of all layers as features", f"{HISTORY}:elmo", _own("elmo", "pos")),
-    _step(2018, "GPT", "a Transformer, one head for all tasks", f"{EXPERIMENTS}:gpt", _heads(*SENTENCES)),
-    _step(2018, "BERT", "hidden words, read from both sides", f"{EXPERIMENTS}:bert", HEADS),
-    _step(2019, "XLNet", "words in the order of a permutation", f"{EXPERIMENTS}:xlnet", HEADS),
-    _step(2019, "RoBERTa", "new masks at every step, no next sentence", f"{EXPERIMENTS}:roberta", HEADS),
-    _step(2019, "ALBERT", "one layer for all, order of sentences", f"{EXPERIMENTS}:albert", HEADS),
-    _step(2019, "BART", "damaged text, restored as a whole", f"{HISTORY}:bart", _heads(*SENTENCES)),
-    _step(2019, "T5", "every task as text", f"{HISTORY}:t5", _own("t5", *SENTENCES)),
-    _step(2020, "ELECTRA", "replaced words, found at every place", f"{EXPERIMENTS}:electra", HEADS),
+    _step(
+        2013,
+        "word2vec",
+        "from the words around, a few at a time",
+        pretraining=f"{HISTORY}:word2vec",
+        tasks=_own("words", *JUDGED),
+    ),
+    _step(2014, "GloVe", "from counts of the whole text", pretraining=f"{HISTORY}:glove", tasks=_own("words", *JUDGED)),
+    _step(
+        2017,
+        "TagLM",
+        "states of language models as features",
+        pretraining=f"{HISTORY}:elmo",
+        tasks=_own("taglm", "pos"),
+    ),
+    _step(
+        2018,
+        "ULMFiT",
+        "fine-tuning of a language model",
+        pretraining=f"{HISTORY}:ulmfit",
+        tasks=_own("ulmfit", "subjectivity", "snli"),
+    ),
+    _step(
+        2018,
+        "ELMo",
+        "a learned mix of all layers as features",
+        pretraining=f"{HISTORY}:elmo",
+        tasks=_own("elmo", "pos"),
+    ),
+    _step(
+        2018, "GPT", "a Transformer, one head for all tasks", pretraining=f"{EXPERIMENTS}:gpt", tasks=_heads(*SENTENCES)
+    ),
+    _step(2018, "BERT", "hidden words, read from both sides", pretraining=f"{EXPERIMENTS}:bert", tasks=HEADS),
+    _step(2019, "XLNet", "words in the order of a permutation", pretraining=f"{EXPERIMENTS}:xlnet", tasks=HEADS),
+    _step(
+        2019, "RoBERTa", "new masks at every step, no next sentence", pretraining=f"{EXPERIMENTS}:roberta", tasks=HEADS
+    ),
+    _step(2019, "ALBERT", "one layer for all, order of sentences", pretraining=f"{EXPERIMENTS}:albert", tasks=HEADS),
+    _step(2019, "BART", "damaged text, restored as a whole", pretraining=f"{HISTORY}:bart", tasks=_heads(*SENTENCES)),
+    _step(2019, "T5", "every task as text", pretraining=f"{HISTORY}:t5", tasks=_own("t5", *SENTENCES)),
+    _step(2020, "ELECTRA", "replaced words, found at every place", pretraining=f"{EXPERIMENTS}:electra", tasks=HEADS),
 )
 
 
@@ -164,7 +192,7 @@ def made_rows(options: argparse.Namespace, steps: Sequence[Step], found: Mapping
     for step in steps:
         candidate, judged = step.candidate, {}
         for start, task in itertools.product(STARTS, candidate.tasks):
-            if values := comparison.scores(found, candidate.name, task, start, options.seeds):
+            if values := comparison.scores(found, candidate.name, task, start=start, seeds=options.seeds):
                 deviation = statistics.stdev(values) if len(values) > 1 else None
                 judged[start, task] = statistics.fmean(values), deviation
         row = Row(step, judged)

@@ -45,7 +45,7 @@ HELD_OUT = 0.05
 
 def held_out_documentation() -> str:
     """Return the held-out documents of the embedded corpus, separated by blank lines."""
-    documents = (formats.prose(document) for document in formats.documents([], formats.DOCUMENTATION))
+    documents = (formats.prose(document) for document in formats.documents([], format=formats.DOCUMENTATION))
     chosen = (lines for lines in documents if split_of(sentences.split(lines), HELD_OUT) == "validation")
     return "\n\n".join("\n".join(lines) for lines in chosen) + "\n"
 

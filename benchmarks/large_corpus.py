@@ -117,7 +117,7 @@ def main() -> None:
     inputs = sorted(text.iterdir())
     if not (options.output / "tokenizer").exists():
         start = time.perf_counter()
-        tokenizers.train("wordpiece", 30522, formats.texts(inputs, "text"), options.output / "tokenizer")
+        tokenizers.train("wordpiece", 30522, formats.texts(inputs, format="text"), options.output / "tokenizer")
         print(f"tokenizer  trained on a sample in {time.perf_counter() - start:,.0f} s")
     tokenizer = tokenizers.load(options.output / "tokenizer")
     print(f"corpus     {sum(path.stat().st_size for path in inputs) / 1e9:.2f} GB in {len(inputs)} files\n")

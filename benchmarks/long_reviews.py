@@ -66,7 +66,7 @@ def pretraining(reviews: Path, length: int, tokenizer: Tokenizer, steps: int) ->
     )
 
 
-def finetuning(name: str, length: int, seed: int, folder: Path, epochs: float) -> Experiment:
+def finetuning(name: str, length: int, seed: int, *, folder: Path, epochs: float) -> Experiment:
     """Return the run of a model in rows of `length` tokens: 8 reviews a step, AdamW at 1e-3 with dropout."""
     weight_mapping = LongformerFromRoberta(length=length, attention_window=(WINDOW,), max_global_tokens=1)
     return Experiment(
@@ -121,7 +121,7 @@ def main() -> None:
     for name, length in zip(NAMES, (options.short, options.long), strict=True):
         found = []
         for seed in SEEDS:
-            run = finetuning(name, length, seed, folder, options.epochs)
+            run = finetuning(name, length, seed, folder=folder, epochs=options.epochs)
             found.append(finetune(run, pretrained, options.output / f"{name.lower()}_{seed}")["eval/accuracy"])
         print(line(name, length, found), flush=True)
 

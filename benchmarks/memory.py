@@ -48,7 +48,7 @@ def last_nats(module: nn.Module, params: Any, row: jax.Array, memory: Memory) ->
 
 
 def remembering(
-    config: TransformerXlConfig, params: Any, tokens: np.ndarray, count: int, rates: Rates | None = None
+    config: TransformerXlConfig, params: Any, tokens: np.ndarray, *, count: int, rates: Rates | None = None
 ) -> np.ndarray:
     """Read a text in rows of LENGTH tokens with a memory; return the nats of its last `count` tokens, float32 [count].
 
@@ -69,7 +69,7 @@ def remembering(
 
 
 def recomputing(
-    config: TransformerXlConfig, params: Any, tokens: np.ndarray, count: int, window: int, rates: Rates | None = None
+    config: TransformerXlConfig, params: Any, tokens: np.ndarray, *, count: int, window: int, rates: Rates | None = None
 ) -> np.ndarray:
     """Return the nats of the last `count` tokens of a text, each from the `window` tokens before it, float32 [count].
 
@@ -102,8 +102,8 @@ def main() -> None:
         tokens = np.random.default_rng(0).integers(0, config.vocab_size, before + count + 1).astype(np.int32)
         known = config, params, tokens
         calls = [
-            functools.partial(remembering, *known, count),
-            *(functools.partial(recomputing, *known, options.windows, window) for window in windows),
+            functools.partial(remembering, *known, count=count),
+            *(functools.partial(recomputing, *known, count=options.windows, window=window) for window in windows),
         ]
         nats = [call() for call in calls]  # compiles
         rates: list[Rates] = [[] for _ in calls]

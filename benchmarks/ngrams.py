@@ -124,7 +124,7 @@ def model_nats(model: LanguageModel, text: np.ndarray, overlap: int) -> np.ndarr
     return np.concatenate(found).astype(np.float64)
 
 
-def table(text: np.ndarray, held_out: np.ndarray, size: int, name: str, own: np.ndarray) -> list[str]:
+def table(text: np.ndarray, held_out: np.ndarray, size: int, *, name: str, own: np.ndarray) -> list[str]:
     """Return the lines of a table: n-grams of every length, the model, and their mixtures."""
     lines = ["| model | perplexity | mixed with the model |", "|---|---|---|"]
     for order in range(2, LONGEST + 1):
@@ -147,7 +147,7 @@ def main() -> None:
     assert len(own) == len(held_out) - 1
     size = model.tokenizer.vocabulary.size
     print(f"{len(text):,} tokens to count in, {len(own):,} to predict, vocabulary {size:,}\n")
-    print("\n".join(table(text, held_out, size, Path(options.run).name, own)))
+    print("\n".join(table(text, held_out, size, name=Path(options.run).name, own=own)))
 
 
 if __name__ == "__main__":

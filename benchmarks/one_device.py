@@ -18,6 +18,6 @@ def compiled(run: Experiment, vocabulary: Vocabulary, shapes: Callable | None = 
     """
     devices = mesh.make(run.mesh, jax.devices()[:1])
     program = programs.build(
-        run, run.resolved_phases[0], devices, vocabulary, shapes or placement.text_batch_shapes(run)
+        run, run.resolved_phases[0], devices, vocabulary=vocabulary, shapes=shapes or placement.text_batch_shapes(run)
     )
     return dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())

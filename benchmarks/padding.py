@@ -78,7 +78,7 @@ def main() -> None:
         training = dataclasses.replace(run.training, steps=10_000, batch_size=batch_size)
         own = dataclasses.replace(run, data=data, training=training)
         made = rows(own, examples, tokenizer)
-        measured[name] = Steps(own, TaskSource([made], made, tokenizer.vocabulary, 0))
+        measured[name] = Steps(own, TaskSource([made], made, tokenizer.vocabulary, seed=0))
         measured[name].turn(1)  # the first step warms up
     # [turns settings (tokens, examples, seconds, processor seconds)]
     turns = np.array([[steps.turn(options.steps) for steps in measured.values()] for _ in range(options.turns)])

@@ -28,7 +28,7 @@ PIECES_A_PROCESS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A run directory and the call that produces its result: `make(*arguments, workdir)`."""
+    """A run directory and the call that produces its result: `make(*arguments, workdir=...)`."""
 
     workdir: Path
     make: Callable[..., dict[str, Any]]
@@ -111,7 +111,7 @@ def make(piece: Piece) -> float:
     begun = sum(os.times()[:4])
     piece.workdir.mkdir(parents=True, exist_ok=True)
     with (piece.workdir / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
-        result = piece.make(*piece.arguments, piece.workdir)
+        result = piece.make(*piece.arguments, workdir=piece.workdir)
     seconds = sum(os.times()[:4]) - begun
     storage.write(piece.result, json.dumps(result | {"seconds": seconds}) + "\n")
     jax.clear_caches()

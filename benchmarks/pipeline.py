@@ -18,7 +18,7 @@ from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.layouts import Chunks, ContiguousStreams, Layout, SentencePairs, sentence_pairs
 
 
-def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, length: int, seconds: float) -> str:
+def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, *, length: int, seconds: float) -> str:
     """Return the rate of one layout and length, as a line."""
     batch_size = 32_768 // length
     source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
@@ -70,7 +70,7 @@ def main() -> None:
         "streams": ContiguousStreams(),
     }.items():
         for length in (128, 512):
-            line = measure(dataset, vocabulary, layout, length, arguments.seconds)
+            line = measure(dataset, vocabulary, layout, length=length, seconds=arguments.seconds)
             print(f"{name:18} {length:4}  {line}", flush=True)
 
 

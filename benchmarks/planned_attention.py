@@ -16,6 +16,7 @@ with the queries last.
 """
 
 import argparse
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +65,8 @@ def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     if case in ("window", "dense"):
         mask_terms = MaskTerms((Window(256, 256),) if case == "window" else ())
         vectors = jax.ShapeDtypeStruct(SHORT, jnp.bfloat16)
-        return lambda *vectors: BACKENDS["dense"](*vectors, mask_terms, (), 0.0, None), (vectors,) * 3
+        given = {"mask_terms": mask_terms, "terms": (), "rate": 0.0, "dropout_key": None}
+        return functools.partial(BACKENDS["dense"], **given), (vectors,) * 3
 
     init, backend = nn.initializers.normal(0.02), "blockwise" if case == "causal" else "dense"
     execution = Execution(dtype=jnp.bfloat16, attention=backend)

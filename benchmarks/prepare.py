@@ -63,7 +63,7 @@ def main() -> None:
     from plmjax.data.preparation import prepare
 
     with tempfile.TemporaryDirectory() as folder:
-        sample = formats.texts(options.paths, options.format, 1 << 24)
+        sample = formats.texts(options.paths, format=options.format, limit_bytes=1 << 24)
         tokenizer = tokenizers.train("wordpiece", options.vocab_size, sample, Path(folder, "tokenizer"))
         engine = library.Tokenizer.from_file(str(Path(folder, "tokenizer", "tokenizer.json")))
 
@@ -78,7 +78,7 @@ def main() -> None:
         size = 0
         library_tokens = 0
         theirs = theirs_cpu = 0.0
-        documents = ["\n".join(formats.prose(d)) for d in formats.documents(options.paths, options.format)]
+        documents = ["\n".join(formats.prose(d)) for d in formats.documents(options.paths, format=options.format)]
         for first in range(0, len(documents), 256):
             batch = documents[first : first + 256]
             size += sum(len(text.encode()) for text in batch)

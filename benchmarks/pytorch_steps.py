@@ -41,7 +41,7 @@ def adamw(model: torch.nn.Module, loss: Callable[[], torch.Tensor], gpu: bool = 
 
 
 def bert(
-    layers: int, rows: int, length: int, predictions: int, width: int = 768, dropout: float = 0.1, gpu: bool = False
+    layers: int, rows: int, length: int, *, predictions: int, width: int = 768, dropout: float = 0.1, gpu: bool = False
 ) -> Take:
     """Return BERT's steps, with logits at the masked positions only. dropout: that of attention."""
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def bert(
     return adamw(model, loss, gpu)
 
 
-def gpt2(layers: int, rows: int, length: int, dropout: float = 0.1, gpu: bool = False) -> Take:
+def gpt2(layers: int, rows: int, length: int, *, dropout: float = 0.1, gpu: bool = False) -> Take:
     """Return GPT-2's steps, which predict every token. dropout: that of attention."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if gpu else "highest")

@@ -57,7 +57,7 @@ def main() -> None:
         marks.append(time.perf_counter())
         encoded = SpanExtraction().encode(examples, tokenizer, BertConfig(vocab_size=8192), task)
         marks.append(time.perf_counter())
-        rows = ExampleRows(encoded, task.sequence_length, task.pack, 0)
+        rows = ExampleRows(encoded, task.sequence_length, task.pack, pad=0)
         marks.append(time.perf_counter())
         for first in range(0, len(rows), 16):
             rows.batch(rows.in_order[first : first + 16], np.arange(16))

@@ -121,13 +121,15 @@ class Watcher:
 def train(run: Experiment, dataset: store.Dataset, window: int, folder: Path) -> list[dict[str, float]]:
     """Train a run on the dataset and return the lines of metrics.jsonl."""
     vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
-    source = remote.source(run.data.layout, dataset, vocabulary, run.training.seed, window)
+    source = remote.source(run.data.layout, dataset, vocabulary, seed=run.training.seed, window=window)
     with contextlib.redirect_stdout(io.StringIO()):
-        loop.train(run, folder, source, {})
+        loop.train(run, folder, source, tokenizer={})
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, served: ObjectStore, cache: Path) -> None:
+def show_reading(
+    run: Experiment, dataset: remote.RemoteDataset, window: int, *, served: ObjectStore, cache: Path
+) -> None:
     """Print what a run waits for, holds on the disk and asks of the store, and how it begins in the middle."""
     served.ranges.clear()
     with Watcher(cache / "pieces") as pieces, tempfile.TemporaryDirectory() as folder:
@@ -152,9 +154,9 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
     )
     vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
     phase = SimpleNamespace(index=0, sequence_length=run.data.sequence_length, batch_size=run.training.batch_size)
-    show_hosts(run, dataset, window, served, vocabulary)
+    show_hosts(run, dataset, window, served=served, vocabulary=vocabulary)
     for start in (0, 1_000_000, 1_000_000_000):
-        source = remote.source(run.data.layout, dataset, vocabulary, 0, window)
+        source = remote.source(run.data.layout, dataset, vocabulary, seed=0, window=window)
         served.ranges.clear()
         begin = time.perf_counter()
         batches = source.train(phase, start)
@@ -165,7 +167,7 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
 
 
 def show_hosts(
-    run: Experiment, dataset: remote.RemoteDataset, window: int, served: ObjectStore, vocabulary: Vocabulary
+    run: Experiment, dataset: remote.RemoteDataset, window: int, *, served: ObjectStore, vocabulary: Vocabulary
 ) -> None:
     """Print what each of several hosts reads for the same batches."""
     phase = SimpleNamespace(index=0, sequence_length=run.data.sequence_length, batch_size=run.training.batch_size)
@@ -173,7 +175,7 @@ def show_hosts(
     for hosts in (1, 2, 4, 8):
         read = []
         for places in np.split(rows, hosts):
-            batches = remote.source(run.data.layout, dataset, vocabulary, 0, window).train(phase, 0, places)
+            batches = remote.source(run.data.layout, dataset, vocabulary, seed=0, window=window).train(phase, 0, places)
             served.ranges.clear()
             for _ in range(steps):
                 next(batches)
@@ -251,7 +253,7 @@ def main() -> None:
             show_losses(run, address, dataset, arguments.losses)
         else:
             show_order(dataset, run.data.sequence_length)
-            show_reading(run, dataset, arguments.window, served, Path(cache) / "plmjax")
+            show_reading(run, dataset, arguments.window, served=served, cache=Path(cache) / "plmjax")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ TEXT = {"subjectivity": "sentence", "movie_reviews": "text"}
 METRICS = {name: metric for name, (metric, *_) in TASKS.items()} | {"movie_reviews": "accuracy"}
 
 
-def scored(vectors: Path, data: Path, task: str, frozen: bool, seeds: int, output: Path) -> tuple[float, float]:
+def scored(vectors: Path, data: Path, task: str, *, frozen: bool, seeds: int, output: Path) -> tuple[float, float]:
     """Return the mean and deviation of the task's metric over the seeds, in percent."""
     run = experiments.load(EXPERIMENTS[task])
     files = [data / name for name in FILES[task]]
@@ -64,7 +64,9 @@ def main() -> None:
     for task in options.tasks:
         cells = []
         for frozen in (True, False):
-            mean, deviation = scored(options.vectors, options.data, task, frozen, options.seeds, options.output)
+            mean, deviation = scored(
+                options.vectors, options.data, task, frozen=frozen, seeds=options.seeds, output=options.output
+            )
             cells.append(f"{mean:.1f} ± {deviation:.1f}")
         rows.append(f"| {task}, {METRICS[task]} | {' | '.join(cells)} |")
     print("\n".join(rows))

@@ -23,6 +23,7 @@ With --topology nothing is run: the refined estimate of each form's step on a TP
 """
 
 import argparse
+import functools
 import importlib
 import multiprocessing
 import os
@@ -113,7 +114,7 @@ class Step(NamedTuple):
         return [*self.ours, *(["PyTorch"] if self.theirs else [])]
 
 
-def _run(sizes: Sizes, model: Any, objective: Any, layout: Any, optimizer: Any, **training: Any) -> Experiment:
+def _run(sizes: Sizes, model: Any, objective: Any, *, layout: Any, optimizer: Any, **training: Any) -> Experiment:
     data = Data(layout, sequence_length=sizes.length)
     return Experiment(model, objective, data=data, optimizer=optimizer, training=Training(1000, sizes.rows, **training))
 
@@ -122,7 +123,12 @@ def bert(sizes: Sizes, make: Callable[..., BertConfig] = BertConfig.base, dropou
     """Return a run of BERT. dropout: that of attention."""
     model = make(num_hidden_layers=sizes.layers, attention_probs_dropout_prob=dropout)
     return _run(
-        sizes, model, BertPretraining(max_predictions=sizes.predictions), SentencePairs(), BertAdamW(), **training
+        sizes,
+        model,
+        BertPretraining(max_predictions=sizes.predictions),
+        layout=SentencePairs(),
+        optimizer=BertAdamW(),
+        **training,
     )
 
 
@@ -134,21 +140,30 @@ def bert_large(sizes: Sizes, dropout: float = 0.1, **training: Any) -> Experimen
 def gpt2(sizes: Sizes, dropout: float = 0.1, **training: Any) -> Experiment:
     """Return a run of GPT-2 small."""
     return _run(
-        sizes, Gpt2Config.small(n_layer=sizes.layers, attn_pdrop=dropout), NextToken(), Chunks(), AdamW(), **training
+        sizes,
+        Gpt2Config.small(n_layer=sizes.layers, attn_pdrop=dropout),
+        NextToken(),
+        layout=Chunks(),
+        optimizer=AdamW(),
+        **training,
     )
 
 
 def t5(sizes: Sizes) -> Experiment:
     """Return a run of T5-small, whose rows become sources and targets in each step."""
     model = T5Config.small(num_layers=sizes.layers, num_decoder_layers=sizes.layers)
-    return _run(sizes, model, SpanCorruption(), Chunks(), AdamW())
+    return _run(sizes, model, SpanCorruption(), layout=Chunks(), optimizer=AdamW())
 
 
 def awd_lstm(sizes: Sizes) -> Experiment:
     """Return a run of AWD-LSTM with the sizes of WikiText-2, both penalties and plain gradients."""
     rule = StochasticGradientDescent(learning_rate=1.0, clip_norm=0.25, weight_decay=1.2e-6)
     return _run(
-        sizes, AwdLstmConfig.wikitext2(num_layers=sizes.layers), AwdLstmPretraining(), ContiguousStreams(), rule
+        sizes,
+        AwdLstmConfig.wikitext2(num_layers=sizes.layers),
+        AwdLstmPretraining(),
+        layout=ContiguousStreams(),
+        optimizer=rule,
     )
 
 
@@ -162,7 +177,7 @@ class Generator(ElectraPretraining):
         return {"mlm": super().weights(batch)["mlm"]}
 
     def sums(self, module, loss_inputs, batch, key, *, training):
-        found = apply(self, module, loss_inputs, batch, key, training=training)
+        found = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         return MaskedLanguageModel.masked_sums(found.logits, batch)
 
     def train_flops(self, config, batch):
@@ -186,7 +201,7 @@ class Discriminator(ElectraPretraining):
         return {"rtd": (batch["segment_ids"] > 0).sum().astype("float32")}
 
     def sums(self, module, loss_inputs, batch, key, *, training):
-        found = apply(self, module, loss_inputs, batch, key, training=training)
+        found = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         found = detection_sums(found.logits, batch, batch["fake"])
         return LossSums(found.losses, found.metrics)
 
@@ -196,19 +211,27 @@ class Discriminator(ElectraPretraining):
 
 def electra(sizes: Sizes, objective: type[ElectraPretraining] = ElectraPretraining) -> Experiment:
     """Return a run of ELECTRA-Small, or of one of its two networks."""
-    return _run(sizes, ElectraConfig.small(num_hidden_layers=sizes.layers), objective(), SingleSegment(), BertAdamW())
+    return _run(
+        sizes,
+        ElectraConfig.small(num_hidden_layers=sizes.layers),
+        objective(),
+        layout=SingleSegment(),
+        optimizer=BertAdamW(),
+    )
 
 
 def transformer_xl(sizes: Sizes) -> Experiment:
     """Return a run of Transformer-XL with the base sizes of enwik8 and a memory as long as a row."""
     model = TransformerXlConfig.enwik8_base(n_layer=sizes.layers, mem_len=sizes.length)
-    return _run(sizes, model, TransformerXlPretraining(), ContiguousStreams(), BertAdamW())
+    return _run(sizes, model, TransformerXlPretraining(), layout=ContiguousStreams(), optimizer=BertAdamW())
 
 
 def xlnet(sizes: Sizes) -> Experiment:
     """Return a run of XLNet with its base sizes and a memory as long as a row."""
     objective = PermutationLanguageModel(memory_length=sizes.length)
-    return _run(sizes, XlnetConfig.base(n_layer=sizes.layers), objective, ContinuedPairs(), BertAdamW())
+    return _run(
+        sizes, XlnetConfig.base(n_layer=sizes.layers), objective, layout=ContinuedPairs(), optimizer=BertAdamW()
+    )
 
 
 T5_ROW = SpanCorruption().row_length(128)
@@ -292,7 +315,7 @@ def our_steps(run: Experiment, form: str) -> tuple[Callable[[int], None], dict[s
     return take, facts
 
 
-def _work(name: str, form: str, sizes: Sizes, unroll: int, pipe: Connection) -> None:
+def _work(name: str, form: str, sizes: Sizes, *, unroll: int, pipe: Connection) -> None:
     """Send the facts of a form, then the time of a step for every message."""
     step = STEPS[name]
     if not step.gpu:
@@ -302,9 +325,9 @@ def _work(name: str, form: str, sizes: Sizes, unroll: int, pipe: Connection) -> 
         take, facts = our_steps(experiment_of(name, form, sizes, unroll), form)
     else:
         lengths = SpanCorruption().lengths(sizes.length) if name == "t5" else (sizes.length,)
-        predictions = (sizes.predictions,) if sizes.predictions else ()
+        predictions = {"predictions": sizes.predictions} if sizes.predictions else {}
         make = getattr(importlib.import_module("pytorch_steps"), step.theirs)
-        take, facts = make(sizes.layers, sizes.rows, *lengths, *predictions, **step.extra), {}
+        take, facts = make(sizes.layers, sizes.rows, *lengths, **predictions, **step.extra), {}
     pipe.send(facts)
     clock, count = (time.perf_counter, 20) if step.gpu else (time.process_time, 1)
     while pipe.recv():
@@ -319,7 +342,8 @@ def measured(name: str, sizes: Sizes, options: argparse.Namespace) -> tuple[dict
     pipes, processes = {}, []
     for form in STEPS[name].forms:
         pipes[form], end = context.Pipe()
-        processes.append(context.Process(target=_work, args=(name, form, sizes, options.unroll, end), daemon=True))
+        how = {"unroll": options.unroll, "pipe": end}
+        processes.append(context.Process(target=_work, args=(name, form, sizes), kwargs=how, daemon=True))
         processes[-1].start()
         end.close()  # so that the wait ends if a worker dies
     facts = {form: pipe.recv() for form, pipe in pipes.items()}
@@ -387,7 +411,8 @@ def cudnn_difference() -> float:
     for mask_terms in (MaskTerms((padded,)), MaskTerms((Causal(),))):
         both = []
         for name in ("dense", "cudnn"):
-            attend = lambda q, k, v, name=name, seen=mask_terms: BACKENDS[name](q, k, v, seen, (), 0.0, None)  # noqa: E731
+            given = {"mask_terms": mask_terms, "terms": (), "rate": 0.0, "dropout_key": None}
+            attend = functools.partial(BACKENDS[name], **given)
             context, pull = jax.vjp(attend, *rows[:3])
             both.append([each.astype(jnp.float32) for each in (context, *pull(rows[3]))])
         found += [float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(a))) for a, b in zip(*both, strict=True)]

@@ -51,7 +51,7 @@ def experiment(reference: str, task: str) -> Experiment:
     )
 
 
-def score(name: str, checkpoint: Path, reference: str, task: str, options: argparse.Namespace) -> str:
+def score(name: str, checkpoint: Path, reference: str, *, task: str, options: argparse.Namespace) -> str:
     """Return the mean and, for several seeds, the deviation of a row on a task, in percent."""
     workdir = options.workdir / f"{name.split(',')[0].replace(' ', '_')}_{task}"
     train, validation, metric = FILES[task]
@@ -82,7 +82,7 @@ def main() -> None:
     for name, option, reference in ROWS:
         checkpoint = getattr(options, option)
         if checkpoint is not None:
-            pos, entities = (score(name, checkpoint, reference, task, options) for task in FILES)
+            pos, entities = (score(name, checkpoint, reference, task=task, options=options) for task in FILES)
             lines.append(f"{name:<18}{pos:>26}{entities:>16}")
     print("\n".join(lines))
 

@@ -41,7 +41,7 @@ TASKS: list[tuple[TextToText, int]] = [
 """Tasks, and the number of tokens of their rows."""
 
 
-def measure(task: TextToText, tokens: int, dataset: store.Dataset, vocabulary: Vocabulary, steps: int) -> str:
+def measure(task: TextToText, tokens: int, dataset: store.Dataset, *, vocabulary: Vocabulary, steps: int) -> str:
     """Return a line of the table."""
     layout = FullSentences() if isinstance(task, Denoising) else Chunks()
     source = pipeline.DatasetSource(layout, dataset, vocabulary, seed=0)
@@ -74,7 +74,7 @@ def main() -> None:
         vocabulary = dataclasses.replace(vocabulary, sentinels=tuple(range(last, last - 100, -1)))
     print("| task | tokens of a row | source, target | source: padding | target: padding | ms a row |")
     for task, tokens in TASKS:
-        print(measure(task, tokens, dataset, vocabulary, arguments.steps), flush=True)
+        print(measure(task, tokens, dataset, vocabulary=vocabulary, steps=arguments.steps), flush=True)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def some_labels(data: Path, output: Path, labels: int) -> Path:
     return path
 
 
-def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool, tokens: int) -> Path:
+def classified(data: Path, output: Path, labels: int, *, way: str, pretrained: bool, tokens: int) -> Path:
     """Return the run directory of a classifier that reads so many tokens of a review.
 
     Without a language model no layer is unfrozen later, and all rates are equal.
@@ -124,12 +124,16 @@ def main() -> None:
     data, output, tokens = options.data, options.output, options.tokens
     output.mkdir(parents=True, exist_ok=True)
     language_models(data, output, "")
-    forward = {labels: classified(data, output, labels, "", True, tokens) for labels in options.labels}
-    random = {labels: classified(data, output, labels, "", False, tokens) for labels in options.labels}
+    forward = {
+        labels: classified(data, output, labels, way="", pretrained=True, tokens=tokens) for labels in options.labels
+    }
+    random = {
+        labels: classified(data, output, labels, way="", pretrained=False, tokens=tokens) for labels in options.labels
+    }
     found = {labels: [accuracy(random[labels]), accuracy(forward[labels])] for labels in options.labels}
     if not options.forward and ALL in found:
         language_models(data, output, BACKWARDS)
-        backward = classified(data, output, ALL, BACKWARDS, True, tokens)
+        backward = classified(data, output, ALL, way=BACKWARDS, pretrained=True, tokens=tokens)
         found[ALL] += [accuracy(backward), evaluate(forward[ALL], ensemble=[backward])["eval/accuracy"]]
     print("| labels | random | ULMFiT | from the end | both |", "|---|---|---|---|---|", sep="\n")
     for labels, shares in found.items():

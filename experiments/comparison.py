@@ -90,7 +90,7 @@ GROWING = (
 
 
 def _pretraining(
-    model: Any, objective: Objective, tokenizer: str, layout: Layout, phases: tuple[Phase, ...] = GROWING
+    model: Any, objective: Objective, tokenizer: str, *, layout: Layout, phases: tuple[Phase, ...] = GROWING
 ) -> Experiment:
     return Experiment(
         model=model,
@@ -106,18 +106,18 @@ def _pretraining(
 
 def bert() -> Experiment:
     """Masked tokens and the next sentence."""
-    return _pretraining(BertConfig(**SIZES), BertPretraining(rate=MASKED), "wordpiece", SentencePairs())
+    return _pretraining(BertConfig(**SIZES), BertPretraining(rate=MASKED), "wordpiece", layout=SentencePairs())
 
 
 def roberta() -> Experiment:
     """Masked tokens only, in full rows of byte-level BPE."""
-    return _pretraining(RobertaConfig(**SIZES), RobertaPretraining(rate=MASKED), "byte-bpe", FullSentences())
+    return _pretraining(RobertaConfig(**SIZES), RobertaPretraining(rate=MASKED), "byte-bpe", layout=FullSentences())
 
 
 def albert() -> Experiment:
     """One layer applied twice, masked runs of words, sentence order."""
     model = AlbertConfig(**SIZES, embedding_size=64)
-    return _pretraining(model, AlbertPretraining(rate=MASKED), "sentencepiece-unigram", SentenceOrder())
+    return _pretraining(model, AlbertPretraining(rate=MASKED), "sentencepiece-unigram", layout=SentenceOrder())
 
 
 def electra() -> Experiment:
@@ -132,7 +132,9 @@ def electra() -> Experiment:
         Phase(fraction=fraction, sequence_length=length, batch_size=1024 // length)
         for length, fraction in {8: 0.3, 16: 0.1, 32: 0.1, 64: 0.2, 128: 0.3}.items()
     )
-    run = _pretraining(ElectraConfig(**sizes), ElectraPretraining(rate=0.25), "wordpiece", SingleSegment(), phases)
+    run = _pretraining(
+        ElectraConfig(**sizes), ElectraPretraining(rate=0.25), "wordpiece", layout=SingleSegment(), phases=phases
+    )
     return dataclasses.replace(run, optimizer=AdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=500)))
 
 
@@ -144,7 +146,7 @@ def xlnet() -> Experiment:
         Phase(fraction=0.3, sequence_length=128, batch_size=8),
     )
     objective = PermutationLanguageModel(memory_length=48)
-    return _pretraining(model, objective, "xlnet-unigram", ContinuedPairs(), phases)
+    return _pretraining(model, objective, "xlnet-unigram", layout=ContinuedPairs(), phases=phases)
 
 
 def gpt() -> Experiment:
@@ -158,7 +160,7 @@ def gpt() -> Experiment:
         resid_pdrop=0.0,
         attn_pdrop=0.0,
     )
-    return _pretraining(model, NextToken(), "bpe", Chunks())
+    return _pretraining(model, NextToken(), "bpe", layout=Chunks())
 
 
 def _task(task: Task, objective: TaskObjective, epochs: float, best: str) -> Experiment:

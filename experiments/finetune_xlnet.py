@@ -75,6 +75,7 @@ def _decayed(
     objective: MultipleChoice | TokenTagging | AnswerSearch,
     data: Choices | Tagging | Questions,
     batch_size: int,
+    *,
     rate: float,
     epochs: float,
 ) -> Experiment:

@@ -74,6 +74,7 @@ def _pretraining(
     model: Any,
     objective: Objective,
     tokenizer: Tokenizer,
+    *,
     layout: Layout,
     optimizer: Any,
     rows: tuple[int, int],
@@ -100,14 +101,18 @@ def nnlm() -> Experiment:
         learning_rate=3.0, schedule=InverseTime(decay=1e-3), weight_decay=1e-5, decay_exclude=("bias",), clip_norm=0.0
     )
     # Each row repeats the words that its first prediction is made from.
-    return _pretraining(model, NextToken(), _words(), Chunks(overlap=model.order - 2), rule, rows=(8, 35))
+    return _pretraining(
+        model, NextToken(), _words(), layout=Chunks(overlap=model.order - 2), optimizer=rule, rows=(8, 35)
+    )
 
 
 def word2vec() -> Experiment:
     """Skip-gram with negative sampling."""
     rule = StochasticGradientDescent(learning_rate=0.025, schedule=Linear(), clip_norm=0.0)
     model = Word2VecConfig.tiny(vocab_size=WORDS)
-    return _pretraining(model, NegativeSampling(architecture=SkipGram()), _words(), Chunks(), rule, rows=(32, 64))
+    return _pretraining(
+        model, NegativeSampling(architecture=SkipGram()), _words(), layout=Chunks(), optimizer=rule, rows=(32, 64)
+    )
 
 
 def glove() -> Experiment:
@@ -115,7 +120,7 @@ def glove() -> Experiment:
     model, objective = GloveConfig.tiny(vocab_size=WORDS), WeightedLeastSquares(x_max=10.0)
     layout = Cooccurrences(window=10, held_out=0.02)
     rule = GloveAdagrad(learning_rate=0.05)
-    return _pretraining(model, objective, _words(), layout, rule, rows=(32, 256), held_out=0.0)
+    return _pretraining(model, objective, _words(), layout=layout, optimizer=rule, rows=(32, 256), held_out=0.0)
 
 
 def elmo() -> Experiment:
@@ -124,8 +129,8 @@ def elmo() -> Experiment:
         ElmoConfig.tiny(vocab_size=WORDS),
         BidirectionalLanguageModel(negatives=512),
         _words(lowercase=False),
-        BidirectionalStreams(),
-        Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5),
+        layout=BidirectionalStreams(),
+        optimizer=Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5),
         rows=(32, 20),
     )
 
@@ -136,8 +141,8 @@ def ulmfit() -> Experiment:
         UlmfitConfig.tiny(vocab_size=WORDS, **{f"{place}_dropout": rate for place, rate in DROPOUTS.items()}),
         AwdLstmPretraining(),
         _words(),
-        Windows(overlap=20),
-        dataclasses.replace(ULMFIT_ADAM, learning_rate=5e-3),
+        layout=Windows(overlap=20),
+        optimizer=dataclasses.replace(ULMFIT_ADAM, learning_rate=5e-3),
         rows=(16, 90),
     )
 
@@ -147,14 +152,18 @@ def bart() -> Experiment:
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     model = BartConfig.tiny(vocab_size=PIECES, max_position_embeddings=128, init_std=0.05, dropout=0.0, **heads)
     rule = AdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=200), beta2=0.98, clip_norm=0.1, decay_exclude=())
-    return _pretraining(model, Denoising(), _pieces("byte-bpe"), FullSentences(), rule, (16, 64), LONGER)
+    return _pretraining(
+        model, Denoising(), _pieces("byte-bpe"), layout=FullSentences(), optimizer=rule, rows=(16, 64), phases=LONGER
+    )
 
 
 def t5() -> Experiment:
     """The hidden spans of a text alone."""
     model = T5Config.tiny(vocab_size=PIECES, dropout_rate=0.0)
     objective = SpanCorruption(z_loss=1e-4)
-    return _pretraining(model, objective, _pieces("t5-unigram"), Chunks(), Adafactor(), (16, 64), LONGER)
+    return _pretraining(
+        model, objective, _pieces("t5-unigram"), layout=Chunks(), optimizer=Adafactor(), rows=(16, 64), phases=LONGER
+    )
 
 
 def _words(lowercase: bool = True) -> Tokenizer:

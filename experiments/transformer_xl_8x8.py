@@ -54,7 +54,7 @@ def experiment() -> Experiment:
         TransformerXlConfig.enwik8_base(vocab_size=BYTES),
         "enwik8",
         _evaluated(2100, 820),
-        Training(steps=400_000, batch_size=24, evaluation_sequence_length=80, **_EVERY),
+        training=Training(steps=400_000, batch_size=24, evaluation_sequence_length=80, **_EVERY),
     )
 
 
@@ -64,7 +64,7 @@ def enwik8_large() -> Experiment:
         TransformerXlConfig.enwik8_large(vocab_size=BYTES),
         "enwik8",
         _evaluated(3800, 1000),
-        Training(steps=400_000, batch_size=64, evaluation_sequence_length=128, **_EVERY),
+        training=Training(steps=400_000, batch_size=64, evaluation_sequence_length=128, **_EVERY),
         warmup_steps=4000,
     )
 
@@ -85,7 +85,7 @@ def wikitext103() -> Experiment:
         TransformerXlConfig.wikitext103_base(),
         "wikitext-103",
         _evaluated(640, 400),
-        Training(steps=200_000, batch_size=64, evaluation_sequence_length=64, **_EVERY),
+        training=Training(steps=200_000, batch_size=64, evaluation_sequence_length=64, **_EVERY),
     )
 
 
@@ -95,7 +95,7 @@ def wikitext103_large() -> Experiment:
         TransformerXlConfig.wikitext103_large(),
         "wikitext-103",
         _evaluated(1600, 1000),
-        Training(steps=4_000_000, batch_size=128, evaluation_sequence_length=128, **_EVERY),
+        training=Training(steps=4_000_000, batch_size=128, evaluation_sequence_length=128, **_EVERY),
         warmup_steps=16_000,
     )
 
@@ -115,6 +115,7 @@ def _run(
     model: TransformerXlConfig,
     corpus: str,
     objective: TransformerXlPretraining,
+    *,
     training: Training,
     warmup_steps: int = 0,
 ) -> Experiment:

@@ -199,7 +199,9 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
     data, training = Data(layout=Chunks(), sequence_length=DECODER_ROW), Training(unroll=1)
     run = Experiment(model=config, objective=NextToken(), data=data, training=training)
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return folder / "run"
 
 
@@ -214,7 +216,7 @@ def prefix_run(decoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     params, description = checkpoints.load_parameters(decoder_run)
     run = dataclasses.replace(description.experiment, objective=PrefixLanguageModel())
     folder = tmp_path_factory.mktemp("prefix") / "run"
-    checkpoints.save_parameters(folder, params, run, description.tokenizer)
+    checkpoints.save_parameters(folder, params, run, tokenizer=description.tokenizer)
     return folder
 
 

@@ -82,7 +82,7 @@ def _serve() -> None:
         print(json.dumps([number, status, moments, said]), flush=True)
 
 
-def _run(pipe: int, arguments: list[str], folder: str, moment: int, largest: int) -> None:
+def _run(pipe: int, arguments: list[str], folder: str, *, moment: int, largest: int) -> None:
     from plmjax.commands import cli
     from plmjax.commands.command_line import exit_status
 

@@ -125,7 +125,7 @@ class ObjectStore:
         """Makes a bucket that answers every request of these methods with an error."""
         self.buckets[bucket], self.denied[bucket] = {}, (methods, status, message)
 
-    def put(self, bucket: str, name: str, contents: bytes, query: dict | None = None, kind: str = "") -> dict:
+    def put(self, bucket: str, name: str, contents: bytes, *, query: dict | None = None, kind: str = "") -> dict:
         """Stores a new generation of an object, where the query's precondition allows it."""
         with self.lock:
             if bucket not in self.buckets:
@@ -287,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._resume(query["upload_id"], body)
         kind = self.headers.get("Content-Type", "")
         if query.get("uploadType") == "media":
-            return 200, {}, self.store.put(bucket, query["name"], body, query, kind)
+            return 200, {}, self.store.put(bucket, query["name"], body, query=query, kind=kind)
         if query.get("uploadType") == "multipart":
             mark = re.search(r'boundary="?([^";]+)', kind)[1].encode()
             end = b"\r\n" if body.startswith(b"--" + mark + b"\r\n") else b"\n"  # of a line: clients differ
@@ -295,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
             head, contents = media[: media.rindex(end + b"--" + mark)].split(end + end, 1)
             kind = (re.search(rb"(?i)content-type: *([^\r\n]+)", head) or [b"", b""])[1].decode()
             name = json.loads(described.split(end + end, 1)[1])["name"]
-            return 200, {}, self.store.put(bucket, name, contents, query, kind)
+            return 200, {}, self.store.put(bucket, name, contents, query=query, kind=kind)
         name = query.get("name") or json.loads(body)["name"]
         self.store.check(bucket, name, query)
         identity = uuid.uuid4().hex
@@ -316,7 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
         received += body
         if (part[2] != "*" and len(received) == int(part[2])) or not self.headers.get("Content-Range"):
             del self.store.uploads[identity]
-            resource = self.store.put(bucket, name, bytes(received), query)
+            resource = self.store.put(bucket, name, bytes(received), query=query)
             return 200, {"Range": f"bytes=0-{max(len(received) - 1, 0)}"}, resource
         if len(received) % (256 * 1024):  # all parts but the last
             raise Refused(400, f"Expected parts of a multiple of 256 KiB, found {len(received)} bytes")
@@ -327,5 +327,5 @@ class _Handler(BaseHTTPRequestHandler):
         if not target:
             raise Refused(404, "Not Found")
         to, copy = map(unquote, target.groups())
-        resource = self.store.put(to, copy, known.contents, query, known.content_type)
+        resource = self.store.put(to, copy, known.contents, query=query, kind=known.content_type)
         return 200, {}, {"kind": "storage#rewriteResponse", "done": True, "resource": resource}

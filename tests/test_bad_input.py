@@ -248,7 +248,7 @@ def test_a_memory_is_asked_of_what_has_none(fails, tmp_path: Path, decoder_run: 
     """XLNet's rows remember in training alone."""
     config = XlnetConfig.tiny(vocab_size=800)
     run = Experiment(config, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
-    checkpoints.save_parameters(tmp_path / "xlnet", {"none": np.zeros(1)}, run, {})
+    checkpoints.save_parameters(tmp_path / "xlnet", {"none": np.zeros(1)}, run, tokenizer={})
     for run, name in ((decoder_run, "NextToken"), (tmp_path / "xlnet", "PermutationLanguageModel")):
         said = fails("evaluate", run, "--memory", 64)
         assert "Expected a run whose evaluations remember tokens, such as Transformer-XL's, for --memory" in said

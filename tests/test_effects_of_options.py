@@ -348,7 +348,7 @@ def looped(folder: Path, *options: str, fails_at: int = -1) -> list[dict[str, An
     source = Failing(run.data)
     source.fails_at = fails_at
     with on_one_device():
-        loop.train(run, folder, source, {})
+        loop.train(run, folder, source, tokenizer={})
     return metrics.read(folder / "metrics.jsonl")
 
 
@@ -393,7 +393,7 @@ def program(*options: str, devices: int = 1, phase: int = 0) -> programs.Program
     run = experiments.override(strangers.bert(), [word for option in options for word in option.split()])
     source, resolved = ChainSource(run.data), run.resolved_phases
     mesh = meshes.make(run.mesh, jax.devices()[:devices])
-    return programs.build(run, resolved[phase], mesh, source.vocabulary, source.batch)
+    return programs.build(run, resolved[phase], mesh, vocabulary=source.vocabulary, shapes=source.batch)
 
 
 def lowered(*options: str) -> str:

@@ -203,7 +203,9 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         parts = [EXAMPLES[type(run.data.single_task(task))] for task in run.data.tasks]
         examples = join_examples("", parts, run.data.tasks)
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
-    return ExampleRows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
+    return ExampleRows(
+        encoded, run.data.sequence_length, run.data.pack, pad=0, decoder_length=run.data.target_length
+    ).shapes(rows)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -226,7 +228,11 @@ def test_its_step_can_be_traced(name, monkeypatch):
     mesh = meshes.make(run.mesh, jax.devices())
     for phase in run.resolved_phases:
         program = programs.build(
-            run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), lambda one: batch(run, one)
+            run,
+            phase,
+            mesh,
+            vocabulary=Vocabulary.placeholder(run.model.vocab_size),
+            shapes=lambda one: batch(run, one),
         )
     state, metrics = jax.eval_shape(program.train, program.state, program.batch)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, program.state)

@@ -37,7 +37,7 @@ def abstract_params(run: Experiment, phase: ResolvedPhase):
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     batch = run.data.layout.batch(phase.batch_size, phase.sequence_length)
     module = run.objective.module(run.model, Execution())
-    init = initial_state.initial_variables(run, phase, module, vocabulary, batch)
+    init = initial_state.initial_variables(run, phase, module, vocabulary=vocabulary, batch=batch)
     return jax.eval_shape(init, jax.random.key(0))["params"]
 
 

@@ -121,7 +121,7 @@ def test_predictions_do_not_replace_other_files(tmp_path: Path, small_run: Path)
     for text, refused in (("years of work\n", True), ('{"line": 1, "prediction": 0}\n', False)):
         (tmp_path / "out").write_text(text)
         with pytest.raises(UserError) as error:  # without a refusal, by the checkpoint: it is of no task
-            predict.write(small_run, tmp_path / "lines.txt", tmp_path / "out")
+            predict.write(small_run, tmp_path / "lines.txt", output=tmp_path / "out")
         assert ("or one that this command wrote" in str(error.value)) == refused
         assert (tmp_path / "out").read_text() == text
 

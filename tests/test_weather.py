@@ -138,7 +138,7 @@ def undisturbed(object_store: ObjectStore, served: list[str]) -> tuple[object, l
     return result("gs://calm/run")
 
 
-def weathered(storm, bucket: str, served, undisturbed, kind: str, moment: str, seconds: str) -> int:
+def weathered(storm, bucket: str, served, *, undisturbed, kind: str, moment: str, seconds: str) -> int:
     storm = storm(KINDS[kind], MOMENTS[moment], SECONDS[seconds])
     restarts = trained(f"gs://{bucket}/run", served, storm)
     assert storm.met
@@ -160,7 +160,7 @@ BY_DAY = [
 def test_a_run_ends_as_if_there_had_been_no_weather(
     storm, bucket: str, served, undisturbed, kind: str, moment: str, seconds: str
 ) -> None:
-    weathered(storm, bucket, served, undisturbed, kind, moment, seconds)
+    weathered(storm, bucket, served, undisturbed=undisturbed, kind=kind, moment=moment, seconds=seconds)
 
 
 @pytest.mark.slow  # ninety runs of a few seconds each
@@ -168,4 +168,4 @@ def test_a_run_ends_as_if_there_had_been_no_weather(
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_weather_at_every_moment(storm, bucket, served, undisturbed, kind, moment, seconds) -> None:
-    weathered(storm, bucket, served, undisturbed, kind, moment, seconds)
+    weathered(storm, bucket, served, undisturbed=undisturbed, kind=kind, moment=moment, seconds=seconds)

@@ -26,6 +26,7 @@ Name = Annotated[str, arg(metavar="NAME")]
 def submit(
     experiment: Positional[Annotated[str, arg(metavar="EXPERIMENT")]],
     bucket: str,
+    *,
     accelerator: str = "",
     topology: str = "",
     project: str = "",
@@ -155,7 +156,7 @@ def submit(
         _follow(job)
 
 
-def watch(name: Positional[Name], bucket: str = "", once: bool = False, notify: str = "", still: float = 60) -> None:
+def watch(name: Positional[Name], *, bucket: str = "", once: bool = False, notify: str = "", still: float = 60) -> None:
     """Follow a job until it ends. Request lost slices again, and delete the last slice.
 
     Args:
@@ -236,12 +237,13 @@ def logs(name: Positional[Name], bucket: str = "", worker: int | None = None, fo
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow, say):
+    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow, say=say):
         print(text, end="", flush=True)
 
 
 def profile(
     name: Positional[Name],
+    *,
     bucket: str = "",
     steps: int = 5,
     from_: Annotated[int, arg(name="from", metavar="STEP")] = 0,
@@ -260,7 +262,7 @@ def profile(
     from tpu import profiles
 
     job = jobs.find(_bucket(bucket), name)
-    done, folder = profiles.profile(job, steps, from_, functools.partial(print, flush=True), minutes * 60)
+    done, folder = profiles.profile(job, steps, from_, report=functools.partial(print, flush=True), limit=minutes * 60)
     print(f"steps {done.first} to {done.last} are in {folder}")
     print(f"Open it with pip install xprof && xprof --logdir {shlex.quote(f'{job.workdir}/profile')}")
 
@@ -310,6 +312,7 @@ def work(
     name: Positional[Name],
     bucket: str,
     worker: int,
+    *,
     attempt: int,
     log: Path,
     every: float = 10,
@@ -336,7 +339,7 @@ def work(
     job = dataclasses.replace(job, attempt=attempt)
     if worker == 0 and not job.project:
         insist(lambda: starts.count(job), "counting the starts of the job", HOUR * STOPPED.hours)
-    sys.exit(Worker(job, worker, log, every, patience).run())
+    sys.exit(Worker(job, worker, log, every=every, patience=patience).run())
 
 
 VERBS: dict[str, Callable] = {

@@ -65,7 +65,7 @@ def primary(job: Job) -> int:
 
 
 def logs(
-    find: Callable[[], Job], number: int | None, follow: bool, say: Callable[[str], None], every: float = 5
+    find: Callable[[], Job], number: int | None, follow: bool, *, say: Callable[[str], None], every: float = 5
 ) -> Iterator[str]:
     """Yield the output of a worker over all attempts. With `follow`, continue until the job has ended.
 

@@ -13,7 +13,7 @@ from tpu.job import Job
 
 
 def profile(
-    job: Job, steps: int, first: int, report: Callable[[str], None], limit: float, every: float = 2
+    job: Job, steps: int, first: int, *, report: Callable[[str], None], limit: float, every: float = 2
 ) -> tuple[Done, str]:
     """Ask a job for a profile and wait for it. Return the answer and the full name of the trace's folder.
 
@@ -29,7 +29,7 @@ def profile(
     _check(job, workdir, steps, first)
     request = profiling.ask(workdir, steps, first)
     try:
-        done = _wait(job, workdir, request, report, limit, every)
+        done = _wait(job, workdir, request, report=report, limit=limit, every=every)
     except BaseException:
         storage.remove(workdir / profiling.REQUEST)  # nobody waits for it any more, and the next one is free
         raise
@@ -60,7 +60,9 @@ def _check(job: Job, workdir: Path, steps: int, first: int) -> None:
         )
 
 
-def _wait(job: Job, workdir: Path, request: Request, report: Callable[[str], None], limit: float, every: float) -> Done:
+def _wait(
+    job: Job, workdir: Path, request: Request, *, report: Callable[[str], None], limit: float, every: float
+) -> Done:
     end, shown, said = time.monotonic() + limit, "", False
     while time.monotonic() < end:
         done = Done.read(workdir)

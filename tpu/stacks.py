@@ -28,7 +28,7 @@ QUIET_SECONDS = 1.0
 """Time without a further line after which they are complete."""
 
 
-def answer(job: Job, worker: int, process: int, log: Path, answered: str) -> str:
+def answer(job: Job, worker: int, process: int, *, log: Path, answered: str) -> str:
     """Answer a request for the stacks of this host, if there is a new one.
 
     Args:

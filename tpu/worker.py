@@ -81,7 +81,7 @@ class Log:
 class Worker:
     """One machine of a job."""
 
-    def __init__(self, job: Job, number: int, log: Path, every: float, patience: float) -> None:
+    def __init__(self, job: Job, number: int, log: Path, *, every: float, patience: float) -> None:
         self.job, self.number, self.every, self.patience = job, number, every, patience
         self.bucket = Bucket(job.bucket)
         self.log = Log(log, self.bucket, f"{job.folder}/logs/{number}")
@@ -195,7 +195,7 @@ class Worker:
     def _answer(self) -> None:
         """Answer a new request for the stacks of this host, and copy the log with them."""
         before = self.answered
-        self.answered = stacks.answer(self.job, self.number, self.child.pid, self.log.path, before)
+        self.answered = stacks.answer(self.job, self.number, self.child.pid, log=self.log.path, answered=before)
         if self.answered != before:
             self.log.upload()
 

@@ -16,6 +16,7 @@ Checkpoint = Annotated[str, arg(metavar="CHECKPOINT")]
 def factorize(
     checkpoint: Positional[Checkpoint],
     output: Location,
+    *,
     rank: int | None = None,
     energy: float | None = None,
     overrides: Overrides = (),
@@ -52,6 +53,7 @@ def augment(
     checkpoint: Positional[Checkpoint],
     input: Location,
     output: Location,
+    *,
     text: tuple[str, ...] = ("text",),
     vectors: Location | None = None,
     keep: Location | None = None,
@@ -76,5 +78,7 @@ def augment(
         seed: Seed of the draws.
     """
     settings = augmentation.Settings(copies, candidates, fraction, seed=seed)
-    read, written = augmentation.augment(checkpoint, input, output, text, vectors, keep, settings)
+    read, written = augmentation.augment(
+        checkpoint, input, output, text=text, vectors=vectors, keep=keep, settings=settings
+    )
     print(f"augmented  {read:,} examples became {written:,} in {output}")

@@ -27,6 +27,7 @@ Kind = Literal[
 def tokenizer_train(
     input: tuple[Location, ...],
     output: Location,
+    *,
     kind: Kind = "wordpiece",
     vocab_size: int = 30522,
     format: str = "auto",
@@ -57,7 +58,9 @@ def tokenizer_train(
     made_from = seals.digest([tokenizer_folder.state_of(inputs, format), *settings])
     with tokenizer_folder.open_for_training(output, made_from) as new:
         if new:
-            texts = formats.texts(inputs, format, tokenizers.sample(kind), text_key, parts)
+            texts = formats.texts(
+                inputs, format=format, limit_bytes=tokenizers.sample(kind), text_key=text_key, parts=parts
+            )
             tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
     print(f"tokenizer  {kind} with {tokenizers.load(output).vocabulary.size} tokens in {output}")
 
@@ -66,6 +69,7 @@ def prepare(
     input: tuple[str, ...],
     tokenizer: Location,
     output: Location,
+    *,
     format: str = "auto",
     text_key: str = "text",
     streams: tuple[str, ...] = (),
@@ -141,6 +145,7 @@ def prepare(
 def cooccurrence(
     dataset: Positional[Location],
     output: Location,
+    *,
     window: int = 10,
     symmetric: bool = True,
     min_count: int = 5,

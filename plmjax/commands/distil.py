@@ -48,6 +48,7 @@ METHODS = (
 def distil(
     teacher: Positional[Annotated[str, arg(metavar="TEACHER")]],
     output: Location,
+    *,
     method: str = "soft_targets",
     layers: tuple[int, ...] = (),
     student: str | None = None,
@@ -91,9 +92,9 @@ def distil(
         source,
         distillation,
         experiment,
-        overrides,
-        "plmjax compress distil",
-        other.experiment.model if other is not None else _model(source, layers, named),
+        overrides=overrides,
+        command="plmjax compress distil",
+        model=other.experiment.model if other is not None else _model(source, layers, named),
     )
     if takes_layers:
         run = dataclasses.replace(run, weight_mapping=TakenLayers(layers, run.model))
@@ -110,7 +111,8 @@ def distil(
     params, run = train(source, run, output, checkpoint=None if other is None else student)
     run = dataclasses.replace(run, weight_mapping=WeightMapping())
     constants = checkpoints.read_constants(storage.path(output) / TRAINING).get(INNER, ())
-    print(f"distilled  {write(output, source, params, run, 'distil', settings, constants=constants)} in {output}")
+    size = write(output, source, params, run=run, by="distil", settings=settings, constants=constants)
+    print(f"distilled  {size} in {output}")
 
 
 def _distillation(source: Source, method: type[Distillation], named: Experiment | None) -> Distillation:
@@ -178,7 +180,7 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
     module = objective.module(own.experiment.model, Execution())
     params = flax.traverse_util.unflatten_dict(source.params, sep="/")
     hint = f"the teacher has no module for {type(objective).__name__}"
-    check_parameters(module, params, one_token_inputs(own.experiment.model), source.name, hint)
+    check_parameters(module, params, one_token_inputs(own.experiment.model), origin=source.name, hint=hint)
     return dataclasses.replace(run, objective=objective)
 
 
@@ -195,7 +197,9 @@ def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
     source.claim(output)
     if hosts.is_primary():
         params = flax.traverse_util.unflatten_dict(source.params, sep="/")
-        stored.write(path, run, params, source.sha256, source.description.load_tokenizer(), top_k)
+        stored.write(
+            path, run, params, teacher=source.sha256, tokenizer=source.description.load_tokenizer(), top_k=top_k
+        )
     hosts.agree("the scores of the teacher")
     return dataclasses.replace(run, compression=dataclasses.replace(run.compression, stored=str(path)))
 

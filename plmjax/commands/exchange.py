@@ -44,6 +44,7 @@ def import_(
 def export(
     checkpoint: Positional[Location],
     output: Positional[Location],
+    *,
     architecture: str = "auto",
     vectors: Literal["text", "binary", "glove"] | None = None,
     to: Literal["transformers", "sentence-transformers", "jax"] = "transformers",

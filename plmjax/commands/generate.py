@@ -29,6 +29,7 @@ STANDARD_INPUT_NAME = "the standard input"
 
 def generate(
     checkpoint: Positional[Location],
+    *,
     prompt: Positional[str | None] = None,
     input: Location | None = None,
     output: Location | None = None,

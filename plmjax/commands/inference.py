@@ -13,6 +13,7 @@ from plmjax.errors import UserError
 
 def evaluate(
     checkpoint: Positional[Location],
+    *,
     data: str | None = None,
     task: Literal["lambada", "blimp", "similarity", "analogy"] | None = None,
     window: int | None = None,
@@ -114,6 +115,7 @@ def evaluate(
 def predict(
     checkpoint: Positional[Location],
     input: Location,
+    *,
     output: Location | None = None,
     format: Literal["jsonl", "official"] = "jsonl",
     ensemble: tuple[Location, ...] = (),
@@ -141,7 +143,9 @@ def predict(
     settings = predictions.settings_of(checkpoint, overrides)
     if sentence := predictions.describe_decoding(checkpoint, settings):
         print(f"decoding   {sentence}", file=sys.stderr)
-    count = predictions.write(checkpoint, input, output, format, ensemble, max_unknown=max_unknown, **settings)
+    count = predictions.write(
+        checkpoint, input, output=output, format=format, ensemble=ensemble, max_unknown=max_unknown, **settings
+    )
     if output is not None:
         print(f"{count} predictions in {output}")
 
@@ -150,6 +154,7 @@ def embed(
     checkpoint: Positional[Location],
     input: Location,
     output: Location,
+    *,
     layer: int = -1,
     mix: tuple[str, ...] = (),
     pooling: Literal["cls", "mean", "none"] | None = None,
@@ -188,6 +193,7 @@ def attention(
     checkpoint: Positional[Location],
     input: Location,
     output: Location,
+    *,
     second: Location | None = None,
     batch_size: int = 8,
     max_unknown: float = MAX_UNKNOWN,
@@ -248,6 +254,7 @@ def fill_mask(
 def nearest(
     vectors: Positional[Location],
     words: Positional[Annotated[tuple[str, ...], arg(help_behavior_hint="(one or more)")]],
+    *,
     minus: tuple[str, ...] = (),
     top: int = 10,
     experiment: Reference | None = None,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # they import JAX, which a command loads only once its option
 
 def plan(
     experiment: Positional[Reference],
+    *,
     from_: Annotated[str, arg(name="from")] = "random",
     topology: UseAppendAction[tuple[str, ...]] = (),
     price: UseAppendAction[tuple[str, ...]] = (),
@@ -59,14 +60,17 @@ def plan(
     with options_named(OF_ANOTHER_FILE):
         composed, batches = planned_run(run)
     if search:
-        found = [searches.search(composed, name, batch_sizes, prices=prices, batches=batches) for name in topology]
+        found = [
+            searches.search(composed, name, batch_sizes=batch_sizes, prices=prices, batches=batches)
+            for name in topology
+        ]
         print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
         return
     if len(topology) == 1:
-        made = [plans.plan(composed, topology[0], prices, breakdown, batches)]
+        made = [plans.plan(composed, topology[0], prices=prices, breakdown=breakdown, batches=batches)]
         print(json.dumps(made[0]) if json_ else pages.page(made[0]))
     else:
-        made = [plans.plan_or_error(composed, name, prices, breakdown, batches) for name in topology]
+        made = [plans.plan_or_error(composed, name, prices, breakdown=breakdown, batches=batches) for name in topology]
         print(json.dumps(made) if json_ else pages.table(made))
     if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
         raise SystemExit(1)

@@ -47,6 +47,7 @@ TICKET = "ticket"
 def prune(
     checkpoint: Positional[Annotated[str, arg(metavar="CHECKPOINT")]],
     output: Location,
+    *,
     method: str = "magnitude",
     sparsity: float | None = None,
     rows: int | None = None,
@@ -99,11 +100,11 @@ def prune(
     else:
         kind = WITH_TRAINING[method]
         made = kind(sparsity=sparsity) if issubclass(kind, ByFraction) else kind()
-        run = compose_experiment(source, made, experiment, overrides, "plmjax compress prune")
+        run = compose_experiment(source, made, experiment, overrides=overrides, command="plmjax compress prune")
         settings |= dataclasses.asdict(run.compression)
-        start = _ticket(source, run, sparsity, rewind, output) if kind is TicketTraining else None
-        params, run = train(source, run, output, start)
-    print(f"pruned     {write(output, source, params, run, 'prune', settings)} in {output}")
+        start = _ticket(source, run, sparsity, rewind=rewind, output=output) if kind is TicketTraining else None
+        params, run = train(source, run, output, checkpoint=start)
+    print(f"pruned     {write(output, source, params, run=run, by='prune', settings=settings)} in {output}")
 
 
 def _check_options(method: str, options: dict[str, Any]) -> None:
@@ -116,7 +117,7 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
             )
 
 
-def _ticket(source: Source, run: Experiment, sparsity: float, rewind: Path | None, output: Path) -> Path:
+def _ticket(source: Source, run: Experiment, sparsity: float, *, rewind: Path | None, output: Path) -> Path:
     """Write the kept weights, with their values in the checkpoint `rewind`, and return their run directory.
 
     An earlier command may have written it.
@@ -128,5 +129,5 @@ def _ticket(source: Source, run: Experiment, sparsity: float, rewind: Path | Non
     before = source if rewind is None else Source.read(rewind)
     params = ticket(source.params, before.params, run.model, sparsity)
     settings = {"method": TicketTraining.name, "sparsity": sparsity, "rewind": None if rewind is None else str(rewind)}
-    write(folder, source, params, source.description.experiment, "prune", settings)
+    write(folder, source, params, run=source.description.experiment, by="prune", settings=settings)
     return folder

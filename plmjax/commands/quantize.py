@@ -31,6 +31,7 @@ BATCHES = 16
 def quantize(
     checkpoint: Positional[Annotated[str, arg(metavar="CHECKPOINT")]],
     output: Location,
+    *,
     method: str = "weight_only",
     granularity: str = "channel",
     batches: int | None = None,
@@ -74,7 +75,9 @@ def quantize(
     run, params, ranges = source.description.experiment, source.params, {}
     settings = {"method": method, "granularity": granularity} | ({"batches": batches} if method == "static" else {})
     if method == "aware":
-        run = compose_experiment(source, QuantizationAware(granularity), experiment, overrides, COMMAND)
+        run = compose_experiment(
+            source, QuantizationAware(granularity), experiment, overrides=overrides, command=COMMAND
+        )
         granularity = settings["granularity"] = run.compression.granularity
         params, run = train(source, run, output)
         ranges = ranges_of(checkpoints.load_collections(checkpoints.find(storage.path(output) / TRAINING)))
@@ -88,7 +91,7 @@ def quantize(
         params = with_int8_parameters(params, ranges, run.model, static=method != "dynamic")
         run = with_integers(run, INT8_DYNAMIC if method == "dynamic" else INT8_STATIC)
         line = f"int8 with {len(ranges) // 2} kernels of the layers"
-    write(output, source, params, run, "quantize", settings)
+    write(output, source, params, run=run, by="quantize", settings=settings)
     print(f"quantized  {comparison(source.params, params, shared)}; products in {line}; in {output}")
 
 

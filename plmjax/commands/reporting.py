@@ -11,6 +11,7 @@ from plmjax.commands.command_line import Location
 
 def report(
     workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
+    *,
     output: Location = Path("report.html"),
     curve: Location | None = None,
     words: tuple[str, ...] = (),

@@ -21,6 +21,7 @@ def experiments() -> None:
 
 def pretrain(
     experiment: Positional[Reference],
+    *,
     from_: Annotated[str, arg(name="from")] = "random",
     workdir: Location | None = None,
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
@@ -49,6 +50,7 @@ def pretrain(
 def finetune(
     experiment: Positional[Reference],
     from_: Annotated[str, arg(name="from")],
+    *,
     like: Location | None = None,
     workdir: Location | None = None,
     seeds: tuple[int, ...] = (),

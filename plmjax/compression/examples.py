@@ -26,11 +26,13 @@ def examples_of(source: Source, run: Experiment) -> BatchSource:
             dataset.check_tokenizer(
                 tokenizer.fingerprint, "the checkpoint's", "name others with --data.mixture.sources"
             )
-        return mixture.new_source(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
+        return mixture.new_source(
+            layout, run.data.mixture, datasets, vocabulary=vocabulary, seed=seed, window=run.data.shuffle_window
+        )
     folder = storage.path(source.dataset(run))
     if not folder.exists():
         raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")
     data = run.data
     dataset = remote.open_dataset(folder, data.cache_bytes, vocab_size=run.model.vocab_size)
     dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", "name another with --data.path")
-    return remote.source(layout, dataset, vocabulary, seed, data.shuffle_window)
+    return remote.source(layout, dataset, vocabulary, seed=seed, window=data.shuffle_window)

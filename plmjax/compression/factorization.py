@@ -66,7 +66,7 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
     kept = [each.kept_energy(own) if own else 1.0 for each, own in zip(found.values(), ranks, strict=True)]
     run = dataclasses.replace(run, model=with_compression(run.model, ranks=ranks))
     settings = {"ranks": list(ranks)} | ({"rank": rank} if energy is None else {"energy": energy})
-    line = write(output, source, params, run, "factorize", settings)
+    line = write(output, source, params, run=run, by="factorize", settings=settings)
     named = ", ".join(
         f"{kind} {own or 'whole'} ({fraction:.1%})" for kind, own, fraction in zip(KINDS, ranks, kept, strict=True)
     )

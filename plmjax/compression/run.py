@@ -139,6 +139,7 @@ def write(
     output: Path,
     source: Source,
     params: Params,
+    *,
     run: Experiment,
     by: str,
     settings: dict[str, Any],
@@ -167,7 +168,9 @@ def write(
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
         tokenizer, collections = source.description.tokenizer, collections or source.collections
         ancestors = source.ancestry_record(by, settings)
-        checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants, ancestors)
+        checkpoints.save_parameters(
+            output, tree, run, tokenizer=tokenizer, collections=collections, constants=constants, ancestors=ancestors
+        )
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
 
@@ -200,6 +203,7 @@ def compose_experiment(
     source: Source,
     compression: Compression,
     experiment: str | None,
+    *,
     overrides: Sequence[str],
     command: str,
     model: ModelConfig | None = None,
@@ -230,6 +234,7 @@ def train(
     source: Source,
     run: Experiment,
     output: Path,
+    *,
     checkpoint: str | Path | None = None,
     report: Callable[[str], None] = print,
 ) -> tuple[Params, Experiment]:

@@ -52,7 +52,7 @@ def share(checkpoint: str | Path, output: Path, groups: int) -> str:
     if objective is not run.objective:
         params = {path: value for path, value in params.items() if not path.startswith(PAIRS)}
     run = dataclasses.replace(run, model=model, objective=objective)
-    line = write(output, source, params, run, "share", {"groups": groups})
+    line = write(output, source, params, run=run, by="share", settings={"groups": groups})
     return f"shared     {line} in {output}; groups of layers: {' '.join(map(str, model.group_sizes))}"
 
 

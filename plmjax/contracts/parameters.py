@@ -77,7 +77,9 @@ def _traced(module: nn.Module, structure: Any, leaves: tuple[jax.ShapeDtypeStruc
     return jax.eval_shape(init, example)
 
 
-def check_parameters(module: nn.Module, params: Any, batch: Mapping[str, Any], origin: str | Path, hint: str) -> None:
+def check_parameters(
+    module: nn.Module, params: Any, batch: Mapping[str, Any], *, origin: str | Path, hint: str
+) -> None:
     """Raise UserError with the first parameter of the module that the checkpoint `origin` lacks."""
     expected = abstract_parameters(module, batch)
     wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))

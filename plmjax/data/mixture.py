@@ -66,10 +66,12 @@ def open_sources(
 
 
 def new_source(
-    layout: Layout, mixture: Mixture, datasets: Datasets, vocabulary: Vocabulary, seed: int, window: int
+    layout: Layout, mixture: Mixture, datasets: Datasets, *, vocabulary: Vocabulary, seed: int, window: int
 ) -> "MixtureSource":
     """Return the source of a new run with a mixture."""
-    return MixtureSource(layout, datasets, History.new(mixture, datasets), vocabulary, seed, window)
+    return MixtureSource(
+        layout, datasets, History.new(mixture, datasets), vocabulary=vocabulary, seed=seed, window=window
+    )
 
 
 def fractions(rows: Mapping[str, int]) -> dict[str, float]:
@@ -214,13 +216,14 @@ class MixtureSource(RowSource):
     """
 
     def __init__(
-        self, layout: Layout, datasets: Datasets, history: History, vocabulary: Vocabulary, seed: int, window: int
+        self, layout: Layout, datasets: Datasets, history: History, *, vocabulary: Vocabulary, seed: int, window: int
     ):
         check_layout(layout)
         super().__init__(layout, vocabulary, seed)
         self.history = history
         self._sources = {
-            name: remote.source(layout, datasets[name], vocabulary, seed, window) for name in history.stages[-1].rows
+            name: remote.source(layout, datasets[name], vocabulary, seed=seed, window=window)
+            for name in history.stages[-1].rows
         }
         self._in_pieces = {name: one for name, one in self._sources.items() if isinstance(one, remote.RemoteSource)}
         self._whole = {name: one for name, one in self._sources.items() if name not in self._in_pieces}
@@ -292,7 +295,7 @@ class MixtureSource(RowSource):
         if not in_pieces:
             return self._batches(make, phase, start, stop)
         parts = list(in_pieces.values())
-        self._batches_of_phase = remote.RemoteBatches(make, self.batch(phase), start, stop, parts)
+        self._batches_of_phase = remote.RemoteBatches(make, self.batch(phase), start, stop=stop, parts=parts)
         return self._batches_of_phase
 
     def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:

@@ -88,6 +88,7 @@ def write_rows(
     records: np.ndarray,
     lengths: Callable[[np.ndarray], np.ndarray],
     row_length: int,
+    *,
     max_sequences: int,
     key: np.ndarray,
     folder: Path,

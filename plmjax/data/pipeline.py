@@ -39,6 +39,7 @@ class Batches(Iterator[Batch]):
         make: Callable[[int], Batch],
         shapes: dict[str, Any],
         start: int,
+        *,
         stop: int,
         ending: Callable[[], None] = lambda: None,
     ):
@@ -146,7 +147,7 @@ class RowSource(abc.ABC):
         return order.fold_in(order.fold_in(self._seed, 1), phase.index)
 
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
-        return Batches(make, self.batch(phase), start, stop)
+        return Batches(make, self.batch(phase), start, stop=stop)
 
     def _batch(self, rows: LayoutRows, which: np.ndarray, is_first: bool) -> Batch:
         exists = which >= 0
@@ -210,7 +211,7 @@ class DatasetSource(RowSource):
         return self._batches(make, phase, start, np.iinfo(np.int64).max)
 
     def _open_rows(self, split: str, sequence_length: int) -> LayoutRows:
-        rows = self._layout.rows(self.dataset, split, sequence_length, self.vocabulary, self._seed)
+        rows = self._layout.rows(self.dataset, split, sequence_length, vocabulary=self.vocabulary, seed=self._seed)
         if rows.count > np.iinfo(np.int32).max:
             raise UserError(
                 f"Expected at most {np.iinfo(np.int32).max} rows, found that {self.dataset.directory} gives "

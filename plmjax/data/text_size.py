@@ -31,7 +31,7 @@ def measure(
         UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
     counts = [0, 0, 0]
-    for document in formats.documents(inputs, format, text_key=text_key, split=split):
+    for document in formats.documents(inputs, format=format, text_key=text_key, split=split):
         if formats.is_exact(format):
             counts = [sum(both) for both in zip(counts, formats.CORPORA[format].size(document.text), strict=True)]
             continue

@@ -53,10 +53,10 @@ class Forward:
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
         totals, losses = Totals(), losses_of(self._objective, program)
-        for sums, (collected, examples, starts) in batches(program, loss_inputs, source, self._run.training.seed):
+        for sums, (collected, examples, starts) in batches(program, loss_inputs, source, seed=self._run.training.seed):
             totals.add({name: sums[name] for name in losses})
             if not self._objective.generates:
-                self._sort(outputs, collected, examples, starts, encoded.offsets)
+                self._sort(outputs, collected, examples, starts=starts, offsets=encoded.offsets)
         if self._objective.generates:
             outputs = self._generate_texts(loss_inputs.params, encoded)
         means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
@@ -64,7 +64,13 @@ class Forward:
         return means, outputs
 
     def _sort(
-        self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, starts: np.ndarray, offsets: np.ndarray
+        self,
+        outputs: list[Any],
+        collected: np.ndarray,
+        examples: np.ndarray,
+        *,
+        starts: np.ndarray,
+        offsets: np.ndarray,
     ) -> None:
         """Store a batch's outputs under the sequences to which they belong."""
         per_row, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
@@ -85,7 +91,7 @@ class Forward:
         if run.compression is not None:
             flat, model = run.compression.finish(flax.traverse_util.flatten_dict(params, sep="/"), model)
             params = flax.traverse_util.unflatten_dict(flat, sep="/")
-        writer = BatchGenerator(model, params, vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
+        writer = BatchGenerator(model, params, vocabulary, execution=execution, mesh=Mesh(data=0, fsdp=1, tensor=1))
         prompts = encoded.prompts()
         settings, count = self._objective.generation_settings(), jax.process_count()
         _, longest = settings.lengths(before=1)

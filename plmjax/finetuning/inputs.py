@@ -13,7 +13,7 @@ def task_source(run: Experiment, train: Examples, validation: Examples, tokenize
     """Return the source of a run's batches: rows of the train groups, of the validation file, and unlabelled rows."""
     groups = [rows(run, group, tokenizer, run.data.mixing(group)) for group in run.data.task_groups(train)]
     unlabelled, evaluated = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
-    return TaskSource(groups, evaluated, tokenizer.vocabulary, run.training.seed, unlabelled)
+    return TaskSource(groups, evaluated, tokenizer.vocabulary, seed=run.training.seed, unlabelled=unlabelled)
 
 
 def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
@@ -31,4 +31,12 @@ def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
 
 def _pack(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
     pad, side = max(tokenizer.vocabulary.pad, 0), run.objective.template(run.model).padding
-    return ExampleRows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing, side)
+    return ExampleRows(
+        encoded,
+        run.data.sequence_length,
+        run.data.pack,
+        pad=pad,
+        decoder_length=run.data.target_length,
+        mixing=mixing,
+        padding=side,
+    )

@@ -159,6 +159,7 @@ class BatchGenerator:
         config: ModelConfig,
         params: Any,
         vocabulary: Vocabulary,
+        *,
         execution: Execution | None = None,
         mesh: Mesh = ONE_DEVICE,
         source: str | Path = "the parameters",
@@ -190,7 +191,7 @@ class BatchGenerator:
         module, self._decoder = config.module(Purpose.CAUSAL_LM, execution), decoder_of(config, execution, reads_prefix)
         names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
         token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
-        check_parameters(module, params, token, source, "it holds no model that writes text")
+        check_parameters(module, params, token, origin=source, hint="it holds no model that writes text")
         boxed = abstract_parameters(module, token)
         self._params = weights.place_parameters({name: params[name] for name in boxed}, boxed, execution, self._mesh)
 
@@ -297,7 +298,16 @@ class BatchGenerator:
         lengths = Lengths(*(jnp.array(side, jnp.int32) for side in zip(*bounds, strict=True)))
         capacity = tokens.shape[1] + padded_width(max(new for _, new in bounds), None)
         compiled = self._compiled(settings)
-        progress = loop.prefill(*compiled, self._params, tokens, mask, source, keys, lengths, capacity=capacity)
+        progress = loop.prefill(
+            *compiled,
+            params=self._params,
+            prompt=tokens,
+            prompt_mask=mask,
+            source=source,
+            keys=keys,
+            lengths=lengths,
+            capacity=capacity,
+        )
         return _Batch(progress, lengths)
 
     def _before(self, width: int) -> int:
@@ -308,7 +318,9 @@ class BatchGenerator:
         """Decode until texts have `until` tokens, or to the end. Also return whether all texts have ended."""
         count = jnp.max(batch.lengths.max_new_tokens) if until is None else jnp.asarray(until, jnp.int32)
         compiled = self._compiled(settings)
-        progress, ended = loop.decode(*compiled, self._params, batch.progress, batch.lengths, count)
+        progress, ended = loop.decode(
+            *compiled, params=self._params, progress=batch.progress, lengths=batch.lengths, until=count
+        )
         return _Batch(progress, batch.lengths), bool(ended)
 
     def _compiled(self, settings: Settings) -> tuple[Any, ...]:

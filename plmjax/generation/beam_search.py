@@ -144,13 +144,15 @@ class BeamSearch:
         ends = stopped | longest[:, None]
         on, chosen = jax.lax.top_k(jnp.where(ends, best + IMPOSSIBLE, best), beams)
         flat = (chosen + jnp.arange(count)[:, None] * kept).reshape(-1)
-        texts = self._kept(search, candidates, best, stopped, ends)
+        texts = self._kept(search, candidates, best, stopped=stopped, ends=ends)
         worst = jnp.where(texts.held, jnp.min(texts.scores, axis=1, keepdims=True), IMPOSSIBLE)
         possible = on[:, :1] / self._norm(self._length_of_best(candidates.count, lengths))[:, None]
         still = search.open & jnp.any(possible > worst, axis=1) & ~longest
         return Beams(candidates.rows(flat), on, texts, still), parents[flat]
 
-    def _kept(self, search: Beams, candidates: Written, best: jax.Array, stopped: jax.Array, ends: jax.Array) -> Texts:
+    def _kept(
+        self, search: Beams, candidates: Written, best: jax.Array, *, stopped: jax.Array, ends: jax.Array
+    ) -> Texts:
         """Return the best K texts among the stored ones and those that end now as one of the K best candidates."""
         count, kept = best.shape
         ends_well = ends & (jnp.arange(kept) < self.beams) & search.open[:, None]

@@ -23,7 +23,7 @@ class Decoder(Protocol):
     """
 
     def prefill(
-        self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
+        self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, *, source: Any, capacity: int
     ) -> tuple[jax.Array, Any]:
         """Read the source, if there is one, and the beginning of each text.
 
@@ -65,7 +65,7 @@ class CausalDecoder:
     reads_prefix: bool = False
 
     def prefill(
-        self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
+        self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, *, source: Any, capacity: int
     ) -> tuple[jax.Array, Cache]:
         """Read all prompt tokens at once. There is no source."""
         cache = self.config.empty_cache(prompt.shape[0], capacity, self.execution)
@@ -103,6 +103,7 @@ class SourceDecoder:
         variables: Variables,
         prompt: jax.Array,
         prompt_mask: jax.Array,
+        *,
         source: dict[str, jax.Array],
         capacity: int,
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
@@ -110,12 +111,13 @@ class SourceDecoder:
         module = self.config.module(Purpose.CAUSAL_LM, self.execution)
         read = module.apply(variables, **source, method="encode")
         cache = self.config.empty_cache(prompt.shape[0], capacity, self.execution)
-        return self._read(variables, prompt, prompt_mask, read, cache)
+        return self._read(variables, prompt, prompt_mask, source=read, cache=cache)
 
     def decode_step(
         self, variables: Variables, tokens: jax.Array, state: tuple[SourceKeyValues, Cache]
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
-        return self._read(variables, tokens[:, None], None, *state)
+        source, cache = state
+        return self._read(variables, tokens[:, None], None, source=source, cache=cache)
 
     def take_rows(self, state: tuple[SourceKeyValues, Cache], indices: jax.Array) -> tuple[SourceKeyValues, Cache]:
         """Return the cache of the rows, with the same source: the texts of a prompt share it."""
@@ -123,7 +125,7 @@ class SourceDecoder:
         return source, cache.take_rows(indices)
 
     def _read(
-        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, source: SourceKeyValues, cache: Cache
+        self, variables: Variables, tokens: jax.Array, mask: jax.Array | None, *, source: SourceKeyValues, cache: Cache
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
         module = self.config.module(Purpose.CAUSAL_LM, self.execution)
         output = module.apply(variables, tokens, source, decoder_attention_mask=mask, cache=cache, method="decode")

@@ -77,6 +77,7 @@ class Generator:
         config: ModelConfig,
         params: Any,
         tokenizer: Any,
+        *,
         execution: Execution | None = None,
         mesh: Mesh = ONE_DEVICE,
         source: str | Path = "the parameters",
@@ -96,7 +97,15 @@ class Generator:
         if run is not None:
             decoding, reads_prefix = default_decoding(run)[0], isinstance(run.objective, ReadsPrefix)
         self.settings = settings_of(decoding.with_defaults(GREEDY))
-        self._writer = BatchGenerator(config, params, tokenizer.vocabulary, execution, mesh, source, reads_prefix)
+        self._writer = BatchGenerator(
+            config,
+            params,
+            tokenizer.vocabulary,
+            execution=execution,
+            mesh=mesh,
+            source=source,
+            reads_prefix=reads_prefix,
+        )
 
     @classmethod
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
@@ -114,7 +123,16 @@ class Generator:
         tokenizer = description.load_tokenizer()
         if not isinstance(run.objective, GeneratesText):  # sources of a task are encoded as in training
             tokenizer = tokenizer.reading(tokenizer.vocabulary.gaps)
-        return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)
+        return cls(
+            run.model,
+            params,
+            tokenizer,
+            execution=execution,
+            mesh=mesh,
+            source=checkpoint,
+            run=run,
+            max_unknown=max_unknown,
+        )
 
     @property
     def reads_sources(self) -> bool:

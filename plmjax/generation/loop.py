@@ -38,6 +38,7 @@ def prefill(
     strategy: Strategy,
     constraints: Constraints,
     mesh: Mesh,
+    *,
     params: Any,
     prompt: jax.Array,
     prompt_mask: jax.Array,
@@ -64,7 +65,16 @@ def prefill(
 
     def run() -> Progress:
         settings, variables = (decoder, strategy, constraints), {"params": weights.stack_layers(params)}
-        return _prefill(*settings, variables, prompt, prompt_mask, source, keys, lengths, capacity)
+        return _prefill(
+            *settings,
+            variables=variables,
+            prompt=prompt,
+            prompt_mask=prompt_mask,
+            source=source,
+            keys=keys,
+            lengths=lengths,
+            capacity=capacity,
+        )
 
     return sharding.with_mesh(run, mesh)()
 
@@ -75,6 +85,7 @@ def decode(
     strategy: Strategy,
     constraints: Constraints,
     mesh: Mesh,
+    *,
     params: Any,
     progress: Progress,
     lengths: Lengths,
@@ -87,7 +98,7 @@ def decode(
 
     def run() -> tuple[Progress, jax.Array]:
         settings, variables = (decoder, strategy, constraints), {"params": weights.stack_layers(params)}
-        last = _decode(*settings, variables, progress, lengths, until)
+        last = _decode(*settings, variables=variables, progress=progress, lengths=lengths, until=until)
         return last, strategy.is_finished(last.search, lengths)
 
     return sharding.with_mesh(run, mesh)()
@@ -103,6 +114,7 @@ def generate_within(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
+    *,
     variables: Variables,
     prompt: jax.Array,
     source: Any,
@@ -114,16 +126,29 @@ def generate_within(
 
     variables: the model's variables. All other arguments are as for `prefill`. No gradient passes.
     """
-    settings = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
-    source = jax.lax.stop_gradient(source)
-    progress = _prefill(*settings, prompt, jnp.ones_like(prompt), source, keys, lengths, capacity)
-    return strategy.result(_decode(*settings, progress, lengths, jnp.max(lengths.max_new_tokens)).search)
+    settings = decoder, strategy, constraints
+    variables, source = jax.lax.stop_gradient((variables, source))
+    progress = _prefill(
+        *settings,
+        variables=variables,
+        prompt=prompt,
+        prompt_mask=jnp.ones_like(prompt),
+        source=source,
+        keys=keys,
+        lengths=lengths,
+        capacity=capacity,
+    )
+    until = jnp.max(lengths.max_new_tokens)
+    return strategy.result(
+        _decode(*settings, variables=variables, progress=progress, lengths=lengths, until=until).search
+    )
 
 
 def _prefill(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
+    *,
     variables: Variables,
     prompt: jax.Array,
     prompt_mask: jax.Array,
@@ -132,18 +157,19 @@ def _prefill(
     lengths: Lengths,
     capacity: int,
 ) -> Progress:
-    scores, state = decoder.prefill(variables, prompt, prompt_mask, source, capacity)
+    scores, state = decoder.prefill(variables, prompt, prompt_mask, source=source, capacity=capacity)
     search = strategy.init(Written.after(prompt, prompt_mask, capacity), keys)
     if strategy.rows > 1:
         scores = jnp.repeat(scores, strategy.rows, axis=0)
         state = decoder.take_rows(state, jnp.repeat(jnp.arange(len(prompt)), strategy.rows))
-    return _advance(decoder, strategy, constraints, search, scores, state, lengths)
+    return _advance(decoder, strategy, constraints, search=search, scores=scores, state=state, lengths=lengths)
 
 
 def _decode(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
+    *,
     variables: Variables,
     progress: Progress,
     lengths: Lengths,
@@ -154,7 +180,9 @@ def _decode(
 
     def write(progress: Progress) -> Progress:
         scores, state = decoder.decode_step(variables, progress.search.written.last, progress.state)
-        return _advance(decoder, strategy, constraints, progress.search, scores, state, lengths)
+        return _advance(
+            decoder, strategy, constraints, search=progress.search, scores=scores, state=state, lengths=lengths
+        )
 
     return jax.lax.while_loop(going, write, progress)
 
@@ -163,6 +191,7 @@ def _advance(
     decoder: Decoder,
     strategy: Strategy,
     constraints: Constraints,
+    *,
     search: Any,
     scores: jax.Array,
     state: Any,

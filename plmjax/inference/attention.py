@@ -97,9 +97,11 @@ def attention(
     unknown.check()
     if unknown.count:
         report(str(unknown))
-    reader = _Reader(module, run.model, template, tokenizer, list(zip(*encoded, strict=True)), input)
+    reader = _Reader(
+        module, run.model, template, tokenizer=tokenizer, lines=list(zip(*encoded, strict=True)), input=input
+    )
     own = params if module.name is None else params.get(module.name, {})
-    check_parameters(module, own, reader.inputs([0]), checkpoint, "it has no model that attends")
+    check_parameters(module, own, reader.inputs([0]), origin=checkpoint, hint="it has no model that attends")
     variables = jax.device_put({"params": own, **(checkpoints.load_collections(directory) or {})})
     with storage.replace_file(output) as path, zipfile.ZipFile(path, "w") as archive:
         _write(archive, "cut", reader.cut)
@@ -147,7 +149,7 @@ class _Reader:
     """
 
     def __init__(
-        self, module: nn.Module, model: Any, template: Template, tokenizer: Any, lines: list[tuple], input: Path
+        self, module: nn.Module, model: Any, template: Template, *, tokenizer: Any, lines: list[tuple], input: Path
     ) -> None:
         """Lay out one or two texts a line, token ids.
 

@@ -137,7 +137,9 @@ def embed(
         report(str(unknown))
     module = run.model.module(Purpose.EMBEDDING, programs.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
-    check_parameters(module, params.get(module.name, {}), encoded_texts.example(run.model), checkpoint, hint)
+    check_parameters(
+        module, params.get(module.name, {}), encoded_texts.example(run.model), origin=checkpoint, hint=hint
+    )
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
@@ -151,7 +153,9 @@ def embed(
                 before = tokens_before(
                     encoded_texts.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template
                 )
-                arrays, rows = _vectors(module, placed, encoded, run.model, wanted, before, batch_size)
+                arrays, rows = _vectors(
+                    module, placed, encoded, config=run.model, wanted=wanted, before=before, batch_size=batch_size
+                )
                 if wanted.recipe is not None:
                     arrays["embeddings"] = wanted.recipe.finish(arrays["embeddings"], params.get(TextVectors.name, {}))
                 as_text = output.suffix == ".jsonl"
@@ -242,6 +246,7 @@ def _vectors(
     module: nn.Module,
     params: Any,
     encoded: EncodedTexts,
+    *,
     config: ModelConfig,
     wanted: Vectors,
     before: int,

@@ -82,13 +82,15 @@ def evaluate(
                     f"--{name} needs a run on text, found one on a task in {checkpoint}; leave it out{own}."
                 )
         limit = MAX_UNKNOWN if max_unknown is None else max_unknown
-        metrics, predictions, folder = evaluate_task.evaluate(run, description, directory, data, ensemble, limit)
+        metrics, predictions, folder = evaluate_task.evaluate(
+            run, description, directory, data=data, ensemble=ensemble, max_unknown=limit
+        )
         output = output or folder
     elif isinstance(run.data, Data):
         if ensemble:
             raise UserError(f"--ensemble needs a run on a task, found {checkpoint}; leave it out.")
         chosen = evaluate_text.Choice(**of_text, max_unknown=max_unknown, settings=settings)
-        metrics, predictions = evaluate_text.evaluate(run, description, directory, data, chosen), {}
+        metrics, predictions = evaluate_text.evaluate(run, description, directory, data=data, choice=chosen), {}
     else:
         raise UserError(
             f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."

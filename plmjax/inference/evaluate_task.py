@@ -32,6 +32,7 @@ def evaluate(
     run: Experiment,
     description: Description,
     directory: Path,
+    *,
     data: str | Path | None,
     ensemble: Sequence[str | Path],
     max_unknown: float,
@@ -58,7 +59,7 @@ def evaluate(
         unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
         rows.encoded.count(unknown)
         unknown.check()
-        source = TaskSource([rows], rows, tokenizer.vocabulary, run.training.seed)
+        source = TaskSource([rows], rows, tokenizer.vocabulary, seed=run.training.seed)
         evaluation, program = TaskEvaluation(run, examples, source, tokenizer), program_of(run, source)
         loss_inputs = checkpoints.load_loss_inputs(directory, program.state)
         metrics = evaluation(program, loss_inputs.replace(carry=program.start_evaluation_carry()))

@@ -41,7 +41,7 @@ class Choice:
 
 
 def evaluate(
-    run: Experiment, description: Description, directory: Path, data: str | Path | None, choice: Choice
+    run: Experiment, description: Description, directory: Path, *, data: str | Path | None, choice: Choice
 ) -> dict[str, Any]:
     """Return the mean metrics of the objective. The arguments are those of `plmjax.inference.evaluate`.
 
@@ -66,7 +66,7 @@ def evaluate(
     split = _split(choice.split, run.data.format if raw else "")
     max_unknown = MAX_UNKNOWN if choice.max_unknown is None else choice.max_unknown
     with options_named(TEXT_OPTIONS):
-        metrics = _metrics(run, description, directory, text, split, max_unknown, choice)
+        metrics = _metrics(run, description, directory, data=text, split=split, max_unknown=max_unknown, choice=choice)
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 
@@ -74,6 +74,7 @@ def _metrics(
     run: Experiment,
     description: Description,
     directory: Path,
+    *,
     data: Path | None,
     split: str,
     max_unknown: float,
@@ -87,7 +88,9 @@ def _metrics(
         run = perplexity.with_sliding_window(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = description.load_tokenizer()
-        source, datasets = _source(run, tokenizer, directory, data, Path(scratch), split, max_unknown)
+        source, datasets = _source(
+            run, tokenizer, directory, data=data, scratch=Path(scratch), split=split, max_unknown=max_unknown
+        )
         for dataset in datasets:
             if raw and slides:
                 perplexity.check_length(dataset, data)
@@ -141,19 +144,28 @@ def _is_prepared(data: Path) -> bool:
 
 
 def _source(
-    run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
+    run: Experiment,
+    tokenizer: Any,
+    directory: Path,
+    *,
+    data: Path | None,
+    scratch: Path,
+    split: str,
+    max_unknown: float,
 ) -> tuple[BatchSource, list[Any]]:
     """Return (rows of the run's text or of `data`, their datasets, each a plmjax.data.store.Dataset)."""
     from plmjax.data import mixture, pipeline
 
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
     if data is not None or not run.data.mixture.sources:
-        dataset = _dataset(run, tokenizer, directory, data, scratch, split, max_unknown)
+        dataset = _dataset(run, tokenizer, directory, data=data, scratch=scratch, split=split, max_unknown=max_unknown)
         return pipeline.DatasetSource(layout, dataset, vocabulary, seed), [dataset]
     datasets = mixture.open_sources(run.data.mixture, run.data.cache_bytes, run.model.vocab_size)
     for dataset in datasets.values():
         _check_tokenizer(dataset, tokenizer, directory)
-    source = mixture.new_source(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
+    source = mixture.new_source(
+        layout, run.data.mixture, datasets, vocabulary=vocabulary, seed=seed, window=run.data.shuffle_window
+    )
     return source, list(datasets.values())
 
 
@@ -163,7 +175,14 @@ def _check_tokenizer(dataset: Any, tokenizer: Any, directory: Path) -> None:
 
 
 def _dataset(
-    run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
+    run: Experiment,
+    tokenizer: Any,
+    directory: Path,
+    *,
+    data: Path | None,
+    scratch: Path,
+    split: str,
+    max_unknown: float,
 ) -> Any:
     """Return the run's dataset (plmjax.data.store.Dataset), another one, or one prepared here from raw text."""
     from plmjax.data import remote

@@ -97,7 +97,7 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
         forced_bos_token_id=first,
     )
     writer = BatchGenerator(
-        run.model, params, vocabulary, programs.execution(run, jax.default_backend()), source=checkpoint
+        run.model, params, vocabulary, execution=programs.execution(run, jax.default_backend()), source=checkpoint
     )
     (written,) = writer([source], settings)
     filled = []

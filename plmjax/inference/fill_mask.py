@@ -53,7 +53,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
         raise UserError(f"Expected a text of at most {limit} tokens, found {len(ids)}; shorten it.")
     _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
     hint = "it is no masked language model; use the run that it was fine-tuned from"
-    check_parameters(module, params, batch, checkpoint, hint)
+    check_parameters(module, params, batch, origin=checkpoint, hint=hint)
     places = np.flatnonzero(np.array(row) == vocabulary.mask)
     logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
     probabilities = softmax(logits)

@@ -63,7 +63,7 @@ class LanguageModel:
         self._module = self._task.module(run.model, programs.execution(run, jax.default_backend()))
         token = _batch(np.zeros((1, 1), np.int32), np.ones((1, 1), bool), np.zeros((1, 1), np.int32))
         hint = "it does not score the next token"
-        check_parameters(self._module, params, self._task.model_inputs(token), checkpoint, hint)
+        check_parameters(self._module, params, self._task.model_inputs(token), origin=checkpoint, hint=hint)
         self._params = jax.device_put(params)
 
     @property

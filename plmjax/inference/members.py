@@ -47,7 +47,7 @@ class Member:
         rows = inputs.rows(self.run, examples, self._tokenizer)
         rows.encoded.count(self.unknown)
         self.unknown.check()
-        source = TaskSource([rows], rows, self._tokenizer.vocabulary, self.run.training.seed)
+        source = TaskSource([rows], rows, self._tokenizer.vocabulary, seed=self.run.training.seed)
         if self._program is None:
             self._program = program_of(self.run, source)
         _, outputs = self._forward(self._program, self._compiled, source)

@@ -69,10 +69,10 @@ def _predict(run: Experiment, runs: Sequence[members.Member], input: str) -> Ite
 def write(
     checkpoint: str | Path,
     input: str | Path,
+    *,
     output: str | Path | None = None,
     format: str = "jsonl",
     ensemble: Sequence[str | Path] = (),
-    *,
     max_unknown: float = MAX_UNKNOWN,
     **settings: Any,
 ) -> int:

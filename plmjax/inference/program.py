@@ -25,7 +25,7 @@ def program_of(run: Experiment, source: feed.BatchSource) -> Program:
     # The train step of this program does not run.
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0, rings="off"))
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
-    return programs.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
+    return programs.build(run, phase, mesh, vocabulary=source.vocabulary, shapes=source.batch, unigram=unigram)
 
 
 def adapted_program(program: Program, run: Experiment, source: feed.BatchSource, params: Any) -> Program:

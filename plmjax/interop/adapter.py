@@ -61,7 +61,7 @@ def mask_of(output: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
 
 
 def example_rows(
-    generator: np.random.Generator, length: int, vocab_size: int, padding: int | None, side: str = ""
+    generator: np.random.Generator, length: int, vocab_size: int, *, padding: int | None, side: str = ""
 ) -> dict[str, np.ndarray]:
     """Return int32 [2 T] input_ids and attention_mask, named with the prefix `side`. Half of the second row is padding.
 

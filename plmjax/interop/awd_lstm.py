@@ -61,7 +61,11 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
     with open_tensors(path) as tensors:
         module = _config(tensors).module(Purpose.PRETRAINING, Execution())
         params, _ = read_parameters(
-            module, EXAMPLE, conversions(module.config), tensors, lambda name: bool(_AGAIN.fullmatch(name))
+            module,
+            EXAMPLE,
+            conversions(module.config),
+            tensors=tensors,
+            optional=lambda name: bool(_AGAIN.fullmatch(name)),
         )
         if DECODER in tensors.shapes and not np.array_equal(tensors.read(DECODER), tensors.read(TABLE)):
             raise UserError(

@@ -230,6 +230,7 @@ def read_parameters(
     module: nn.Module,
     example: Mapping[str, Any],
     conversions: Sequence[Conversion],
+    *,
     tensors: Tensors,
     optional: Callable[[str], bool] = lambda name: False,
 ) -> tuple[dict[str, Any], list[str]]:

@@ -74,7 +74,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
                 f"Expected vectors of {CHARACTERS} characters, 256 bytes and 5 marks, in {tensors.origin}, found "
                 f"{rows}; take the weights of a model that was trained with these."
             )
-        return module, read_parameters(module, example(module.config), conversions(module.config), tensors)[0]
+        return module, read_parameters(module, example(module.config), conversions(module.config), tensors=tensors)[0]
 
 
 @contextlib.contextmanager

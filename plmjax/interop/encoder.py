@@ -127,7 +127,9 @@ def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tenso
 
 def untyped_example(config: EncoderConfig) -> dict[str, np.ndarray]:
     """Return an example as in `example_rows`, with at most 32 tokens per row and without token_type_ids."""
-    return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, config.pad_token_id)
+    return example_rows(
+        np.random.default_rng(0), min(32, config.longest), config.vocab_size, padding=config.pad_token_id
+    )
 
 
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:

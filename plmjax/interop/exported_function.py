@@ -53,6 +53,7 @@ Arrays = dict[str, jax.Array]
 def export_function(
     checkpoint: str | Path,
     directory: str | Path,
+    *,
     platforms: Sequence[str] = ("cpu",),
     rows: int = 1,
     length: int | None = None,
@@ -99,7 +100,7 @@ def export_function(
         storage.write(folder / SIGNATURE, json.dumps(_signature(exported, module), indent=2) + "\n")
         tokenizer = description.load_tokenizer()
         tokenizer_files.write(tokenizer, tokenizer_files.rows_with(tokenizer.vocabulary, template), length, folder)
-        checked = _compare(folder, function, flat, _example(run.model, rows, length), platforms)
+        checked = _compare(folder, function, flat, inputs=_example(run.model, rows, length), platforms=platforms)
     return (
         f"exported   {type(module).__name__} of step {description.step} to {directory}, a function of {rows} rows of "
         f"{length} tokens for {', '.join(platforms)}; {checked}; keep the checkpoint and export it again: later "
@@ -181,6 +182,7 @@ def _compare(
     folder: Path,
     function: Callable[[Arrays, Arrays], Arrays],
     parameters: Mapping[str, np.ndarray],
+    *,
     inputs: Arrays,
     platforms: Sequence[str],
 ) -> str:

@@ -106,7 +106,7 @@ def load(
     if architecture == "auto":
         system, language_model = ("Roberta", "MaskedLM") if is_roberta else ("Bart", "ConditionalGeneration")
         architecture = f"{system}For{'SequenceClassification' if heads else language_model}"
-    return assemble(adapter, architecture, config, file, renamed, execution)
+    return assemble(adapter, architecture, config, file=file, tensors=renamed, execution=execution)
 
 
 def write_tokenizer(folder: Path, scratch: Path) -> Path:

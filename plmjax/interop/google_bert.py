@@ -45,7 +45,7 @@ def load(
     tensors = _variables(directory)
     name = _largest_architecture(tensors) if architecture == "auto" else architecture
     config = _transformers_config(found, tensors, directory)
-    return assemble(bert.ADAPTER, name, config, directory / CONFIG, tensors, execution)
+    return assemble(bert.ADAPTER, name, config, file=directory / CONFIG, tensors=tensors, execution=execution)
 
 
 def transformers_name(variable: str) -> str:

@@ -97,7 +97,7 @@ NAMES = tensor_names.Names(
 def example(config: GptConfig) -> dict[str, np.ndarray]:
     """Return an example as `example_rows`, of at most 32 tokens."""
     length, padding = min(32, config.longest), config.pad_token_id or 0
-    return example_rows(np.random.default_rng(0), length, config.vocab_size, padding)
+    return example_rows(np.random.default_rng(0), length, config.vocab_size, padding=padding)
 
 
 def rows(module: nn.Module) -> Template:

@@ -134,7 +134,9 @@ NAMES = tensor_names.Names(
 
 def example(config: Gpt2Config) -> dict[str, np.ndarray]:
     """Return an example as `example_rows`, of at most 32 tokens."""
-    return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, config.pad_token_id)
+    return example_rows(
+        np.random.default_rng(0), min(32, config.longest), config.vocab_size, padding=config.pad_token_id
+    )
 
 
 def rows(module: nn.Module) -> Template:

@@ -94,7 +94,7 @@ def load(
     adapter = _adapter(found, directory)
     name = _architecture_name(adapter, found, directory) if architecture == "auto" else architecture
     with open_tensors(directory) as tensors:
-        return assemble(adapter, name, found, directory / CONFIG, tensors, execution)
+        return assemble(adapter, name, found, file=directory / CONFIG, tensors=tensors, execution=execution)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def read_generation(directory: Path) -> dict[str, Any]:
 
 
 def assemble(
-    adapter: Adapter, architecture: str, found: Mapping[str, Any], file: Path, tensors: Tensors, execution: Execution
+    adapter: Adapter, architecture: str, found: Mapping[str, Any], *, file: Path, tensors: Tensors, execution: Execution
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return the module of an architecture and its parameters. The tensors may have the names of any version.
 
@@ -129,7 +129,9 @@ def assemble(
         config = adapter.read_config(settings)
         config_json.check_sizes(config, sum(math.prod(shape) for shape in tensors.shapes.values()))
     module, conversions = chosen.module(config, execution, **fields), chosen.conversions_of(config)
-    params, left_out = read_parameters(module, adapter.inputs(module), conversions, tensors, adapter.names.optional)
+    params, left_out = read_parameters(
+        module, adapter.inputs(module), conversions, tensors=tensors, optional=adapter.names.optional
+    )
     if left_out:
         log.warning("%s has no place for %s of %s: left out.", architecture, listed(left_out), tensors.origin)
     return module, params

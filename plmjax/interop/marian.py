@@ -127,10 +127,10 @@ def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
     Sources have at most 32 tokens. Targets have one token less if possible.
     """
     generator, longest = np.random.default_rng(0), min(32, config.longest)
-    sizes = (config.vocab_size, config.pad_token_id)
+    sizes = {"vocab_size": config.vocab_size, "padding": config.pad_token_id}
     target_length = max(1, min(longest, config.longest_target) - 1)
-    target = example_rows(generator, target_length, *sizes, side="decoder_")
-    return example_rows(generator, longest, *sizes) | target
+    target = example_rows(generator, target_length, **sizes, side="decoder_")
+    return example_rows(generator, longest, **sizes) | target
 
 
 ADAPTER = Adapter(

@@ -170,7 +170,7 @@ NAMES = tensor_names.Names(
 
 def example(config: ReformerConfig) -> dict[str, np.ndarray]:
     """Return an example as `example_rows`, of one chunk and at most 32 tokens."""
-    return example_rows(np.random.default_rng(0), min(32, one_chunk(config)), config.vocab_size, None)
+    return example_rows(np.random.default_rng(0), min(32, one_chunk(config)), config.vocab_size, padding=None)
 
 
 def one_chunk(config: ReformerConfig) -> int:

@@ -76,7 +76,7 @@ def import_checkpoint(
     """
     source, workdir = storage.path(source), storage.path(workdir)
     with storage.local(source) as folder:
-        return _import(source, folder, workdir, architecture, tokenizer)
+        return _import(source, folder, workdir, architecture=architecture, tokenizer=tokenizer)
 
 
 class _Imported(NamedTuple):
@@ -92,7 +92,7 @@ class _Imported(NamedTuple):
     checked: str
 
 
-def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokenizer: str | Path | None) -> str:
+def _import(source: Path, folder: Path, workdir: Path, *, architecture: str, tokenizer: str | Path | None) -> str:
     whole, sentences = folder, sentence_folders.read(folder)
     if sentences is not None:
         folder = sentences.encoder
@@ -110,10 +110,10 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
     if own:
         found = _from_native_files(own, module, params)
     else:
-        found = _from_transformers(module, params, library, folder, its_tokenizer, place)
+        found = _from_transformers(module, params, library, folder=folder, tokenizer=its_tokenizer, place=place)
     if sentences is not None:
         its_tokenizer = sentence_folders.with_lowercase(its_tokenizer) if sentences.lowercase else its_tokenizer
-        checked = _compare_vectors(module, params, its_tokenizer, sentences, whole)
+        checked = _compare_vectors(module, params, its_tokenizer, found=sentences, folder=whole)
         found = found._replace(checked=f"{found.checked}; {checked}")
     if isinstance(found.data, TextPairs):
         found = found._replace(data=dataclasses.replace(found.data, **_languages(place)))
@@ -123,7 +123,7 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
     recipe = sentences.vectors if sentences is not None else None
     generation = _generation(folder, module, its_tokenizer.vocabulary) if library == "transformers" else None
     run = Experiment(module.config, found.objective, found.data, generation=generation, text_vectors=recipe)
-    checkpoints.save_parameters(workdir, tree, run, _files(its_tokenizer))
+    checkpoints.save_parameters(workdir, tree, run, tokenizer=_files(its_tokenizer))
     _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
     return (
         f"imported   {found.name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to "
@@ -149,7 +149,7 @@ def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Gene
 
 
 def _from_transformers(
-    module: nn.Module, params: Mapping[str, Any], library: str, folder: Path, tokenizer: Any, place: Path
+    module: nn.Module, params: Mapping[str, Any], library: str, *, folder: Path, tokenizer: Any, place: Path
 ) -> _Imported:
     """Return the module as part of a run. tokenizer: the tokenizer from the folder `place`."""
     name = huggingface.architecture_of(module)
@@ -157,7 +157,7 @@ def _from_transformers(
     if compared:
         difference = huggingface.compare(module, params, folder)
         checked = f"outputs equal those of transformers, largest relative difference {difference:.1e}"
-        checked += _compare_tokens(module, params, folder, tokenizer, place)
+        checked += _compare_tokens(module, params, folder, tokenizer=tokenizer, own=place)
     else:
         checked = _round_trip(module, params)
     adapter = huggingface.adapter_of(module)
@@ -170,7 +170,7 @@ def _from_transformers(
     return _Imported(name, adapter.architectures[name].within, objective, data, checked)
 
 
-def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, tokenizer: Any, own: Path) -> str:
+def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, *, tokenizer: Any, own: Path) -> str:
     """Compare the ids with those of transformers, which reads some vocabularies in another way. Return a text.
 
     For models that generate, the generated text of both is also compared.
@@ -184,13 +184,13 @@ def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, 
     except UserError:
         note = "; transformers cannot open its tokenizer"
     if _writes(module):
-        written.compare(module, params, folder, tokenizer, rows)
+        written.compare(module, params, folder, tokenizer=tokenizer, template=rows)
         note += ", its generated texts equal those of transformers"
     return note
 
 
 def _compare_vectors(
-    module: nn.Module, params: Mapping[str, Any], tokenizer: Any, found: SentenceFolder, folder: Path
+    module: nn.Module, params: Mapping[str, Any], tokenizer: Any, *, found: SentenceFolder, folder: Path
 ) -> str:
     """Compare the vectors of texts with those of sentence-transformers, which must be equal. Return a text."""
     module.config.system.require(Purpose.EMBEDDING, f" in {folder}")
@@ -204,7 +204,9 @@ def _compare_vectors(
     said = f"its vectors: {found.vectors}"
     if missing := sentence_vectors.not_installed():
         return f"{said}; {' and '.join(missing)} not installed, so they were not compared"
-    difference = sentence_vectors.compare(module, params, tokenizer, found.vectors, found.params, folder)
+    difference = sentence_vectors.compare(
+        module, params, tokenizer, vectors=found.vectors, own=found.params, folder=folder
+    )
     return f"{said}; they equal those of sentence-transformers, largest relative difference {difference:.1e}"
 
 
@@ -239,7 +241,9 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     description = dataclasses.replace(description, experiment=run)
     model = run.objective.module(run.model, Execution())
     if own := libraries.native_files(run.model):
-        return "; ".join((_export_native(own, params, description, storage.path(directory), architecture), *changed))
+        return "; ".join(
+            (_export_native(own, params, description, output=storage.path(directory), asked=architecture), *changed)
+        )
     if not huggingface.has_form(model):
         advice = ", or write the vectors of its words with --vectors text" if run.model.system.token_table else ""
         raise UserError(
@@ -272,7 +276,9 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         if description.tokenizer:
             checked += f"; the ids of {tokenizer_files.compare(tokenizer, rows, folder)} texts and pairs are the run's"
             if huggingface.transformers_installed() and _writes(module):
-                count = written.compare(model, params, folder, tokenizer, rows, architecture)
+                count = written.compare(
+                    model, params, folder, tokenizer=tokenizer, template=rows, architecture=architecture
+                )
                 checked += f", so are {count} tokens that transformers writes"
     return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *changed, *lost))
 
@@ -352,7 +358,7 @@ def _rows(run: Experiment, trained: nn.Module, exported: nn.Module, architecture
 
 
 def _export_native(
-    own: NativeFiles, params: Any, description: checkpoints.Description, output: Path, asked: str
+    own: NativeFiles, params: Any, description: checkpoints.Description, *, output: Path, asked: str
 ) -> str:
     config = description.experiment.model
     module = config.module(Purpose.ENCODING if own.part else Purpose.PRETRAINING, Execution())

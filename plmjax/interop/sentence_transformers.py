@@ -55,7 +55,7 @@ def export_sentence_transformer(
         dimension = sentence_folders.write(Path(scratch), folder, cut, own)
         module, encoder = huggingface.load(scratch)
         tokenizer = description.load_tokenizer()
-        difference = sentence_vectors.compare(module, encoder, tokenizer, vectors, own, folder)
+        difference = sentence_vectors.compare(module, encoder, tokenizer, vectors=vectors, own=own, folder=folder)
     return (
         f"exported   {architecture} of step {description.step} to {directory} for sentence-transformers; {vectors}, "
         f"{dimension} numbers; its vectors differ from the run's by {difference:.1e} relative at most"

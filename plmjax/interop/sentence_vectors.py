@@ -35,6 +35,7 @@ def compare(
     module: nn.Module,
     params: Mapping[str, Any],
     tokenizer: Any,
+    *,
     vectors: TextVectors,
     own: Mapping[str, Mapping[str, np.ndarray]],
     folder: Path,
@@ -49,7 +50,7 @@ def compare(
     """
     compared = texts(vectors.truncation_length(module.config.longest))
     theirs = sentence_folders.vectors_there(folder, compared)
-    ours = vectors_here(module, params, tokenizer, vectors, own, compared)
+    ours = vectors_here(module, params, tokenizer, vectors=vectors, own=own, compared=compared)
     difference = np.inf
     if theirs.shape == ours.shape:
         difference = np.abs(theirs - ours).max() / max(1.0, np.abs(theirs).max())
@@ -65,6 +66,7 @@ def vectors_here(
     module: nn.Module,
     params: Mapping[str, Any],
     tokenizer: Any,
+    *,
     vectors: TextVectors,
     own: Mapping[str, Mapping[str, np.ndarray]],
     compared: Sequence[str],

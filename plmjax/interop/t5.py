@@ -131,8 +131,8 @@ NAMES = T5Names(
 def example(config: T5Config) -> dict[str, np.ndarray]:
     """Return an example as `example_rows` for both sides: sources of 24 tokens, targets of 9."""
     generator = np.random.default_rng(0)
-    sizes = (config.vocab_size, config.pad_token_id)
-    return example_rows(generator, 24, *sizes) | example_rows(generator, 9, *sizes, side="decoder_")
+    sizes = {"vocab_size": config.vocab_size, "padding": config.pad_token_id}
+    return example_rows(generator, 24, **sizes) | example_rows(generator, 9, **sizes, side="decoder_")
 
 
 OUTPUTS = {"encoder_last_hidden_state": "encoder_last_hidden_state"}

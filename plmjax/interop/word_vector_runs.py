@@ -49,7 +49,9 @@ def import_vectors(source: str | Path, workdir: str | Path) -> str:
         config = StaticVectorsConfig(*table.shape)
         run = Experiment(model=config, objective=SequenceClassification(), data=Sentences())
         params = {"static_vectors": {"words": {"embedding": table}}}
-        checkpoints.save_parameters(storage.path(workdir), params, run, checkpoints.tokenizer_files(Path(folder)))
+        checkpoints.save_parameters(
+            storage.path(workdir), params, run, tokenizer=checkpoints.tokenizer_files(Path(folder))
+        )
     lost = _lost(tokenizer, list(words_of(tokenizer).values()))
     note = f"; no text gives {len(lost):,} of the words, such as {quoted(lost[0])}" if lost else ""
     return f"imported   {len(words):,} vectors of {table.shape[1]} numbers from {source} to {workdir}{note}"

@@ -35,6 +35,7 @@ def compare(
     model: nn.Module,
     params: Mapping[str, Any],
     directory: str | Path,
+    *,
     tokenizer: Any,
     template: Template,
     architecture: str = "auto",
@@ -60,8 +61,8 @@ def compare(
     if not prompts or (longest or NEW) < NEW:
         return 0
     never = _never(vocabulary, config.vocab_size)
-    texts, expected = _generate_there(directory, name, batch, prompts, vocabulary, never)
-    for number, scores in enumerate(_scores(module, params, batch, prompts, texts)):
+    texts, expected = _generate_there(directory, name, batch, prompts=prompts, vocabulary=vocabulary, never=never)
+    for number, scores in enumerate(_scores(module, params, batch, prompts=prompts, texts=texts)):
         _check(texts[number], scores, expected[number], directory)
         scores[:, never] = -np.inf
         _check_likeliest(texts[number], scores, tokenizer, directory)
@@ -84,6 +85,7 @@ def _generate_there(
     directory: str | Path,
     name: str,
     batch: Batch,
+    *,
     prompts: Sequence[list[int]],
     vocabulary: Vocabulary,
     never: list[int],
@@ -124,7 +126,12 @@ def _generate_there(
 
 
 def _scores(
-    module: nn.Module, params: Mapping[str, Any], batch: Batch, prompts: Sequence[list[int]], texts: Sequence[list[int]]
+    module: nn.Module,
+    params: Mapping[str, Any],
+    batch: Batch,
+    *,
+    prompts: Sequence[list[int]],
+    texts: Sequence[list[int]],
 ) -> list[np.ndarray]:
     """Return [tokens V] for each text: the scores of every token, given the prompt and the earlier tokens."""
     start = module.config.decoder_start_token_id

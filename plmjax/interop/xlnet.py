@@ -113,7 +113,7 @@ NAMES = tensor_names.Names(
 def example(config: XlnetConfig) -> dict[str, np.ndarray]:
     """Return an example as `example_rows`, with token_type_ids. Rows have 32 tokens."""
     generator = np.random.default_rng(0)
-    rows = example_rows(generator, 32, config.vocab_size, config.pad_token_id)
+    rows = example_rows(generator, 32, config.vocab_size, padding=config.pad_token_id)
     return rows | {"token_type_ids": generator.integers(0, 3, (2, 32), np.int32)}
 
 

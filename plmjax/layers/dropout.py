@@ -47,6 +47,7 @@ def keep_mask(
     key: jax.Array,
     rate: float,
     shape: tuple[int, ...],
+    *,
     axes: tuple[str | None, ...] = ("batch",),
     transposed: bool = False,
 ) -> jax.Array:
@@ -62,7 +63,7 @@ def keep_mask(
     """
     if transposed:
         *leading, rows, columns = shape
-        return jnp.swapaxes(keep_mask(key, rate, (*leading, columns, rows), axes), -1, -2)
+        return jnp.swapaxes(keep_mask(key, rate, (*leading, columns, rows), axes=axes), -1, -2)
     bits = resolution(rate)
     pieces, axis = 32 // bits, len(shape) - 2 if len(shape) > 2 else len(shape) - 1
     size = math.ceil(shape[axis] / pieces)
@@ -104,6 +105,7 @@ def apply_dropout(
     x: jax.Array,
     rate: float,
     key: jax.Array | None,
+    *,
     together: tuple[int, ...] = (),
     axes: tuple[str | None, ...] = ("batch",),
     transposed: bool = False,
@@ -124,7 +126,7 @@ def _apply_dropout(
     rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], transposed: bool, x: jax.Array, key: jax.Array
 ) -> jax.Array:
     shape = tuple(1 if axis in together else size for axis, size in enumerate(x.shape))
-    mask = keep_mask(key, rate, shape, axes, transposed)
+    mask = keep_mask(key, rate, shape, axes=axes, transposed=transposed)
     return jnp.where(mask, x / jnp.asarray(1.0 - effective_rate(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
@@ -155,7 +157,7 @@ class Dropout(nn.Module):
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """Drop elements of an array [...] and return [...]."""
-        return apply_dropout(x, self.rate, self.key(deterministic), self.together, self.axes)
+        return apply_dropout(x, self.rate, self.key(deterministic), together=self.together, axes=self.axes)
 
     def key(self, deterministic: bool) -> jax.Array | None:
         """Return a new key, or None if nothing is dropped."""

@@ -80,24 +80,24 @@ def project_source(layers: nn.Module, depth: int, execution: Execution, encoded:
     def body(layer: nn.Module, encoded: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
         return encoded, layer.key_values(encoded)
 
-    return stack(body, layers, depth, execution, encoded)[1]
+    return stack(body, layers, depth, execution=execution, x=encoded)[1]
 
 
 def decode_layers(
     apply: Callable[..., tuple[jax.Array, KeyValueCache | None]],
     layers: nn.Module,
     numbers: jax.Array,
+    *,
     execution: Execution,
     x: jax.Array,
     source: jax.Array | KeyValues,
     cache: KeyValueCache | None,
-    *,
     output_hidden_states: bool,
 ) -> tuple[jax.Array, KeyValueCache | None, jax.Array | None]:
     """Run the layers of a decoder, [B T D] -> [B T D].
 
     Args:
-        apply: function (layer, x, its keys and values of the source, cache, its index) -> x, cache.
+        apply: function (layer, x, its keys and values of the source, cache=the cache, number=its index) -> x, cache.
         layers: the bound module of all layers, as for `stack`.
         numbers: int [L], the indices of the layers in the cache.
         source: the encoder's output [B S D], or the result of `project_source`. With the encoder's output, each layer
@@ -107,11 +107,12 @@ def decode_layers(
 
     def body(layer: nn.Module, carried: tuple, lane: tuple) -> tuple[tuple, jax.Array | None]:
         (x, cache), (number, key_values) = carried, lane
-        carried = apply(layer, x, key_values if projected else layer.key_values(source), cache, number)
+        key_values = key_values if projected else layer.key_values(source)
+        carried = apply(layer, x, key_values, cache=cache, number=number)
         return carried, carried[0] if output_hidden_states else None
 
     lanes = numbers, source if projected else None
-    (x, cache), states = stack(body, layers, len(numbers), execution, (x, cache), lanes)
+    (x, cache), states = stack(body, layers, len(numbers), execution=execution, x=(x, cache), inputs=lanes)
     return x, cache, jnp.concatenate([first[None], states]) if output_hidden_states else None
 
 

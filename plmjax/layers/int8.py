@@ -60,7 +60,9 @@ class Int8Projection(Projection):
         kernel_scale = self.param(KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
         static = self.precision == INT8_STATIC
         x_scale = static_scale(self, INPUT) if static else token_scales(x, contracted)
-        return product(contracted, x, kernel, (x_scale, kernel_scale), jnp.float32 if self.logits else self.dtype)
+        return product(
+            contracted, x, kernel, scales=(x_scale, kernel_scale), dtype=jnp.float32 if self.logits else self.dtype
+        )
 
     def result(self, y: jax.Array) -> jax.Array:
         return apply_range(self, self.precision, OUTPUT, y)
@@ -105,7 +107,7 @@ fake_quantize.defvjp(_forward, _backward)
 
 
 def product(
-    contracted: int, x: jax.Array, kernel: jax.Array, scales: tuple[jax.Array, jax.Array], dtype: jnp.dtype
+    contracted: int, x: jax.Array, kernel: jax.Array, *, scales: tuple[jax.Array, jax.Array], dtype: jnp.dtype
 ) -> jax.Array:
     """Multiply [... in] by [in out] in int8 and return [... out] in `dtype`.
 

@@ -37,7 +37,7 @@ class ReversibleBlock(Protocol):
     functions: int
     """Number of functions; even, so that each block begins with the same stream."""
 
-    def function(self, number: int, x: jax.Array, context: Any, inputs: Any, kept: Kept) -> tuple[jax.Array, Kept]:
+    def function(self, number: int, x: jax.Array, context: Any, *, inputs: Any, kept: Kept) -> tuple[jax.Array, Kept]:
         """Compute f_number.
 
         Args:
@@ -56,11 +56,17 @@ class ReversibleBlock(Protocol):
 
 def through_block(block: ReversibleBlock, streams: Streams, context: Any, inputs: Any) -> tuple[Streams, list[Kept]]:
     """Apply a bound block. Return the streams after it, and the integers that its functions keep."""
-    return _forward_through(block.function, block.functions, streams, context, inputs)
+    return _forward_through(block.function, block.functions, streams, context=context, inputs=inputs)
 
 
 def reversible_stack(
-    block: ReversibleBlock, length: int, execution: Execution, streams: Streams, context: Any = (), inputs: Any = None
+    block: ReversibleBlock,
+    length: int,
+    execution: Execution,
+    *,
+    streams: Streams,
+    context: Any = (),
+    inputs: Any = None,
 ) -> Streams:
     """Apply `length` blocks with separate parameters, and return the streams after them.
 
@@ -76,21 +82,21 @@ def reversible_stack(
         def body(block: Any, streams: Streams, inputs: Any) -> tuple[Streams, None]:
             return through_block(block, streams, context, inputs)[0], None
 
-        return stack(body, block, length, execution, streams, inputs)[0]
+        return stack(body, block, length, execution=execution, x=streams, inputs=inputs)[0]
     keys = {name: jax.random.split(block.make_rng(name), length) for name in COLLECTIONS if block.has_rng(name)}
     alone, params = block.clone(parent=None, name=None), nn.meta.unbox(block.variables["params"])
     return _run(alone, execution, params, streams, keys, context, inputs)
 
 
 def _forward(
-    block: Any, execution: Execution, params: Any, streams: Streams, keys: Any, context: Any, inputs: Any
+    block: Any, execution: Execution, params: Any, *, streams: Streams, keys: Any, context: Any, inputs: Any
 ) -> tuple[Streams, Any]:
     """Return the last streams, and the integers that all blocks keep, [length ...]."""
 
     def step(streams: Streams, block_inputs: tuple) -> tuple[Streams, list[Kept]]:
         params, keys, inputs = block_inputs
-        function = functools.partial(_apply, block, params, keys)
-        return _forward_through(function, block.functions, streams, context, inputs)
+        function = functools.partial(_apply, block, params=params, keys=keys)
+        return _forward_through(function, block.functions, streams, context=context, inputs=inputs)
 
     return jax.lax.scan(step, streams, (params, keys, inputs), unroll=execution.unroll)
 
@@ -99,13 +105,13 @@ def _forward(
 def _run(
     block: Any, execution: Execution, params: Any, streams: Streams, keys: Any, context: Any, inputs: Any
 ) -> Streams:
-    return _forward(block, execution, params, streams, keys, context, inputs)[0]
+    return _forward(block, execution, params, streams=streams, keys=keys, context=context, inputs=inputs)[0]
 
 
 def _run_forward(block: Any, execution: Execution, *arguments: Any) -> tuple[Streams, tuple]:
-    params, _, *others = arguments
-    last, kept = _forward(block, execution, *arguments)
-    return last, (params, last, *others, kept)
+    params, streams, keys, context, inputs = arguments
+    last, kept = _forward(block, execution, params, streams=streams, keys=keys, context=context, inputs=inputs)
+    return last, (params, last, keys, context, inputs, kept)
 
 
 def _run_backward(block: Any, execution: Execution, residuals: tuple, cotangents: Streams) -> tuple:
@@ -119,7 +125,8 @@ def _run_backward(block: Any, execution: Execution, residuals: tuple, cotangents
             changed, read = number % 2, 1 - number % 2
 
             def function(params: Any, x: jax.Array, number: int = number) -> jax.Array:
-                return _apply(block, params, keys, number, x, context, inputs, kept[number])[0]
+                own = {"params": params, "keys": keys, "inputs": inputs, "kept": kept[number]}
+                return _apply(block, number, x, context, **own)[0]
 
             if execution.remat != "none":
                 function = jax.checkpoint(function, policy=REMAT_POLICIES[execution.remat])
@@ -141,18 +148,19 @@ _run.defvjp(_run_forward, _run_backward)
 
 
 def _apply(
-    block: Any, params: Any, keys: Any, number: int, x: jax.Array, context: Any, inputs: Any, kept: Kept = None
+    block: Any, number: int, x: jax.Array, context: Any, *, params: Any, keys: Any, inputs: Any, kept: Kept
 ) -> tuple[jax.Array, Kept]:
     """Apply a function of an unbound block. Equal keys draw equal values in both passes."""
-    return block.apply({"params": params}, number, x, context, inputs, kept, rngs=keys, method="function")
+    given = {"inputs": inputs, "kept": kept}
+    return block.apply({"params": params}, number, x, context, **given, rngs=keys, method="function")
 
 
 def _forward_through(
-    function: Any, functions: int, streams: Streams, context: Any, inputs: Any
+    function: Any, functions: int, streams: Streams, *, context: Any, inputs: Any
 ) -> tuple[Streams, list[Kept]]:
     changing, kept = list(streams), []
     for number in range(functions):
-        y, own = function(number, changing[1 - number % 2], context, inputs, None)
+        y, own = function(number, changing[1 - number % 2], context, inputs=inputs, kept=None)
         changing[number % 2] = changing[number % 2] + y
         kept.append(own)
     return tuple(changing), kept

@@ -41,6 +41,7 @@ def read_source(
     config: ModelConfig,
     input_ids: jax.Array,
     attention_mask: jax.Array | None,
+    *,
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
 ) -> EncoderRows:
@@ -54,6 +55,7 @@ def read_rows(
     config: ModelConfig,
     input_ids: jax.Array,
     attention_mask: jax.Array | None,
+    *,
     positions: jax.Array | None,
     segment_ids: jax.Array | None,
     prefix_lengths: jax.Array | None,

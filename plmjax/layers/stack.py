@@ -31,7 +31,7 @@ Body = Callable[[nn.Module, jax.Array, Lanes], tuple[jax.Array, Lanes]]
 
 
 def stack(
-    body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
+    body: Body, layer: nn.Module, length: int, *, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
     """Apply `length` layers with separate parameters to x.
 
@@ -53,17 +53,17 @@ def stack(
             "metadata_params": {nn.PARTITION_NAME: "layers"},
         }
         run = functools.partial(_loop, parameters)
-    return _record_weights(run, body, layer, length, execution, x, inputs)
+    return _record_weights(run, body, layer, length=length, execution=execution, x=x, inputs=inputs)
 
 
 def stack_states(
     apply: Callable[[nn.Module, jax.Array, Lanes], jax.Array],
     layer: nn.Module,
     length: int,
+    *,
     execution: Execution,
     x: jax.Array,
     inputs: Lanes = None,
-    *,
     output_hidden_states: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Apply `length` layers that return x alone; the arguments are those of `stack`.
@@ -76,12 +76,12 @@ def stack_states(
         x = apply(layer, x, inputs)
         return x, x if output_hidden_states else None
 
-    last, states = stack(body, layer, length, execution, x, inputs)
+    last, states = stack(body, layer, length, execution=execution, x=x, inputs=inputs)
     return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
 
 
 def repeat(
-    body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes = None
+    body: Body, layer: nn.Module, length: int, *, execution: Execution, x: jax.Array, inputs: Lanes = None
 ) -> tuple[jax.Array, Lanes]:
     """Apply one layer `length` times to x. The arguments are those of `stack`.
 
@@ -93,24 +93,27 @@ def repeat(
         "variable_axes": {RANGES: 0},
         "split_rngs": {"params": False, nn.DenyList("params"): True},
     }
-    return _record_weights(functools.partial(_loop, parameters), body, layer, length, execution, x, inputs)
+    run = functools.partial(_loop, parameters)
+    return _record_weights(run, body, layer, length=length, execution=execution, x=x, inputs=inputs)
 
 
-def _record_weights(run: Callable[..., tuple], body: Body, *arguments: Any) -> tuple[jax.Array, Lanes]:
-    """Return run(body, *arguments), and record the weights of attention that leave the loop."""
+def _record_weights(
+    run: Callable[..., tuple], body: Body, layer: nn.Module, **arguments: Any
+) -> tuple[jax.Array, Lanes]:
+    """Return run(body, layer, **arguments), and record the weights of attention that leave the loop."""
 
     def recording(layer: nn.Module, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, Lanes]:
         with collect(wanted()) as weights:
             x, outputs = body(layer, x, inputs)
         return x, (outputs, weights)
 
-    x, (outputs, weights) = run(recording, *arguments)
+    x, (outputs, weights) = run(recording, layer, **arguments)
     record_layers(weights)
     return x, outputs
 
 
 def _with_prefetch(
-    body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes
+    body: Body, layer: nn.Module, length: int, *, execution: Execution, x: jax.Array, inputs: Lanes
 ) -> tuple[jax.Array, Lanes]:
     """Run the loop for sharded parameters (`plmjax.contracts.sharded_parameter`).
 
@@ -124,7 +127,7 @@ def _with_prefetch(
     keys = {name: jax.random.split(layer.make_rng(name), length) for name in layer.scope.rngs}
     apply = nn.apply(body, layer.clone(parent=None))
 
-    def step(gathered: list, replicated: list, x: jax.Array, lanes: Lanes, keys: dict) -> tuple[jax.Array, Lanes]:
+    def step(gathered: list, replicated: list, x: jax.Array, *, lanes: Lanes, keys: dict) -> tuple[jax.Array, Lanes]:
         gathered, replicated = iter(gathered), iter(replicated)
         params = structure.unflatten([next(gathered if is_sharded(leaf) else replicated) for leaf in leaves])
         return apply({"params": params}, x, lanes, rngs=keys)
@@ -134,7 +137,7 @@ def _with_prefetch(
     def iteration(carried: tuple, slices: tuple) -> tuple[tuple, Lanes]:
         x, gathered = carried
         following, replicated, lanes, keys = slices
-        x, outputs = step(gathered, replicated, x, lanes, keys)
+        x, outputs = step(gathered, replicated, x, lanes=lanes, keys=keys)
         return (x, gather(following)), outputs
 
     first = gather(jax.tree.map(lambda pieces: pieces[0], pieces))
@@ -149,6 +152,7 @@ def _loop(
     parameters: dict[str, Any],
     body: Body,
     layer: nn.Module,
+    *,
     length: int,
     execution: Execution,
     x: jax.Array,

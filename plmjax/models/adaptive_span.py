@@ -335,7 +335,7 @@ class AdaptiveSpanModel(nn.Module):
         layers = AdaptiveSpanLayer(config, self.execution, deterministic, name="layers")
         read = memory.hidden[:, :, config.attn_span - past :]
         with collect(output_attentions) as attentions:
-            x, inputs = stack(body, layers, config.n_layer, self.execution, x, read)
+            x, inputs = stack(body, layers, config.n_layer, execution=self.execution, x=x, inputs=read)
         return SegmentOutput(
             last_hidden_state=x,
             cache=None if cache is None else memory.after(inputs, documents),

@@ -181,7 +181,7 @@ class SharedLayers(nn.Module):
         states = [x[None]]
         for group, size in enumerate(config.group_sizes):
             layer = LayerGroup(config, execution, deterministic, name=f"group_{group}")
-            x, outputs = repeat(body, layer, size, execution, x)
+            x, outputs = repeat(body, layer, size, execution=execution, x=x)
             states.append(outputs)
         return x, jnp.concatenate(states) if output_hidden_states else None
 

@@ -165,7 +165,13 @@ class WeightDroppedLstm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, state: LstmState, starts: jax.Array | None, visible: jax.Array | None, deterministic: bool
+        self,
+        x: jax.Array,
+        state: LstmState,
+        starts: jax.Array | None,
+        *,
+        visible: jax.Array | None,
+        deterministic: bool,
     ) -> tuple[jax.Array, LstmState]:
         """Map [B T D] to [B T H] and the state after the row."""
         axes, init = ("embed", None, "mlp"), uniform(self.features**-0.5)
@@ -219,7 +225,9 @@ class AwdLstmModel(nn.Module):
         after, hidden, rates = [], [x], (config.input_dropout,) + (config.hidden_dropout,) * (config.num_layers - 1)
         for number, (size, rate, state) in enumerate(zip(config.layer_sizes, rates, before, strict=True)):
             layer = WeightDroppedLstm(size, config.weight_dropout, self.execution.dtype, name=f"layer_{number}")
-            x, state = layer(_locked(rate)(x, deterministic), state, starts, visible, deterministic)
+            x, state = layer(
+                _locked(rate)(x, deterministic), state, starts, visible=visible, deterministic=deterministic
+            )
             after.append(state)
             hidden.append(x)
         dropped = _locked(config.output_dropout)(x, deterministic)

@@ -176,7 +176,7 @@ class BertEncoder(nn.Module):
 
         depth, execution = self.config.num_hidden_layers, self.execution
         layers = self.layer(self.config, execution, deterministic, name="layers")
-        return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
+        return stack_states(apply, layers, depth, execution=execution, x=x, output_hidden_states=output_hidden_states)
 
 
 class BertModel(nn.Module):
@@ -202,11 +202,11 @@ class BertModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         token_type_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         cls_positions: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,

@@ -205,7 +205,9 @@ class WordEncoder(nn.Module):
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
         found = []
         for number, (width, count) in enumerate(zip(config.filter_widths, config.filter_counts, strict=True)):
-            filtered = character_filters(self.param, x, width, count, uniform(0.05), f"_{number}")
+            filtered = character_filters(
+                self.param, x, width, count=count, kernel_init=uniform(0.05), suffix=f"_{number}"
+            )
             found.append(nn.relu(filtered))
         x = jnp.concatenate(found, axis=-1)  # [N F]
         for number in range(config.n_highway):
@@ -271,10 +273,10 @@ class ElmoModel(nn.Module):
         self,
         characters: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         states: States | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> ElmoOutput:

@@ -105,11 +105,11 @@ class GptModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         prefix_lengths: jax.Array | None = None,
         cache: KeyValueCache | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
@@ -132,7 +132,15 @@ class GptModel(nn.Module):
             ValueError: an input's shape does not fit the others', or segments are given with a cache.
         """
         config, execution = self.config, self.execution
-        rows = read_rows(config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
+        rows = read_rows(
+            config,
+            input_ids,
+            attention_mask,
+            positions=positions,
+            segment_ids=segment_ids,
+            prefix_lengths=prefix_lengths,
+            cache=cache,
+        )
 
         tokens = config.vocab_size
         check_ids(input_ids, tokens, f"the {tokens} tokens of the table")
@@ -149,7 +157,9 @@ class GptModel(nn.Module):
 
         layers, numbers = GptLayer(config, execution, deterministic, name="layers"), jnp.arange(config.n_layer)
         with collect(output_attentions) as attentions:
-            (last, cache), states = stack(body, layers, config.n_layer, execution, (x, rows.cache), numbers)
+            (last, cache), states = stack(
+                body, layers, config.n_layer, execution=execution, x=(x, rows.cache), inputs=numbers
+            )
         return DecoderOutput(
             last_hidden_state=last,
             hidden_states=jnp.concatenate([x[None], states]) if output_hidden_states else None,

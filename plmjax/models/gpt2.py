@@ -144,17 +144,25 @@ class Gpt2Model(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         prefix_lengths: jax.Array | None = None,
         cache: KeyValueCache | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> DecoderOutput:
         """Take and return the same as `GptModel`; the last of the hidden states is normalised, as in transformers."""
-        rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
+        rows = read_rows(
+            self.config,
+            input_ids,
+            attention_mask,
+            positions=positions,
+            segment_ids=segment_ids,
+            prefix_lengths=prefix_lengths,
+            cache=cache,
+        )
         x = self.dropout(self.word_embeddings(input_ids) + self.position_embeddings(rows.positions), deterministic)
         x = shard_hidden(x)
 
@@ -165,7 +173,9 @@ class Gpt2Model(nn.Module):
 
         layers, depth = Gpt2Layer(self.config, self.execution, deterministic, name="layers"), self.config.n_layer
         with collect(output_attentions) as attentions:
-            (x, cache), states = stack(body, layers, depth, self.execution, (x, rows.cache), jnp.arange(depth))
+            (x, cache), states = stack(
+                body, layers, depth, execution=self.execution, x=(x, rows.cache), inputs=jnp.arange(depth)
+            )
         x = self.layer_norm(x)
         return DecoderOutput(
             last_hidden_state=x,

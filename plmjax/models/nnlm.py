@@ -161,10 +161,10 @@ class Nnlm(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         cache: NnlmCache | None = None,
-        *,
         deterministic: bool = True,
     ) -> NnlmOutput:
         """Compute the scores of the word after each word, given that word and the n-2 words before it.

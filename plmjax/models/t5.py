@@ -287,11 +287,11 @@ class T5DecoderLayer(T5EncoderLayer):
         x: jax.Array,
         mask_terms: MaskTerms,
         terms: tuple[BiasTerm, ...],
+        *,
         source: KeyValues,
         source_mask: MaskTerms,
         cache: KeyValueCache | None,
         layer: jax.Array,
-        *,
         deterministic: bool,
     ) -> tuple[jax.Array, KeyValueCache | None]:
         """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
@@ -339,7 +339,7 @@ class T5Encoder(nn.Module):
 
         depth = self.config.num_layers
         last, states = stack_states(
-            apply, self.layers, depth, self.execution, x, output_hidden_states=output_hidden_states
+            apply, self.layers, depth, execution=self.execution, x=x, output_hidden_states=output_hidden_states
         )
         last = self.dropout(self.norm(last), deterministic)
         return last, jnp.concatenate([states[:-1], last[None]]) if output_hidden_states else None
@@ -366,9 +366,9 @@ class T5Decoder(nn.Module):
         x: jax.Array,
         mask_terms: MaskTerms,
         source: jax.Array | KeyValues,
+        *,
         source_mask: MaskTerms,
         cache: KeyValueCache | None = None,
-        *,
         deterministic: bool,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
@@ -377,12 +377,28 @@ class T5Decoder(nn.Module):
         keys = x.shape[1] if cache is None else cache.capacity
         terms = (self.relative_positions(mask_terms, x.shape[1], keys),)
 
-        def apply(layer: T5DecoderLayer, x: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
-            return layer(x, mask_terms, terms, source, source_mask, cache, number, deterministic=deterministic)
+        def apply(layer: T5DecoderLayer, x: jax.Array, source: KeyValues, *, cache: Any, number: jax.Array) -> tuple:
+            return layer(
+                x,
+                mask_terms,
+                terms,
+                source=source,
+                source_mask=source_mask,
+                cache=cache,
+                layer=number,
+                deterministic=deterministic,
+            )
 
         numbers = jnp.arange(self.config.num_decoder_layers)
         last, cache, states = decode_layers(
-            apply, self.layers, numbers, self.execution, x, source, cache, output_hidden_states=output_hidden_states
+            apply,
+            self.layers,
+            numbers,
+            execution=self.execution,
+            x=x,
+            source=source,
+            cache=cache,
+            output_hidden_states=output_hidden_states,
         )
         last = self.dropout(self.norm(last), deterministic)
         states = jnp.concatenate([states[:-1], last[None]]) if output_hidden_states else None
@@ -421,7 +437,8 @@ class T5Model(EncoderDecoderModel):
         source_mask: MaskTerms,
         **flags: bool,
     ) -> EncoderDecoderOutput:
-        return self.decoder(self._embed(input_ids), rows.mask_terms, source, source_mask, rows.cache, **flags)
+        y, given = self._embed(input_ids), {"source_mask": source_mask, "cache": rows.cache}
+        return self.decoder(y, rows.mask_terms, source, **given, **flags)
 
 
 class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
@@ -447,7 +464,7 @@ class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
 def _cache(config: T5Config, batch: int, capacity: int, execution: Execution) -> KeyValueCache:
     """Return an empty cache of the decoder's keys and values."""
     return KeyValueCache.empty(
-        config.num_decoder_layers, batch, capacity, config.num_heads, config.d_kv, execution.dtype
+        config.num_decoder_layers, batch, capacity, heads=config.num_heads, size=config.d_kv, dtype=execution.dtype
     )
 
 

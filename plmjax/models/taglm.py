@@ -46,9 +46,9 @@ class Taglm(TaggerModule):
         input_ids: jax.Array,
         characters: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:

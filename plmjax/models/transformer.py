@@ -169,10 +169,10 @@ class DecoderLayer(nn.Module):
         y: jax.Array,
         mask_terms: MaskTerms,
         source: KeyValues,
+        *,
         source_mask: MaskTerms,
         cache: KeyValueCache | None,
         layer: jax.Array,
-        *,
         deterministic: bool,
     ) -> tuple[jax.Array, KeyValueCache | None]:
         """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
@@ -205,8 +205,8 @@ def run_encoder(
     depth: int,
     execution: Execution,
     x: jax.Array,
-    mask_terms: MaskTerms,
     *,
+    mask_terms: MaskTerms,
     deterministic: bool,
     output_hidden_states: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
@@ -219,7 +219,7 @@ def run_encoder(
     def apply(layer: EncoderLayer, x: jax.Array, _: None) -> jax.Array:
         return layer(x, mask_terms, deterministic=deterministic)
 
-    return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
+    return stack_states(apply, layers, depth, execution=execution, x=x, output_hidden_states=output_hidden_states)
 
 
 def words_at_positions(config: Any, words: Embedding, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
@@ -263,7 +263,9 @@ class TransformerModel(EncoderDecoderModel):
     ) -> tuple[jax.Array, jax.Array | None]:
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
         flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        return run_encoder(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **flags)
+        return run_encoder(
+            self.encoder_layers, self.config.encoder_layers, self.execution, x, mask_terms=rows.mask_terms, **flags
+        )
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         return project_source(self.decoder_layers, self.config.decoder_layers, self.execution, encoded)
@@ -281,12 +283,27 @@ class TransformerModel(EncoderDecoderModel):
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
         y = shard_hidden(y)
 
-        def apply(layer: DecoderLayer, y: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
-            return layer(y, rows.mask_terms, source, source_mask, cache, number, deterministic=deterministic)
+        def apply(layer: DecoderLayer, y: jax.Array, source: KeyValues, *, cache: Any, number: jax.Array) -> tuple:
+            return layer(
+                y,
+                rows.mask_terms,
+                source,
+                source_mask=source_mask,
+                cache=cache,
+                layer=number,
+                deterministic=deterministic,
+            )
 
         layers, numbers = self.decoder_layers, jnp.arange(self.config.decoder_layers)
         last, cache, states = decode_layers(
-            apply, layers, numbers, self.execution, y, source, rows.cache, output_hidden_states=output_hidden_states
+            apply,
+            layers,
+            numbers,
+            execution=self.execution,
+            x=y,
+            source=source,
+            cache=rows.cache,
+            output_hidden_states=output_hidden_states,
         )
         return EncoderDecoderOutput(
             last_hidden_state=last,

@@ -226,6 +226,7 @@ class TransformerXlLayer(nn.Module):
         x: jax.Array,
         memory: jax.Array | KeyValues,
         mask_terms: MaskTerms,
+        *,
         table: jax.Array,
         biases: tuple[jax.Array, jax.Array] | None,
     ) -> tuple[jax.Array, KeyValues]:
@@ -342,14 +343,14 @@ class TransformerXlModel(nn.Module):
 
         def body(layer: TransformerXlLayer, x: jax.Array, memory: jax.Array | KeyValues) -> tuple[jax.Array, Any]:
             if not written:
-                return layer(x, memory, mask_terms, table, biases)[0], x
-            after, key_values = layer(x, memory, mask_terms, table, biases)
+                return layer(x, memory, mask_terms, table=table, biases=biases)[0], x
+            after, key_values = layer(x, memory, mask_terms, table=table, biases=biases)
             return after, jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., length:], key_values)
 
         layers = TransformerXlLayer(config, self.execution, deterministic, name="layers")
         remembered = memory.key_values if written else memory.hidden
         with collect(output_attentions) as attentions:
-            x, outputs = stack(body, layers, config.n_layer, self.execution, x, remembered)
+            x, outputs = stack(body, layers, config.n_layer, execution=self.execution, x=x, inputs=remembered)
         x = self.dropout(x, deterministic)
         return SegmentOutput(
             last_hidden_state=x,

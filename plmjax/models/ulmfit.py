@@ -157,7 +157,9 @@ class UlmfitForSequenceClassification(nn.Module):
 
         inputs = jax.tree.map(windows, (input_ids, segments, starts))
         execution = dataclasses.replace(self.execution, unroll=1)
-        _, hidden = repeat(read, self.encoder, count, execution, self.config.zero_states(batch), inputs)
+        _, hidden = repeat(
+            read, self.encoder, count, execution=execution, x=self.config.zero_states(batch), inputs=inputs
+        )
         hidden = jnp.moveaxis(hidden, 0, 1).reshape(batch, count * WINDOW, -1)[:, :length]
         return shard_hidden(hidden)
 
@@ -188,11 +190,17 @@ class PoolingClassifier(nn.Module):
         features = jnp.concatenate([last, jnp.where(exists[..., None], highest, 0), mean], axis=-1)
         features = nn.with_logical_constraint(features, ("batch", None, "embed"))
         feature_dropout, hidden_dropout = self.dropouts
-        hidden = nn.relu(self._dense("hidden", HIDDEN_FEATURES, feature_dropout, features, exists, deterministic))
-        return self._dense("output", self.num_labels, hidden_dropout, hidden, exists, deterministic)
+        hidden = nn.relu(
+            self._dense(
+                "hidden", HIDDEN_FEATURES, feature_dropout, x=features, exists=exists, deterministic=deterministic
+            )
+        )
+        return self._dense(
+            "output", self.num_labels, hidden_dropout, x=hidden, exists=exists, deterministic=deterministic
+        )
 
     def _dense(
-        self, name: str, size: int, rate: float, x: jax.Array, exists: jax.Array, deterministic: bool
+        self, name: str, size: int, rate: float, *, x: jax.Array, exists: jax.Array, deterministic: bool
     ) -> jax.Array:
         """Compute W drop(norm(x)): [B K D] -> float32 [B K size]."""
         x = Dropout(rate)(BatchNorm(name=f"{name}_norm")(x, exists, deterministic), deterministic)

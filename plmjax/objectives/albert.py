@@ -48,7 +48,7 @@ class AlbertPretraining(MaskedLanguageModelWithPairs):
             raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}; change it.")
 
     def _choose(
-        self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary, constants: Any = ()
+        self, key: jax.Array, ids: jax.Array, segments: jax.Array, *, vocabulary: Vocabulary, constants: Any = ()
     ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
         visit, run, size = jax.random.split(key, 3)
@@ -60,13 +60,14 @@ class AlbertPretraining(MaskedLanguageModelWithPairs):
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
         runs = 1 + jax.random.categorical(run, -jnp.log(jnp.arange(1, self.ngram + 1)), shape=(length,))
         order = jax.random.permutation(visit, length)
-        return draw_runs(order, runs, words, starts, segments, budget, self.ngram)
+        return draw_runs(order, runs, words, starts=starts, segments=segments, budget=budget, longest=self.ngram)
 
 
 def draw_runs(
     order: jax.Array,
     runs: jax.Array,
     words: jax.Array,
+    *,
     starts: jax.Array,
     segments: jax.Array,
     budget: jax.Array,

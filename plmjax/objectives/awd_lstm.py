@@ -114,7 +114,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     ) -> LossSums:
         """Return the nats and the penalties of the target tokens in the window, and the states after them."""
         read, weights, begin = _window(batch, loss_inputs.carry["begin"], training)
-        outputs = apply(self, module, loss_inputs, batch | {"read": read}, key, training=training)
+        outputs = apply(self, module, loss_inputs, batch=batch | {"read": read}, key=key, training=training)
         nats, likeliest = outputs.scores.weighted_cross_entropy(batch["next_ids"], weights)
         dropped, raw = (x.astype(jnp.float32) for x in (outputs.last_hidden_state, outputs.raw_hidden_state))
         squares = jnp.mean(jnp.square(dropped), axis=-1)
@@ -131,7 +131,9 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     def score(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
+        return apply(self, module, loss_inputs, batch=batch, key=key, training=training).scores.cross_entropy(
+            batch["next_ids"]
+        )
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return batch["next_ids"], batch["next_weights"]

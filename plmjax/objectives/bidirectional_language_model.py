@@ -102,7 +102,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return the nats of the words, in total and for each direction. Evaluation also counts correct predictions."""
-        found = apply(self, module, loss_inputs, batch, key, training=training)
+        found = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         loss, metrics = jnp.zeros(()), {}
         for number, (way, prefix) in enumerate(PREFIXES.items()):
             scores, ids, weights = found.scores[way], batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]

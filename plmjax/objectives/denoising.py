@@ -118,7 +118,9 @@ class Denoising(TextToText):
         room = self.lengths(len(ids))[0]
         if self.insert:
             count = jnp.array([self._capacity_for_inserted(tokens) for tokens in range(len(ids) + 1)])[noisy_length]
-            noisy, noisy_length = self._insert_noise(inserting, noisy, noisy_length, count, room, vocabulary)
+            noisy, noisy_length = self._insert_noise(
+                inserting, noisy, noisy_length, count=count, room=room, vocabulary=vocabulary
+            )
         if self.rotate:
             whether, where = jax.random.split(rotating)
             offset = jax.random.randint(where, (), 1, jnp.maximum(noisy_length, 2))
@@ -160,21 +162,25 @@ class Denoising(TextToText):
         span_starts, rest, owner = noise.cover_spans(starts, inside, spans)
         kinds = jax.random.uniform(kinds_key, lengths.shape) < self.random_fraction
         masks = jnp.where(kinds[numbers[owner]], self._random(tokens_key, tokens, vocabulary), vocabulary.mask)
-        ids, length = noise.replace_spans(ids, length, span_starts, rest, masks, self.replacement)
+        ids, length = noise.replace_spans(
+            ids, length, span_starts, rest=rest, masks=masks, replacement=self.replacement
+        )
         if self.unit == "span":
             inserted = jnp.minimum(inserted, tokens - length)
-            ids, length = self._insert_noise(inserted_key, ids, length, inserted, tokens, vocabulary)
+            ids, length = self._insert_noise(
+                inserted_key, ids, length, count=inserted, room=tokens, vocabulary=vocabulary
+            )
         return ids, length
 
     def _insert_noise(
-        self, key: jax.Array, ids: jax.Array, length: jax.Array, count: jax.Array, room: int, vocabulary: Vocabulary
+        self, key: jax.Array, ids: jax.Array, length: jax.Array, *, count: jax.Array, room: int, vocabulary: Vocabulary
     ) -> tuple[jax.Array, jax.Array]:
         """Return the row with `count` masks and random tokens inserted, int [room], and its length."""
         places_key, tokens_key = jax.random.split(key)
         random = jnp.array([math.ceil(self.random_fraction * number) for number in range(room + 1)])[count]
         tokens = self._random(tokens_key, room, vocabulary)
         inserted = jnp.where(jnp.arange(room) < random, tokens, vocabulary.mask)
-        return noise.insert_tokens(ids, length, strict_draws(places_key, room), count, inserted)
+        return noise.insert_tokens(ids, length, strict_draws(places_key, room), count=count, noise=inserted)
 
     def _capacity_for_inserted(self, tokens: int) -> int:
         return math.ceil(self.insert * tokens)

@@ -135,11 +135,13 @@ class ElectraPretraining(Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         first, second = jax.random.split(key)
-        logits = apply(self, module, loss_inputs, batch, first, training=training, method="generate").logits
+        logits = apply(self, module, loss_inputs, batch=batch, key=first, training=training, method="generate").logits
         generated = MaskedLanguageModel.masked_sums(logits, batch)
         shown = batch | {"input_ids": replace_masked_tokens(batch, logits)}
         del shown["masked_positions"]
-        scores = apply(self, module, loss_inputs, shown, second, training=training, method="discriminate").logits
+        scores = apply(
+            self, module, loss_inputs, batch=shown, key=second, training=training, method="discriminate"
+        ).logits
         found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
         return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
 

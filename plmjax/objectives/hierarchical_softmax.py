@@ -94,7 +94,7 @@ class HierarchicalSoftmax(WordPrediction):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        inputs, nodes = apply(self, module, loss_inputs, batch, key, training=training)
+        inputs, nodes = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         inputs = self.with_context(scaled_gradient(inputs, batch["input_factors"]))
         nodes = scaled_gradient(nodes, batch["output_factors"])
         predictions = self.architecture.predictions(batch["pairs"])

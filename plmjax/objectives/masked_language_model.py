@@ -101,7 +101,7 @@ class MaskedLanguageModel(Objective):
 
         def corrupt_row(key: jax.Array, ids: jax.Array, segments: jax.Array) -> Batch:
             order, replacement = jax.random.split(key)
-            chosen = self._choose(order, ids, segments, vocabulary, constants)
+            chosen = self._choose(order, ids, segments, vocabulary=vocabulary, constants=constants)
             length = len(ids)
             positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length))[:room]
             weights = positions < length
@@ -117,7 +117,7 @@ class MaskedLanguageModel(Objective):
         return batch | jax.vmap(corrupt_row)(keys, batch["input_ids"], batch["segment_ids"])
 
     def _choose(
-        self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary, constants: Any = ()
+        self, key: jax.Array, ids: jax.Array, segments: jax.Array, *, vocabulary: Vocabulary, constants: Any = ()
     ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
         eligible = eligible_tokens(ids, segments, vocabulary)
@@ -165,7 +165,7 @@ class MaskedLanguageModel(Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        return self.masked_sums(apply(self, module, loss_inputs, batch, key, training=training).logits, batch)
+        return self.masked_sums(apply(self, module, loss_inputs, batch=batch, key=key, training=training).logits, batch)
 
     @staticmethod
     def masked_sums(logits: jax.Array, batch: Batch) -> LossSums:

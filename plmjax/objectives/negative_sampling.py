@@ -108,7 +108,7 @@ class NegativeSampling(WordPrediction):
     ) -> LossSums:
         """Return nats of predictions and negatives; in evaluation also the nats that word counts alone give."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
-        inputs, outputs = apply(self, module, loss_inputs, batch, key, training=training)
+        inputs, outputs = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         inputs = self.with_context(scaled_gradient(inputs, batch["input_factors"]))
         outputs = scaled_gradient(outputs, batch["output_factors"])
         words, noise = jnp.split(outputs, [pairs.shape[3]], axis=2)

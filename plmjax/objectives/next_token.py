@@ -29,7 +29,7 @@ class NextToken(ScoresNextToken, Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         ids, weights = self.targets(batch)
-        scores = apply(self, module, loss_inputs, batch, key, training=training).scores
+        scores = apply(self, module, loss_inputs, batch=batch, key=key, training=training).scores
         loss, likeliest = scores.weighted_cross_entropy(ids, weights)
         return LossSums(
             {"next_token": loss},
@@ -39,7 +39,9 @@ class NextToken(ScoresNextToken, Objective):
     def score(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
+        return apply(self, module, loss_inputs, batch=batch, key=key, training=training).scores.cross_entropy(
+            batch["next_ids"]
+        )
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return batch["next_ids"], batch["next_weights"]

@@ -117,7 +117,7 @@ def cover_spans(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple
 
 
 def replace_spans(
-    ids: jax.Array, length: jax.Array, span_starts: jax.Array, rest: jax.Array, masks: jax.Array, replacement: str
+    ids: jax.Array, length: jax.Array, span_starts: jax.Array, *, rest: jax.Array, masks: jax.Array, replacement: str
 ) -> tuple[jax.Array, jax.Array]:
     """Return the row with its spans replaced, and its length.
 
@@ -140,7 +140,7 @@ def delete_tokens(ids: jax.Array, length: jax.Array, left_out: jax.Array) -> tup
 
 
 def insert_tokens(
-    ids: jax.Array, length: jax.Array, draws: jax.Array, count: jax.Array, noise: jax.Array
+    ids: jax.Array, length: jax.Array, draws: jax.Array, *, count: jax.Array, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the row [R] with `count` further tokens at random positions between its ends, and its length.
 

@@ -111,7 +111,7 @@ class Objective:
         """Return keyword arguments of the module's `__call__`, taken from the carry; none by default."""
         return {}
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, *, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the module's variables, boxed with their logical axes.
 
         "params" is trained, other collections are kept. batch, carry: corrupted, with the shapes of a training batch.
@@ -199,9 +199,9 @@ def apply(
     objective: Objective,
     module: nn.Module,
     loss_inputs: LossInputs,
+    *,
     batch: Batch,
     key: jax.Array,
-    *,
     training: bool,
     method: str = "__call__",
 ) -> Any:
@@ -209,16 +209,16 @@ def apply(
 
     The random collection "dropout" exists in training only, "sampling" (hashes, draws) in evaluation too.
     """
-    return apply_and_collect(objective, module, loss_inputs, batch, key, training=training, method=method)[0]
+    return apply_and_collect(objective, module, loss_inputs, batch=batch, key=key, training=training, method=method)[0]
 
 
 def apply_and_collect(
     objective: Objective,
     module: nn.Module,
     loss_inputs: LossInputs,
+    *,
     batch: Batch,
     key: jax.Array,
-    *,
     training: bool,
     method: str = "__call__",
 ) -> tuple[Any, dict[str, Any]]:

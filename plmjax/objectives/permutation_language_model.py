@@ -115,11 +115,11 @@ class PermutationLanguageModel(Objective):
         begins = jnp.ones(ids.shape, bool) if continues is None else ~jnp.asarray(continues)[ids]
 
         def permute_half(
-            key: jax.Array, functional: jax.Array, begins: jax.Array, backwards: jax.Array, goal: int
+            key: jax.Array, functional: jax.Array, begins: jax.Array, *, backwards: jax.Array, goal: int
         ) -> tuple[jax.Array, jax.Array]:
             spans, permutation = jax.random.split(key)
             forward = jnp.where(backwards, begins[::-1], begins)
-            chosen = draw_spans(spans, forward, goal, self.longest_span, self.context)
+            chosen = draw_spans(spans, forward, goal, longest=self.longest_span, context=self.context)
             chosen = jnp.where(backwards, chosen[::-1], chosen)
             order = draw_order(permutation, half, self.permutation_size or half)
             return jnp.where(chosen | functional, 1 + order, 0), chosen & ~functional
@@ -127,7 +127,7 @@ class PermutationLanguageModel(Objective):
         def permute_row(key: jax.Array, functional: jax.Array, begins: jax.Array, backwards: jax.Array) -> tuple:
             ranks, targets = zip(
                 *(
-                    permute_half(one, functional[part], begins[part], backwards, goal)
+                    permute_half(one, functional[part], begins[part], backwards=backwards, goal=goal)
                     for one, part, goal in zip(
                         jax.random.split(key), (slice(half), slice(half, length)), goals, strict=True
                     )
@@ -157,7 +157,7 @@ class PermutationLanguageModel(Objective):
     ) -> LossSums:
         if self.memory_length and self.documents == "apart":
             loss_inputs = loss_inputs.replace(carry=_without_earlier_documents(loss_inputs.carry, batch))
-        outputs = apply(self, module, loss_inputs, batch, key, training=training)
+        outputs = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         ids, weights = self.targets(batch)
         nats, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)
         carry = loss_inputs.carry
@@ -174,7 +174,7 @@ class PermutationLanguageModel(Objective):
         return config.train_flops(rows, length, sum(self.goals(length)), self.memory_length)
 
 
-def draw_spans(key: jax.Array, begins: jax.Array, goal: int, longest: int, context: int) -> jax.Array:
+def draw_spans(key: jax.Array, begins: jax.Array, goal: int, *, longest: int, context: int) -> jax.Array:
     """Draw `goal` tokens of a text to predict, most of them in spans (`_sample_mask` of the release).
 
     At the end of the last context, n is drawn, and a place in the next context of n * `context` tokens. The span begins

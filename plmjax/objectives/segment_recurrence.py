@@ -50,7 +50,7 @@ class SegmentRecurrence(NextToken):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         ids, weights = self.targets(batch)
-        outputs = apply(self, self._reader(module, training), loss_inputs, batch, key, training=training)
+        outputs = apply(self, self._reader(module, training), loss_inputs, batch=batch, key=key, training=training)
         loss, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)
         metrics = {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))}
         return LossSums({"next_token": loss}, metrics, outputs.cache)

@@ -66,6 +66,6 @@ class MaskedLanguageModelWithPairs(MaskedLanguageModel):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        outputs = apply(self, module, loss_inputs, batch, key, training=training)
+        outputs = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         tokens, pairs = self.masked_sums(outputs.logits, batch), self.pairs.sums(outputs, batch)
         return LossSums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)

@@ -64,7 +64,7 @@ class SequenceToSequence(Objective):
         If the loss has smoothing or a z-loss, also return the nats of the targets.
         """
         ids, weights = batch["next_ids"], batch["next_weights"]
-        scores = apply(self, module, loss_inputs, batch, key, training=training).scores
+        scores = apply(self, module, loss_inputs, batch=batch, key=key, training=training).scores
         smoothing, z_loss = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)

@@ -68,7 +68,7 @@ class WeightedLeastSquares(Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return the loss of the cells; in evaluation also the loss from word counts only."""
-        logs = apply(self, module, loss_inputs, batch, key, training=training)
+        logs = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         logs = scaled_gradient(logs[..., None], batch["gradient_factors"])[..., 0]
         loss = self._loss(logs, batch)
         if training:

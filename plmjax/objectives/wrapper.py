@@ -42,9 +42,9 @@ class ObjectiveWrapper(Objective):
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
         return self.inner.carry_inputs(carry)
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, *, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the variables of the inner objective, with extra parameters if there are any."""
-        variables = dict(self.inner.init(module, key, batch, self.inner_constants(constants), carry))
+        variables = dict(self.inner.init(module, key, batch, constants=self.inner_constants(constants), carry=carry))
         if added := self.extra_parameters(module, variables["params"], key):
             variables["params"] = dict(variables["params"]) | {ADDED: added}
         return variables

@@ -98,7 +98,7 @@ def compile_phase(
         UserError: the compiler does not know an option of the run, or fails.
     """
     start = time.perf_counter()
-    program = programs.build(experiment, phase, mesh, *batches)
+    program = programs.build(experiment, phase, mesh, vocabulary=batches.vocabulary, shapes=batches.shapes)
     with switches.explain_compilation(experiment, program):
         memory, text, written = compile_for_slice(program.train.lower(program.state, program.batch))
     return Compilation(program, memory, text, written, time.perf_counter() - start)

@@ -18,6 +18,7 @@ from plmjax.plan.estimate import describe, price_of
 def plan(
     experiment: Experiment,
     topology: str,
+    *,
     prices: dict[str, float] | None = None,
     breakdown: bool = False,
     batches: Batches | None = None,
@@ -43,7 +44,7 @@ def plan(
         try:
             compilation = compilations.compile_phase(experiment, batches, phase, mesh)
         except DoesNotFit as error:
-            raise UserError(search.what_fits(experiment, batches, phase, mesh, part, error)) from None
+            raise UserError(search.what_fits(experiment, batches, phase, mesh=mesh, part=part, error=error)) from None
         parts.append(describe(experiment, compilation, part, breakdown))
     price = price_of(part, prices)
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
@@ -76,12 +77,13 @@ def plan_or_error(
     experiment: Experiment,
     topology: str,
     prices: dict[str, float],
+    *,
     breakdown: bool = False,
     batches: Batches | None = None,
 ) -> dict[str, Any]:
     """Return a plan, or the topology and the error if the run does not fit a slice."""
     topologies.parse(topology)  # an unknown slice is an error, not a result
     try:
-        return plan(experiment, topology, prices, breakdown, batches)
+        return plan(experiment, topology, prices=prices, breakdown=breakdown, batches=batches)
     except UserError as error:
         return {"topology": topology, "error": str(error)}

@@ -28,6 +28,7 @@ def what_fits(
     experiment: Experiment,
     batches: Batches,
     phase: ResolvedPhase,
+    *,
     mesh: jax.sharding.Mesh,
     part: topologies.Slice,
     error: DoesNotFit,
@@ -74,7 +75,7 @@ def what_fits(
 
 def _fixed_bytes(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
     """Estimate the bytes on a device that do not depend on the batch: state, a copy of the parameters, a gradient."""
-    program = programs.build(experiment, phase, mesh, *batches)
+    program = programs.build(experiment, phase, mesh, vocabulary=batches.vocabulary, shapes=batches.shapes)
     state = program.state
     fixed = sharding.bytes_on_device((state.params, state.optimizer_state, state.collections, state.constants))
     return 2 * sharding.bytes_on_device(program.copy) + fixed
@@ -83,6 +84,7 @@ def _fixed_bytes(experiment: Experiment, batches: Batches, phase: ResolvedPhase,
 def search(
     experiment: Experiment,
     topology: str,
+    *,
     batch_sizes: Sequence[int] = (),
     compiles: int = COMPILES,
     prices: dict[str, float] | None = None,
@@ -112,7 +114,7 @@ def search(
             if spent + len(changed.resolved_phases) > compiles:
                 left_out.append(f"Not tried, after {spent} programs: remat {remat} at a batch of {size or 'its own'}.")
                 continue
-            one, used = _try(changed, batches, placed.mesh, part, compiles - spent)
+            one, used = _try(changed, batches, placed.mesh, part=part, compiles=compiles - spent)
             spent += used
             tried.append({"remat": remat, "batch_size": size, **one})
     fitting = [one for one in tried if "hours" in one]
@@ -142,7 +144,7 @@ def _change(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
 
 
 def _try(
-    experiment: Experiment, batches: Batches, mesh: jax.sharding.Mesh, part: topologies.Slice, compiles: int
+    experiment: Experiment, batches: Batches, mesh: jax.sharding.Mesh, *, part: topologies.Slice, compiles: int
 ) -> tuple[dict[str, Any], int]:
     """Return (result of one policy, number of compiled programs).
 
@@ -193,8 +195,9 @@ def fewest_microbatches(experiment: Experiment, batches: Batches, phase: Resolve
     devices, sizes = list(mesh.devices.flat), tuple(mesh.shape.values())
     counts = _counts(phase, mesh)
     phase = dataclasses.replace(phase, accumulation=1)
-    (residuals,) = placement.residuals_of_rows(experiment, [phase], "tpu", *batches)
-    state = placement.state_bytes(experiment, phase, sizes, devices, *batches)
+    given = {"vocabulary": batches.vocabulary, "shapes": batches.shapes}
+    (residuals,) = placement.residuals_of_rows(experiment, [phase], "tpu", **given)
+    state = placement.state_bytes(experiment, phase, sizes, devices=devices, **given)
     memory = placement.USABLE * topologies.device_memory(devices[0])
     cut = {count: dataclasses.replace(phase, accumulation=count) for count in counts}
     return next((n for n in counts if placement.bytes_needed(cut[n], sizes, state, residuals) <= memory), counts[-1])

@@ -40,15 +40,15 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     records = []
     for phase in run.resolved_phases:
         with memory.explain_out_of_memory(run, phase, here[0]):
-            records.append(_phase(run, phase, placed.mesh, steps, warmup))
+            records.append(_phase(run, phase, placed.mesh, steps=steps, warmup=warmup))
     return records
 
 
 def _phase(
-    run: Experiment, phase: phases.ResolvedPhase, mesh: jax.sharding.Mesh, steps: int, warmup: int
+    run: Experiment, phase: phases.ResolvedPhase, mesh: jax.sharding.Mesh, *, steps: int, warmup: int
 ) -> dict[str, Any]:
     vocabulary, batches = _batches(run, phase)
-    program = build(run, phase, mesh, vocabulary, placement.text_batch_shapes(run))
+    program = build(run, phase, mesh, vocabulary=vocabulary, shapes=placement.text_batch_shapes(run))
     state = program.initialize(run.training.seed, constants.placeholder(vocabulary))
     start = time.perf_counter()
     with switches.explain_compilation(run, program):
@@ -108,10 +108,12 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
         data, size, seed = run.data, run.model.vocab_size, run.training.seed
         if data.mixture.sources:
             datasets = mixture.open_sources(data.mixture, data.cache_bytes, size)
-            source = mixture.new_source(data.layout, data.mixture, datasets, vocabulary, seed, data.shuffle_window)
+            source = mixture.new_source(
+                data.layout, data.mixture, datasets, vocabulary=vocabulary, seed=seed, window=data.shuffle_window
+            )
         else:
             dataset = remote.open_dataset(folder, data.cache_bytes, vocab_size=size)
-            source = remote.source(data.layout, dataset, vocabulary, seed, data.shuffle_window)
+            source = remote.source(data.layout, dataset, vocabulary, seed=seed, window=data.shuffle_window)
         return vocabulary, source.train(phase, 0)
     size = run.model.vocab_size
     made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]

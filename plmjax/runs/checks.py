@@ -156,7 +156,9 @@ def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
             meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
     one = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
     unigram = evaluation.unigram_nats([], experiment.model.vocab_size)
-    program = programs.build(experiment, experiment.resolved_phases[0], one, vocabulary, shapes, unigram)
+    program = programs.build(
+        experiment, experiment.resolved_phases[0], one, vocabulary=vocabulary, shapes=shapes, unigram=unigram
+    )
     data = experiment.data
     has_held_out = data.path or data.mixture.sources or data.held_out
     names = evaluation.means(program, experiment.objective.coefficients()) if has_held_out else []

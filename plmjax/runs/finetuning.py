@@ -65,9 +65,13 @@ def finetune(
 
         # Training, from the last checkpoint in the folder if there is one. A compressed model keeps its head.
         new_head = in_head if inputs.experiment.compression is None else lambda name: False
-        initial = run.init_from.initialize(inputs.experiment, inputs.params, inputs.tokenizer, new_head, report)
+        initial = run.init_from.initialize(
+            inputs.experiment, inputs.params, inputs.tokenizer, in_new_head=new_head, report=report
+        )
         files = checkpoints.tokenizer_files(workdir / "tokenizer")
-        result = loop.train(inputs.experiment, workdir, inputs.source, files, initial, inputs.evaluation)
+        result = loop.train(
+            inputs.experiment, workdir, inputs.source, tokenizer=files, initial=initial, evaluation=inputs.evaluation
+        )
 
         # The metrics, and the predictions for the validation file.
         metrics = preferred_metrics(result, inputs.evaluation, workdir) | {"eval/unknown_tokens": unknown}

@@ -154,6 +154,7 @@ class InitFrom:
         experiment: Experiment,
         params: Any,
         tokenizer: Any,
+        *,
         in_new_head: Callable[[str], bool] = lambda name: False,
         report: Callable[[str], None] = print,
     ) -> InitialParameters:

@@ -52,7 +52,9 @@ def pretrain(
         # Training, from the last checkpoint in the folder if there is one.
         initial = run.init_from.initialize(inputs.experiment, inputs.params, inputs.tokenizer, report=report)
         files = checkpoints.tokenizer_files(workdir / "tokenizer")
-        result = loop.train(inputs.experiment, workdir, inputs.source, files, initial, inputs.evaluation)
+        result = loop.train(
+            inputs.experiment, workdir, inputs.source, tokenizer=files, initial=initial, evaluation=inputs.evaluation
+        )
 
         # What was learned.
         if hosts.is_primary():

@@ -40,11 +40,11 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> Extended:
     stop, padding = tokenizer.vocabulary.size, max(tokenizer.vocabulary.pad, 0)
     run = dataclasses.replace(run, model=model.with_tokens(max(model.vocab_size, stop), padding))
     if params is not None:
-        params = _with_rows(params, model, first, stop, run.training.seed)
+        params = _with_rows(params, model, first, stop=stop, seed=run.training.seed)
     return Extended(run, params, tokenizer)
 
 
-def _with_rows(params: Any, model: ModelConfig, first: int, stop: int, seed: int) -> Any:
+def _with_rows(params: Any, model: ModelConfig, first: int, *, stop: int, seed: int) -> Any:
     """Return the parameters with new embeddings for the tokens first .. stop - 1.
 
     The table may already have rows for some of these tokens.

@@ -74,12 +74,16 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
         one.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
     if pipeline.by_python():
         report_once("batches    from a thread of Python: TensorFlow is not installed")
-    settings = (tokenizer.vocabulary, experiment.training.seed, data.shuffle_window)
+    settings = {
+        "vocabulary": tokenizer.vocabulary,
+        "seed": experiment.training.seed,
+        "window": data.shuffle_window,
+    }
     if history is None:
-        source = remote.source(data.layout, dataset, *settings)
+        source = remote.source(data.layout, dataset, **settings)
     else:
         hosts.agree("the history of the mixture", history.to_json())
-        source = mixture.MixtureSource(data.layout, datasets, history, *settings)
+        source = mixture.MixtureSource(data.layout, datasets, history, **settings)
         done = storage.finished_steps(workdir / "checkpoints")
         for line in mixtures.header(source, experiment.resolved_phases, max(done, default=0)):
             report_once(line)
@@ -200,8 +204,12 @@ def _tokenizer(experiment: Experiment, workdir: Path, found: Any, report: Callab
         files, kind = _files(experiment)
         report(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
         parts = records.Parts(records.streams(data.streams)) if data.streams else None
-        texts = formats.texts(files, kind, tokenizers.sample(settings.kind), data.text_key, parts)
-        cleaner = cleaning.cleaner(data.clean, data.bad_words, data.language, kind, parts)
+        texts = formats.texts(
+            files, format=kind, limit_bytes=tokenizers.sample(settings.kind), text_key=data.text_key, parts=parts
+        )
+        cleaner = cleaning.cleaner(
+            data.clean, bad_words=data.bad_words, language=data.language, format=kind, parts=parts
+        )
         texts = cleaner.texts(texts) if cleaner.names else texts
         tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
     return tokenizers.load(own)

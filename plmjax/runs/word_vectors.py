@@ -85,5 +85,7 @@ def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.Shape
     """Return the shape of the model's embedding table, without computing it."""
     phase, module = run.resolved_phases[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    shapes = jax.eval_shape(initial_state.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
+    shapes = jax.eval_shape(
+        initial_state.initial_variables(run, phase, module, vocabulary=vocabulary, batch=batch), jax.random.key(0)
+    )
     return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.system.token_table]

@@ -117,7 +117,9 @@ class Ground:
         run = experiment(self.platform, len(self.devices), **training)
         run = dataclasses.replace(run, model=run.model.with_dropout(0.0))
         (phase,) = run.resolved_phases
-        return Step(run, programs.build(run, phase, mesh, vocabulary(run), placement.text_batch_shapes(run)))
+        return Step(
+            run, programs.build(run, phase, mesh, vocabulary=vocabulary(run), shapes=placement.text_batch_shapes(run))
+        )
 
 
 def vocabulary(run: Experiment) -> Vocabulary:

@@ -103,7 +103,7 @@ def input_rate(ground: Ground, record: dict[str, Any]) -> Found:
     with tempfile.TemporaryDirectory(prefix="plmjax-selfcheck-") as folder:
         dataset = _dataset(Path(folder) / "dataset", ground)
         run, (phase,) = ground.measured, ground.measured.resolved_phases
-        source = remote.source(run.data.layout, dataset, vocabulary(run), 0, 1)
+        source = remote.source(run.data.layout, dataset, vocabulary(run), seed=0, window=1)
         batches = feed.on_device(source.train(phase, 0, feed.local_rows(program.batch)), program.batch)
         jax.block_until_ready([next(batches) for _ in range(2)])
         begin, count = time.perf_counter(), 0
@@ -123,10 +123,12 @@ def _dataset(directory: Path, ground: Ground) -> store.Dataset:
     size, random = ground.measured.model.vocab_size, np.random.default_rng(0)
     length = ground.measured.data.sequence_length
     wanted = 4 * ground.measured.training.batch_size * length
-    writer, written = store.ShardWriter(directory, "train", 0, size), 0
+    writer, written = store.ShardWriter(directory, "train", 0, vocab_size=size), 0
     while written < wanted:
         sentences = [random.integers(5, size, random.integers(5, 40)).tolist() for _ in range(length // 4)]
         writer.add({"text": sentences})
         written += sum(map(len, sentences))
-    store.finish(directory, {"train": [writer.close()]}, _Numbers(size), [{"path": "random", "bytes": 0}], {})
+    store.finish(
+        directory, {"train": [writer.close()]}, _Numbers(size), sources=[{"path": "random", "bytes": 0}], description={}
+    )
     return store.open_dataset(directory)

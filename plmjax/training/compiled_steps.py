@@ -76,6 +76,10 @@ class CompiledSteps:
         flops = run.training_objective.train_flops(program.model, program.batch)
         rates = Rates(header.tokens(run, program), flops, peak.PeakFlops(program.mesh) if session.is_primary else None)
         if session.is_primary:
-            session.print(*header.lines(run, program, compiled, flops, rates.peak_flops, seconds, done))
+            session.print(
+                *header.lines(
+                    run, program, compiled, flops=flops, peak_flops=rates.peak_flops, compile_seconds=seconds, step=done
+                )
+            )
         memory.check(run, program, compiled)
         return compiled, rates

@@ -57,7 +57,7 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
 
 
 def batches(
-    program: Program, loss_inputs: LossInputs, source: BatchSource, seed: int, limit: int = 0
+    program: Program, loss_inputs: LossInputs, source: BatchSource, *, seed: int, limit: int = 0
 ) -> Iterator[tuple[dict[str, Pair], Any]]:
     """Yield (name -> (sum, weight), outputs of a downstream task) of every held-out batch, as host arrays.
 
@@ -130,7 +130,7 @@ class HeldOut:
             UserError: no row is held out.
         """
         totals = Totals()
-        for sums, _ in batches(program, loss_inputs, self.source, self.seed, limit):
+        for sums, _ in batches(program, loss_inputs, self.source, seed=self.seed, limit=limit):
             totals.add(sums)
         if not totals:
             raise UserError(

@@ -40,6 +40,7 @@ def lines(
     run: Experiment,
     program: Program,
     compiled: Any,
+    *,
     flops: float,
     peak_flops: PeakFlops,
     compile_seconds: float,

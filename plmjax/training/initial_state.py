@@ -64,6 +64,7 @@ class InitialState:
         experiment: Experiment,
         phase: ResolvedPhase,
         module: nn.Module,
+        *,
         dtype: jnp.dtype,
         vocabulary: Vocabulary,
         batch: Shapes,
@@ -73,7 +74,7 @@ class InitialState:
         products.
         """
         objective, config = experiment.training_objective, experiment.model
-        variables = initial_variables(experiment, phase, module, vocabulary, batch)
+        variables = initial_variables(experiment, phase, module, vocabulary=vocabulary, batch=batch)
         boxed = jax.eval_shape(sharding.with_mesh(variables, mesh), jax.random.key(0))
         optimizer = optax.identity()  # for a model that is evaluated and never trained
         if experiment.optimizer is not None:
@@ -159,6 +160,7 @@ def initial_variables(
     experiment: Experiment,
     phase: ResolvedPhase,
     module: nn.Module,
+    *,
     vocabulary: Vocabulary,
     batch: Shapes,
 ) -> Callable[[jax.Array], dict[str, Any]]:
@@ -168,7 +170,7 @@ def initial_variables(
     def init(key: jax.Array) -> dict[str, Any]:
         corrupted, constant_zeros = corrupt_zeros(experiment, vocabulary, batch, key)
         carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
-        variables = dict(objective.init(module, key, corrupted, constant_zeros, carry))
+        variables = dict(objective.init(module, key, corrupted, constants=constant_zeros, carry=carry))
         variables.pop("intermediates", None)  # outputs for inspection, not variables
         return variables
 

@@ -61,6 +61,7 @@ def train(
     run: Experiment,
     workdir: str | Path,
     source: BatchSource,
+    *,
     tokenizer: dict[str, bytes],
     initial: InitialParameters = InitialParameters(),
     evaluation: Evaluation | None = None,
@@ -83,7 +84,7 @@ def train(
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
 
     def program_of(run: Experiment, phase: ResolvedPhase) -> Program:
-        return build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram)
+        return build(run, phase, placed.mesh, vocabulary=source.vocabulary, shapes=source.batch, unigram=unigram)
 
     programs = [program_of(run, phase) for phase in run.resolved_phases]
     evaluation = evaluation or HeldOut.of(run, source)

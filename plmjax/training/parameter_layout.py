@@ -44,6 +44,7 @@ class ParameterLayout:
         experiment: Experiment,
         vocabulary: Vocabulary,
         batch: Shapes,
+        *,
         boxed: Any,
         dtype: jnp.dtype,
         mesh: jax.sharding.Mesh,
@@ -75,6 +76,7 @@ class ParameterLayout:
         shards: ParameterShards,
         objective: Objective,
         carry: Callable[[], Any],
+        *,
         phase: ResolvedPhase,
         mesh: jax.sharding.Mesh,
     ) -> AllGather | RingExchange | LookedUpRows:

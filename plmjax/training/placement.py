@@ -103,11 +103,11 @@ def choose_mesh(run: Experiment, devices: Sequence[jax.Device], vocabulary: Voca
         chosen = possible[0]
         why += ["the memory of a device is not known"]
     else:
-        row_residuals = residuals_of_rows(run, resolved, devices[0].platform, vocabulary, shapes)
+        row_residuals = residuals_of_rows(run, resolved, devices[0].platform, vocabulary=vocabulary, shapes=shapes)
         bytes_of: dict[Sizes, float] = {}
         tables_of: dict[Sizes, int] = {}
         for sizes in possible:
-            state = state_bytes(run, resolved[0], sizes, devices, vocabulary, shapes)
+            state = state_bytes(run, resolved[0], sizes, devices=devices, vocabulary=vocabulary, shapes=shapes)
             bytes_of[sizes] = max(
                 bytes_needed(phase, sizes, state, one) for phase, one in zip(resolved, row_residuals, strict=True)
             )
@@ -155,7 +155,7 @@ def _cut_dimensions(
 ) -> dict[str, set[int]]:
     """Return a dict from mesh axis to the sizes of the parameter dimensions that the axis must divide."""
     module = run.training_objective.module(run.model, programs.execution(run, "cpu"))
-    init = initial_state.initial_variables(run, phase, module, vocabulary, shapes(phase))
+    init = initial_state.initial_variables(run, phase, module, vocabulary=vocabulary, batch=shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
     of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
     boxes = jax.tree.leaves(
@@ -181,6 +181,7 @@ def state_bytes(
     run: Experiment,
     phase: ResolvedPhase,
     sizes: Sizes,
+    *,
     devices: Sequence[jax.Device],
     vocabulary: Vocabulary,
     shapes: Shapes,
@@ -188,7 +189,7 @@ def state_bytes(
     """Return the bytes that do not depend on the rows, on a device of a mesh of these sizes."""
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, sizes, strict=True)))
     grid = meshes.make(named, devices, run.training.rings)
-    program = programs.build(run, phase, grid, vocabulary, shapes)
+    program = programs.build(run, phase, grid, vocabulary=vocabulary, shapes=shapes)
     state = program.state
     kept = (state.params, state.optimizer_state, state.collections, state.constants)
     axes = jax.tree.structure(program.copy).flatten_up_to(program.axes)
@@ -222,14 +223,17 @@ def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: StateBytes, residual
 
 
 def residuals_of_rows(
-    run: Experiment, resolved: Sequence[ResolvedPhase], platform: str, vocabulary: Vocabulary, shapes: Shapes
+    run: Experiment, resolved: Sequence[ResolvedPhase], platform: str, *, vocabulary: Vocabulary, shapes: Shapes
 ) -> list[tuple[int, int]]:
     """Measure `residuals` for one row and for two rows of every phase; the difference is the cost of a row."""
-    return [tuple(residuals(run, phase, rows, platform, vocabulary, shapes) for rows in (1, 2)) for phase in resolved]
+    return [
+        tuple(residuals(run, phase, rows, platform=platform, vocabulary=vocabulary, shapes=shapes) for rows in (1, 2))
+        for phase in resolved
+    ]
 
 
 def residuals(
-    run: Experiment, phase: ResolvedPhase, rows: int, platform: str, vocabulary: Vocabulary, shapes: Shapes
+    run: Experiment, phase: ResolvedPhase, rows: int, *, platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> int:
     """Return the bytes that the forward pass of `rows` rows saves for the backward pass.
 
@@ -240,7 +244,7 @@ def residuals(
     batch = shapes(few)
     objective, how = run.training_objective, programs.execution(run, platform)
     module, dtype = objective.module(run.model, how), how.dtype
-    init = initial_state.initial_variables(run, few, module, vocabulary, batch)
+    init = initial_state.initial_variables(run, few, module, vocabulary=vocabulary, batch=batch)
     boxed = jax.eval_shape(init, jax.random.key(0))
     exchanged = jnp.dtype(run.training.gradient_dtype)
     dtypes = shares.dtypes(boxed["params"], dtype, exchanged)

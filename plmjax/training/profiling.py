@@ -101,7 +101,7 @@ class Profile:
     """
 
     def __init__(
-        self, steps: tuple[int, ...], folder: Path, start: int, final: int, workdir: Path | None = None
+        self, steps: tuple[int, ...], folder: Path, start: int, *, final: int, workdir: Path | None = None
     ) -> None:
         self._steps, self._folder, self._start, self._final = steps, folder, start, final
         self._workdir = workdir

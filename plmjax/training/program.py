@@ -138,6 +138,7 @@ def build(
     experiment: Experiment,
     phase: ResolvedPhase,
     mesh: jax.sharding.Mesh,
+    *,
     vocabulary: Vocabulary,
     shapes: Callable[[ResolvedPhase], Shapes],
     unigram: jax.Array | None = None,
@@ -159,9 +160,13 @@ def build(
     run_on = execution(experiment, mesh.devices.flat[0].platform)
     module = experiment.training_objective.module(experiment.model, run_on)
     batch, evaluation_batch = (sharded_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
-    first = InitialState.of(experiment, phase, module, run_on.dtype, vocabulary, batch, mesh)
+    first = InitialState.of(
+        experiment, phase, module, dtype=run_on.dtype, vocabulary=vocabulary, batch=batch, mesh=mesh
+    )
     rings = choose_rings(experiment, phase, first, mesh)
-    layout = ParameterLayout.of(experiment, vocabulary, batch, first.boxed["params"], run_on.dtype, mesh, rings)
+    layout = ParameterLayout.of(
+        experiment, vocabulary, batch, boxed=first.boxed["params"], dtype=run_on.dtype, mesh=mesh, rings=rings
+    )
     if experiment.training.rings == "on" and rings is not layout.train.rings:
         raise rings_error("an objective that looks up no rows of tables", type(experiment.objective).__name__)
     rows, length = evaluation_phase.batch_size, evaluation_phase.sequence_length
@@ -169,13 +174,13 @@ def build(
     def evaluation_carry() -> Any:
         return experiment.evaluation_objective.evaluation_carry(experiment.model, rows, length, run_on.dtype)
 
-    training = training_parts(experiment, phase, vocabulary, module, layout, first, mesh)
+    training = training_parts(experiment, phase, vocabulary, module=module, layout=layout, first=first, mesh=mesh)
     evaluation = Evaluation(
         objective=experiment.evaluation_objective,
         module=module,
         vocabulary=vocabulary,
         gather=layout.gradient(
-            layout.evaluation, experiment.evaluation_objective, evaluation_carry, phase, mesh
+            layout.evaluation, experiment.evaluation_objective, evaluation_carry, phase=phase, mesh=mesh
         ).gather,
         reset_carry=carries.reset(evaluation_carry),
         unigram=unigram,
@@ -306,6 +311,7 @@ def training_parts(
     experiment: Experiment,
     phase: ResolvedPhase,
     vocabulary: Vocabulary,
+    *,
     module: nn.Module,
     layout: ParameterLayout,
     first: InitialState,
@@ -322,7 +328,7 @@ def training_parts(
         objective=experiment.training_objective,
         module=module,
         vocabulary=vocabulary,
-        gradient=layout.gradient(layout.train, experiment.training_objective, first.carry, phase, mesh),
+        gradient=layout.gradient(layout.train, experiment.training_objective, first.carry, phase=phase, mesh=mesh),
         update=functools.partial(layout.tables.update, optimizer) if layout.tables.shardings else update,
         learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, steps, step),
         reset_carry=carries.reset(first.carry),

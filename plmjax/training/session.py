@@ -87,7 +87,7 @@ class Session:
             profiled = self.run.training.profile_steps
         folder = self.file.folder / "profile" if self.is_primary else self.workdir
         asked = self.workdir if self.is_primary else None
-        self.profile = Profile(profiled, folder, self.first + 1, self.run.training.steps, asked)
+        self.profile = Profile(profiled, folder, self.first + 1, final=self.run.training.steps, workdir=asked)
         self.stop = StopSignals().__enter__()
         return self
 

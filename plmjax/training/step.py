@@ -51,7 +51,7 @@ def train_step(state: TrainState, batch: Batch, training: Training) -> tuple[Tra
         return total_loss(objective, sums.losses, weights), sums
 
     inputs = state.loss_inputs.replace(carry=training.reset_carry(state.carry, batch))
-    gradient, sums = training.gradient(loss, inputs, weights, batch, dropout)
+    gradient, sums = training.gradient(loss, inputs, weights, batch=batch, key=dropout)
     params, optimizer_state = training.update(gradient, state.optimizer_state, state.params)
     params = objective.constrain(params)
     metrics = {"loss": total_loss(objective, sums.losses, weights)}

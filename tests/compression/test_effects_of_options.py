@@ -47,7 +47,7 @@ def lowered(method: str, options: str = "") -> str:
     run = experiments.override(dataclasses.replace(run, compression=compression), options.split())
     source, (phase,) = source(run.data), run.resolved_phases
     mesh = meshes.make(run.mesh, jax.devices()[:1])
-    built = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    built = programs.build(run, phase, mesh, vocabulary=source.vocabulary, shapes=source.batch)
     return built.train.lower(built.state, built.batch).as_text()
 
 

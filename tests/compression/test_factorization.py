@@ -193,7 +193,7 @@ def test_each_kind_has_the_rank_of_its_energy(small_run: Path, tmp_path: Path, c
             left, right = (np.linalg.qr(draws.normal(size=(size, size)))[0] for size in shape)
             params[path][layer] = (left[:, :rank] @ right[:rank]).reshape(params[path].shape[1:])
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
-    checkpoints.save_parameters(tmp_path / "run", tree, run, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", tree, run, tokenizer=description.tokenizer)
     for options, expected, said in (
         (["--energy", "0.99"], (3, 4, 5, 0, 9, 0), "attention/output whole (100.0%)"),
         (["--energy", "0.45"], (2, 2, 3, 4, 5, 5), "attention/key 2 (50.0%)"),

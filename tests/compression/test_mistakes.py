@@ -119,7 +119,7 @@ def runs(small_run: Path, decoder_run: Path, task_run: Path, tmp_path_factory: p
     description = checkpoints.describe(checkpoints.find(decoder_run))
     bert = checkpoints.describe(checkpoints.find(small_run)).experiment
     params, _ = checkpoints.load_parameters(small_run)
-    checkpoints.save_parameters(folder / "bytes", params, bert, description.tokenizer)
+    checkpoints.save_parameters(folder / "bytes", params, bert, tokenizer=description.tokenizer)
     task = checkpoints.describe(checkpoints.find(task_run)).experiment.data
     data = f"--data.train {task.train} --data.validation {task.validation} --data.text sentence"
     made = {path.name: path for path in folder.iterdir()}
@@ -199,7 +199,10 @@ def trained_in_int8(model: Any, objective: Any) -> None:
     fields = ("input_ids", "segment_ids", "positions", "token_type_ids", "next_ids")
     batch = dict.fromkeys(fields, ids) | dict.fromkeys(("labels", "example_ids", "cls_positions"), ids[:, :1])
     carry = nn.meta.unbox(objective.initial_carry(model, 4, 6))
-    jax.eval_shape(lambda key: outer.init(outer.module(model, Execution()), key, batch, (), carry), jax.random.key(0))
+    jax.eval_shape(
+        lambda key: outer.init(outer.module(model, Execution()), key, batch, constants=(), carry=carry),
+        jax.random.key(0),
+    )
 
 
 def exported(folder: Path) -> None:

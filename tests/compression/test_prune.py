@@ -98,14 +98,16 @@ def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) ->
     params, description = checkpoints.load_parameters(small_run)
     run = dataclasses.replace(description.experiment, objective=DistilBertPretraining())
     constants = {"log_weights": np.arange(run.model.vocab_size, dtype=np.float32)}
-    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer, constants=constants)
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer, constants=constants)
     cli.run(["compress", "prune", str(tmp_path / "run"), "--output", str(tmp_path / "sparse")])
     kept = checkpoints.read_constants(tmp_path / "sparse")
     np.testing.assert_array_equal(kept["log_weights"], constants["log_weights"])
     # Those of the run that trained the result come before those of its source.
     own = {"log_weights": constants["log_weights"] + 1}
-    checkpoints.save_parameters(tmp_path / "own" / "training", params, run, description.tokenizer, constants=own)
+    checkpoints.save_parameters(
+        tmp_path / "own" / "training", params, run, tokenizer=description.tokenizer, constants=own
+    )
     source = Source.read(tmp_path / "run")
-    write(tmp_path / "own", source, source.params, run, "prune", {})
+    write(tmp_path / "own", source, source.params, run=run, by="prune", settings={})
     kept = checkpoints.read_constants(tmp_path / "own")
     np.testing.assert_array_equal(kept["log_weights"], own["log_weights"])

@@ -48,7 +48,12 @@ def test_a_named_experiment_trains_the_model_of_the_checkpoint_or_a_smaller_one(
     source, compression, named = Source.read(small_run), MovementPruning(), experiments.load("finetune_sentences")
     for smaller in (None, BertConfig.tiny(hidden_size=8)):
         found = compose_experiment(
-            source, compression, "finetune_sentences", ["--training.steps", "3"], "command", smaller
+            source,
+            compression,
+            "finetune_sentences",
+            overrides=["--training.steps", "3"],
+            command="command",
+            model=smaller,
         )
         model, training = smaller or source.description.experiment.model, dataclasses.replace(named.training, steps=3)
         assert found == dataclasses.replace(named, model=model, training=training, compression=compression)

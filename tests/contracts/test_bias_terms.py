@@ -23,7 +23,7 @@ FIRST_BLOCK = jax.random.fold_in(jax.random.fold_in(KEY, 0), 0)
 
 
 def formula(
-    query: jax.Array, key: jax.Array, value: jax.Array, term: ContentTerm, rate: float, draw: jax.Array | None
+    query: jax.Array, key: jax.Array, value: jax.Array, *, term: ContentTerm, rate: float, draw: jax.Array | None
 ) -> jax.Array:
     """softmax(Q K^T + term) V, one pair of a query and a key after the other, left to automatic differentiation."""
     rows = []
@@ -48,7 +48,7 @@ def value_and_gradients(attend: Any) -> Any:
 
     def loss(inputs: Any, parameters: Any) -> tuple[jax.Array, jax.Array]:
         term = ContentTerm(**parameters, query_segments=SEGMENTS[:, KEYS - QUERIES :], key_segments=SEGMENTS)
-        context = attend(*inputs, term)
+        context = attend(*inputs, term=term)
         return jnp.sum(jnp.sin(context)), context
 
     gradients, context = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(inputs, content_parameters(HEADS, SIZE))
@@ -57,14 +57,15 @@ def value_and_gradients(attend: Any) -> Any:
 
 def attended(backend: Any, draw: jax.Array | None = None) -> Any:
     """The output of `backend`, with dropout if there is a key."""
-    return lambda query, key, value, term: backend(query, key, value, VISIBILITY, (term,), RATE, draw)
+    given = {"mask_terms": VISIBILITY, "rate": RATE, "dropout_key": draw}
+    return lambda *inputs, term: backend(*inputs, terms=(term,), **given)
 
 
 @functools.cache
 def expected(dropout: str | None) -> Any:
     """By the formula; with the mask that a backend draws."""
     draw = {None: None, "of the key": KEY, "of the first block": FIRST_BLOCK}[dropout]
-    return value_and_gradients(lambda *inputs: formula(*inputs, RATE, draw))
+    return value_and_gradients(functools.partial(formula, rate=RATE, draw=draw))
 
 
 def close(found: Any, expected: Any) -> None:

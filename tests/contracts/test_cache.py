@@ -42,7 +42,7 @@ def empty(config: ModelConfig) -> Cache:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _read(config: ModelConfig, params: Any, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
+def _read(config: ModelConfig, params: Any, ids: np.ndarray, *, mask: np.ndarray, cache: Cache) -> Cache:
     module = config.module(Purpose.CAUSAL_LM, Execution())
     return module.apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
 
@@ -54,7 +54,7 @@ def parameters_of(config: ModelConfig) -> Any:
 
 def read(config: ModelConfig, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
     """The cache after further tokens of its rows."""
-    return _read(config, parameters_of(config), ids, mask, cache)
+    return _read(config, parameters_of(config), ids, mask=mask, cache=cache)
 
 
 @EVERY
@@ -71,8 +71,8 @@ def test_shapes_stay_the_same(config: ModelConfig) -> None:
         return jax.tree.map(lambda x: (x.shape, x.dtype), cache)
 
     reading = functools.partial(_read, config, parameters_of(config))
-    first = jax.eval_shape(reading, IDS, MASK, empty(config))
-    after = jax.eval_shape(reading, IDS[:, :1], MASK[:, :1], first)
+    first = jax.eval_shape(reading, IDS, mask=MASK, cache=empty(config))
+    after = jax.eval_shape(reading, IDS[:, :1], mask=MASK[:, :1], cache=first)
     assert shapes(first) == shapes(after) == shapes(empty(config))
 
 

@@ -63,7 +63,8 @@ def test_a_condition_of_its_own_file_works_in_every_backend() -> None:
 
     expected = value_and_gradients(one_query_at_a_time)
     for backend in (dense, functools.partial(blockwise, block=4)):
-        found = value_and_gradients(lambda *x: backend(*x, mask_terms, (), 0.0, None))  # noqa: B023 (used at once)
+        given = {"mask_terms": mask_terms, "terms": (), "rate": 0.0, "dropout_key": None}
+        found = value_and_gradients(functools.partial(backend, **given))
         chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -24,7 +24,7 @@ class Words:
 
 
 def documents(
-    count: int, vocab_size: int, seed: int = 0, sentences: int = 30, words: int = 40
+    count: int, vocab_size: int, *, seed: int = 0, sentences: int = 30, words: int = 40
 ) -> list[list[list[int]]]:
     """Random documents of 1 to `sentences` - 1 sentences of 1 to `words` - 1 tokens; ids 0..4 are left to specials."""
     random = np.random.default_rng(seed)
@@ -37,19 +37,21 @@ def documents(
     ]
 
 
-def write(directory: Path, train: list, validation: list, vocab_size: int, shards: int = 3) -> store.Dataset:
+def write(directory: Path, train: list, validation: list, *, vocab_size: int, shards: int = 3) -> store.Dataset:
     """A dataset of `train` dealt over several files, written in another order than they stand in."""
     records = {"train": [], "validation": []}
     for index in reversed(range(shards)):
-        writer = store.ShardWriter(directory, "train", index, vocab_size)
+        writer = store.ShardWriter(directory, "train", index, vocab_size=vocab_size)
         for document in train[index * len(train) // shards : (index + 1) * len(train) // shards]:
             writer.add({"text": document})
         records["train"].append(writer.close())
-    writer = store.ShardWriter(directory, "validation", 0, vocab_size)
+    writer = store.ShardWriter(directory, "validation", 0, vocab_size=vocab_size)
     for document in validation:
         writer.add({"text": document})
     records["validation"].append(writer.close())
-    store.finish(directory, records, Words(vocab_size), [{"path": "a.txt", "bytes": 7}], {"made": "here"})
+    store.finish(
+        directory, records, Words(vocab_size), sources=[{"path": "a.txt", "bytes": 7}], description={"made": "here"}
+    )
     return store.open_dataset(directory)
 
 

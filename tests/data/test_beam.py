@@ -89,7 +89,7 @@ def test_a_job_server_gives_the_same_dataset(corpus, tokenizer, tmp_path, job_se
 @needs_beam
 def test_cooccurrences_are_those_of_processes(tmp_path):
     texts = corpora.documents(30, 60, sentences=6, words=30)
-    dataset = corpora.write(tmp_path / "set", texts, corpora.documents(2, 60, seed=1), 60)
+    dataset = corpora.write(tmp_path / "set", texts, corpora.documents(2, 60, seed=1), vocab_size=60)
     special = Vocabulary.placeholder(60).special
     found = []
     for name, how in (("processes", {"processes": 1}), ("beam", {"runner": "DirectRunner"})):
@@ -124,7 +124,7 @@ def test_contradictions_and_an_absent_library(corpus, tokenizer, tmp_path, monke
     for count in (
         lambda: prepare([corpus], "auto", tokenizer, tmp_path / "out", **settings),
         lambda: cooccurrence.count(
-            corpora.write(tmp_path / "set", [[[7, 8]] * 9], [], 60), (0,), tmp_path / "a", **settings
+            corpora.write(tmp_path / "set", [[[7, 8]] * 9], [], vocab_size=60), (0,), tmp_path / "a", **settings
         ),
     ):
         refused(count, "Apache Beam for --runner .. not installed; pip install")

@@ -27,7 +27,7 @@ TRAIN[3] = [[1, 7] * 40]  # one pair over and over, at every other distance
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> store.Dataset:
-    return write(tmp_path_factory.mktemp("dataset"), TRAIN, documents(2, SIZE, seed=1), SIZE)
+    return write(tmp_path_factory.mktemp("dataset"), TRAIN, documents(2, SIZE, seed=1), vocab_size=SIZE)
 
 
 @pytest.fixture
@@ -128,12 +128,12 @@ from plmjax.data.cooccurrence import counting, runs
 counting._divide_memory = lambda memory, processes, window: (processes, 8 * window * memory)
 where, after = sys.argv[3], int(sys.argv[4])
 room = getattr(runs, where)
-def doomed(*arguments):
+def doomed(*arguments, **named):
     global after
     after -= 1
     if after < 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    return room(*arguments)
+    return room(*arguments, **named)
 setattr(runs, where, doomed)
 runs.FAN_IN = 3
 cooccurrence.count(store.open_dataset(sys.argv[1]), tuple(range(5)), sys.argv[2], memory=97, processes=1)
@@ -217,7 +217,7 @@ def test_folders_and_texts_that_cannot_be_counted(dataset, tmp_path, bucket):
     refused(lambda: count(dataset.directory), "a count of cooccurrences")
     refused(lambda: count(f"gs://{bucket}/counts"), f"a folder on a disk .. gs://{bucket}/counts")
     refused(lambda: Counting(min_count=0), "at least 1 occurrence .. 0")
-    alone = write(tmp_path / "alone", [[[7]], [[8]]], [], SIZE, shards=1)
+    alone = write(tmp_path / "alone", [[[7]], [[8]]], [], vocab_size=SIZE, shards=1)
     refused(lambda: count(tmp_path / "out", alone), "words beside each other .. alone")
 
 

@@ -26,7 +26,7 @@ RUN = SimpleNamespace(index=0, first_step=0, last_step=10_000, sequence_length=3
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, store.Dataset]:
     folder = tmp_path_factory.mktemp("mixture")
     return {
-        name: write(folder / name, documents(size, V, seed), documents(1 + seed, V, 10 + seed), V)
+        name: write(folder / name, documents(size, V, seed=seed), documents(1 + seed, V, seed=10 + seed), vocab_size=V)
         for seed, (name, size) in enumerate(SIZES.items())
     }
 
@@ -40,7 +40,7 @@ def source(
     datasets: dict[str, store.Dataset], *stages: tuple[int, dict[str, int]], layout=layouts.Chunks(), seed: int = 3
 ) -> MixtureSource:
     own = {name: datasets[name] for name in stages[-1][1]}
-    return MixtureSource(layout, own, history(*stages), Vocabulary.placeholder(V), seed, 4)
+    return MixtureSource(layout, own, history(*stages), vocabulary=Vocabulary.placeholder(V), seed=seed, window=4)
 
 
 def given(mixed: MixtureSource, start: int, count: int, phase=RUN) -> dict[str, list[int]]:
@@ -229,13 +229,15 @@ def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.Monk
     refused(lambda: mixture.open_sources(mix, 10**9, V), "a bucket .. --data.cache_limit")
     refused(lambda: mixture.open_sources(mix, None, V - 1), f"at most {V - 1} .. {V}")
     opened = mixture.open_sources(mix, None, V)
-    read = mixture.new_source(layouts.Chunks(), mix, opened, Vocabulary.placeholder(V), 3, 4)  # which is what can be
+    read = mixture.new_source(
+        layouts.Chunks(), mix, opened, vocabulary=Vocabulary.placeholder(V), seed=3, window=4
+    )  # which is what can be
     for found, expected in zip(take(read.train(RUN, 4), 3), take(begin.train(RUN, 4), 3), strict=True):
         assert_same(found, expected)
     none = Mixture((f"wiki={tmp_path / 'none'}",))
     refused(lambda: mixture.open_sources(none, None, V), "none .. no folder")
     monkeypatch.setattr(Words, "fingerprint", "beef")
-    another = write(tmp_path / "other", documents(2, V), [], V)
+    another = write(tmp_path / "other", documents(2, V), [], vocab_size=V)
     several = Mixture((*mix.sources, f"other={another.directory}"))
     refused(lambda: mixture.open_sources(several, None, V), "the source wiki's tokenizer .. other")
 

@@ -28,7 +28,7 @@ LAYOUTS = [
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("dataset"), documents(60, V), documents(8, V, seed=1), V)
+    return write(tmp_path_factory.mktemp("dataset"), documents(60, V), documents(8, V, seed=1), vocab_size=V)
 
 
 def source(dataset, layout, **settings):
@@ -112,7 +112,7 @@ def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset,
 
 
 def test_evaluation_without_held_out_text_is_empty(tmp_path):
-    dataset = write(tmp_path, documents(6, V), [], V)
+    dataset = write(tmp_path, documents(6, V), [], vocab_size=V)
     for layout in LAYOUTS:
         assert list(source(dataset, layout).evaluation(phase(32, 4))) == []
 
@@ -168,7 +168,7 @@ def test_rows_that_fill_a_batch_are_padding(dataset, layout, pad):
 
 
 def test_a_row_has_a_number_of_32_bits(dataset):
-    most, layout = 2**31 - 1, SimpleNamespace(rows=lambda *arguments: SimpleNamespace(count=count))
+    most, layout = 2**31 - 1, SimpleNamespace(rows=lambda *arguments, **named: SimpleNamespace(count=count))
     made = DatasetSource(layout, dataset, Vocabulary.placeholder(V), 3)
     count = most
     assert made.epoch_rows(32) == made.held_out(32) == most

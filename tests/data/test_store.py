@@ -21,7 +21,7 @@ def small_pieces(monkeypatch):
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
 def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
     train, validation = documents(40, vocab_size), documents(5, vocab_size, seed=1)
-    dataset = write(tmp_path, train, validation, vocab_size)
+    dataset = write(tmp_path, train, validation, vocab_size=vocab_size)
     for name, texts in (("train", train), ("validation", validation)):
         split = dataset.split(name)
         tokens = [token for document in texts for sentence in document for token in sentence]
@@ -48,23 +48,26 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
     assert dataset.tokenizer_fingerprint == "f00d" and (tmp_path / "tokenizer/vocab.txt").is_file()
     assert (store.token_dtype(1 << 16), store.token_dtype((1 << 16) + 1)) == (np.uint16, np.int32)  # every id fits
     again, other = (
-        write(tmp_path / name, texts, validation, vocab_size) for name, texts in (("a", train), ("b", train[1:]))
+        write(tmp_path / name, texts, validation, vocab_size=vocab_size)
+        for name, texts in (("a", train), ("b", train[1:]))
     )
     assert dataset.fingerprint == again.fingerprint != other.fingerprint
 
 
 def write_two_streams(folder, count=60, vocab_size=300):
     """Documents of two streams and their numbers, in two files; and the dataset of them."""
-    texts = {name: documents(count, vocab_size, seed, words=20) for seed, name in enumerate(("source", "target"))}
+    texts = {name: documents(count, vocab_size, seed=seed, words=20) for seed, name in enumerate(("source", "target"))}
     numbers = {"label": np.arange(count) % 3, "score": np.arange(count) / 7}
     records = {"train": [], "validation": []}
     for index in range(2):
-        writer = store.ShardWriter(folder, "train", index, vocab_size, tuple(texts), tuple(numbers))
+        writer = store.ShardWriter(
+            folder, "train", index, vocab_size=vocab_size, streams=tuple(texts), fields=tuple(numbers)
+        )
         for number in range(index * count // 2, (index + 1) * count // 2):
             document = {name: texts[name][number] for name in texts}
             writer.add(document, {name: values[number] for name, values in numbers.items()})
         records["train"].append(writer.close())
-    store.finish(folder, records, Words(vocab_size), [{"path": "a.tsv", "bytes": 7}], {})
+    store.finish(folder, records, Words(vocab_size), sources=[{"path": "a.tsv", "bytes": 7}], description={})
     return texts, numbers, store.open_dataset(folder)
 
 
@@ -99,7 +102,7 @@ def test_tfds_reads_the_folder(tmp_path, small_pieces, vocab_size):
 
     _, numbers, dataset = write_two_streams(tmp_path, vocab_size=vocab_size)
     builder = tfds.builder_from_directory(tmp_path)
-    write(tmp_path / "held out", documents(2, 300), documents(2, 300, seed=1), 300)
+    write(tmp_path / "held out", documents(2, 300), documents(2, 300, seed=1), vocab_size=300)
     assert {*tfds.builder_from_directory(tmp_path / "held out").info.splits} == {"train", "validation"}
     pieces = list(tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False)))
     assert len(pieces) == builder.info.splits["train"].num_examples > 3
@@ -114,17 +117,17 @@ def test_tfds_reads_the_folder(tmp_path, small_pieces, vocab_size):
 
 
 def test_empty_sentences_documents_and_files_are_left_out(tmp_path):
-    dataset = write(tmp_path / "one", [[[], [5, 6]], [[]], [], [[7], []]], [], 10, shards=4)
+    dataset = write(tmp_path / "one", [[[], [5, 6]], [[]], [], [[7], []]], [], vocab_size=10, shards=4)
     split = dataset.split("train")
     assert (split.documents, split.sentences, split.token_count) == (2, 2, 3)
     assert dataset.split("validation").documents == 0
     assert sorted(path.name for path in (tmp_path / "one").glob("corpus-*")) == [
         f"corpus-train.tfrecord-0000{n}" for n in (0, 1)
     ]
-    writer = store.ShardWriter(tmp_path / "two", "train", 0, 10, ("source", "target"))
+    writer = store.ShardWriter(tmp_path / "two", "train", 0, vocab_size=10, streams=("source", "target"))
     for source, target in (([[5]], [[]]), ([[6]], [[7], []]), ([], [[8]])):  # each without one of its streams, but one
         writer.add({"source": source, "target": target})
-    store.finish(tmp_path / "two", {"train": [writer.close()]}, Words(10), [], {})
+    store.finish(tmp_path / "two", {"train": [writer.close()]}, Words(10), sources=[], description={})
     dataset = store.open_dataset(tmp_path / "two")
     assert [dataset.split("train", name).tokens(0, 1).tolist() for name in dataset.streams] == [[6], [7]]
     assert dataset.split("train", "source").documents == 1
@@ -156,7 +159,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_damage_is_named_before_a_file_is_read(tmp_path, case):
-    write(tmp_path / "set", documents(6, 300), documents(2, 300), 300)
+    write(tmp_path / "set", documents(6, 300), documents(2, 300), vocab_size=300)
     damage, parts = DAMAGE[case]
     damage(tmp_path / "set")
     refused(lambda: store.open_dataset(tmp_path / "set"), parts)
@@ -198,7 +201,7 @@ SEALED = {
 def ledger(tmp_path_factory):
     """The ledger of a small dataset, as a path and as a text."""
     folder = tmp_path_factory.mktemp("sealed")
-    write(folder, documents(6, 300), documents(2, 300), 300)
+    write(folder, documents(6, 300), documents(2, 300), vocab_size=300)
     return folder / store.MANIFEST, (folder / store.MANIFEST).read_text()
 
 
@@ -217,20 +220,23 @@ def test_a_ledger_is_checked_whatever_its_checksum(ledger, case):
 def test_what_cannot_be_written(tmp_path):
     """Streams of names that no file can have, no text, and tokens beyond the vocabulary, here and in a model."""
     for name in ("Source", "a/b", "fields", ""):
-        refused(lambda name=name: store.ShardWriter(tmp_path, "train", 0, 10, (name,)), "a name of small letters")
-    refused(lambda: write(tmp_path, [], [], 300), "no document")
+        refused(
+            lambda name=name: store.ShardWriter(tmp_path, "train", 0, vocab_size=10, streams=(name,)),
+            "a name of small letters",
+        )
+    refused(lambda: write(tmp_path, [], [], vocab_size=300), "no document")
     refused(lambda: store.open_dataset(tmp_path), "never finished")
-    writer = store.ShardWriter(tmp_path, "train", 0, 300)
+    writer = store.ShardWriter(tmp_path, "train", 0, vocab_size=300)
     writer.add({"text": [[5, 300]]})
     with pytest.raises(ValueError, match=r"0\.\.299, found 5\.\.300"):
         writer.close()
-    write(tmp_path, documents(6, 300), [], 300)
+    write(tmp_path, documents(6, 300), [], vocab_size=300)
     assert store.open_dataset(tmp_path, vocab_size=300).vocab_size == 300
     refused(lambda: store.open_dataset(tmp_path, vocab_size=299), "at most 299 .. 300")
 
 
 def test_arrays_that_contradict_the_ledger_are_named(tmp_path):
-    dataset = write(tmp_path, documents(6, 300), documents(2, 300), 300)
+    dataset = write(tmp_path, documents(6, 300), documents(2, 300), vocab_size=300)
     places = tmp_path / "train.text.sentences.npy"
     whole = np.load(places)
     for changed, parts in (

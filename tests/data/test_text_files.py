@@ -143,4 +143,4 @@ def test_line_ends_of_any_system_are_those_of_lines_and_documents(tmp_path: Path
         path = tmp_path / f"{number}.txt"
         path.write_bytes(f"One.{end}Two.{end}{end}Three.{end} \x0c{end}Four.{end}".encode())
         assert read([path], "text") == [("text", lines) for lines in (["One.", "Two."], ["Three."], ["Four."])]
-        assert len(list(formats.documents([path], "lines"))) == 4
+        assert len(list(formats.documents([path], format="lines"))) == 4

@@ -244,7 +244,7 @@ def lite_norm(p: Mapping[str, Any], name: str, x: Any) -> Any:
     return torch.layer_norm(x, x.shape[-1:], p[f"{name}/scale"], p[f"{name}/bias"], 1e-5)
 
 
-def lite_attention(p: Mapping[str, Any], name: str, x: Any, source: Any, seen: Any) -> Any:
+def lite_attention(p: Mapping[str, Any], name: str, x: Any, *, source: Any, seen: Any) -> Any:
     """Head by head."""
     total = p[f"{name}/output/bias"]
     for head in range(p[f"{name}/query/kernel"].shape[1]):
@@ -257,7 +257,7 @@ def lite_attention(p: Mapping[str, Any], name: str, x: Any, source: Any, seen: A
     return total
 
 
-def lite_convolution(config: Any, p: Mapping[str, Any], x: Any, size: int, before: int) -> Any:
+def lite_convolution(config: Any, p: Mapping[str, Any], x: Any, *, size: int, before: int) -> Any:
     """Section 3.2 of Wu et al. 2019, token by token; beyond both ends there are zeros."""
     x = lite_linear(p, "convolution/input", x)
     if config.convolution == "dynamic":
@@ -278,11 +278,11 @@ def lite_embedded(config: Any, table: Any, ids: Any) -> Any:
     return math.sqrt(2 * half) * table[ids] + torch.tensor(waves)
 
 
-def lite_branches(config: Any, p: Mapping[str, Any], x: Any, seen: Any, size: int, before: int) -> Any:
+def lite_branches(config: Any, p: Mapping[str, Any], x: Any, *, seen: Any, size: int, before: int) -> Any:
     """Figure 3 (b)."""
     half = config.d_model // 2
-    far = lite_attention(p, "attention", x[:, :half], x[:, :half], seen)
-    return torch.cat([far, lite_convolution(config, p, x[:, half:], size, before)], dim=1)
+    far = lite_attention(p, "attention", x[:, :half], source=x[:, :half], seen=seen)
+    return torch.cat([far, lite_convolution(config, p, x[:, half:], size=size, before=before)], dim=1)
 
 
 def lite_feed_forward(p: Mapping[str, Any], x: Any) -> Any:
@@ -293,8 +293,10 @@ def lite_model(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) 
     """Figures 3 and 4 of the paper."""
     table = params["words/embedding"]
 
-    def branches(p: Mapping[str, Any], x: Any, seen: Any, size: int, before: int) -> Any:
-        return lite_norm(p, "attention_layer_norm", x + lite_branches(config, p, x, seen, size, before))
+    def branches(p: Mapping[str, Any], x: Any, seen: Any, *, size: int, before: int) -> Any:
+        return lite_norm(
+            p, "attention_layer_norm", x + lite_branches(config, p, x, seen=seen, size=size, before=before)
+        )
 
     def fed_forward(p: Mapping[str, Any], x: Any) -> Any:
         return lite_norm(p, "feed_forward_layer_norm", x + lite_feed_forward(p, x))
@@ -304,11 +306,11 @@ def lite_model(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) 
     earlier = torch.ones(len(y), len(y)).tril() > 0
     for layer, size in enumerate(config.encoder_kernel_sizes):
         p = lite_layer(params, "encoder_layers", config.encoder_kernel_sizes, layer)
-        x = fed_forward(p, branches(p, x, of_x, size, size // 2))
+        x = fed_forward(p, branches(p, x, of_x, size=size, before=size // 2))
     for layer, size in enumerate(config.decoder_kernel_sizes):
         p = lite_layer(params, "decoder_layers", config.decoder_kernel_sizes, layer)
-        y = branches(p, y, earlier, size, size - 1)
-        across = lite_attention(p, "cross_attention", y, x, of_source)
+        y = branches(p, y, earlier, size=size, before=size - 1)
+        across = lite_attention(p, "cross_attention", y, source=x, seen=of_source)
         y = fed_forward(p, lite_norm(p, "cross_attention_layer_norm", y + across))
     return {"encoder_last_hidden_state": x, "last_hidden_state": y, "logits": y @ table.T}
 
@@ -397,7 +399,7 @@ def lite_decoder_model(config: Any, params: Mapping[str, Any], text: Mapping[str
     for layer, size in enumerate(config.decoder_kernel_sizes):
         p = lite_layer(params, "layers", config.decoder_kernel_sizes, layer)
         y = lite_norm(p, "attention_layer_norm", found[-1])
-        x = found[-1] + lite_branches(config, p, y, earlier, size, size - 1)
+        x = found[-1] + lite_branches(config, p, y, seen=earlier, size=size, before=size - 1)
         found.append(x + lite_feed_forward(p, lite_norm(p, "feed_forward_layer_norm", x)))
     return {"last_hidden_state": found[-1], "hidden_states": tuple(found), "logits": found[-1] @ table.T}
 

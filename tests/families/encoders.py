@@ -184,7 +184,7 @@ class BothNetworks(electra.ElectraForPreTraining):
         return generated.replace(pooler_output=scored.logits)
 
 
-def electra_counts(config: Any, encoder: int, discriminator: int, generator: int, both: int) -> tuple:
+def electra_counts(config: Any, encoder: int, discriminator: int, *, generator: int, both: int) -> tuple:
     return config, (
         (electra.ElectraModel, encoder),
         (electra.ElectraForReplacedTokenDetection, discriminator),
@@ -193,7 +193,7 @@ def electra_counts(config: Any, encoder: int, discriminator: int, generator: int
     )
 
 
-SMALL = (13_483_008, 13_549_057, 4_620_026, 14_196_219)
+SMALL = {"encoder": 13_483_008, "discriminator": 13_549_057, "generator": 4_620_026, "both": 14_196_219}
 NOT_PROJECTED = {
     "hidden_act": "relu",
     "embedding_size": 24,
@@ -213,10 +213,14 @@ ELECTRA_ROW = Family(
     trained=Head(BothNetworks(ELECTRA_TRAINED), ("pooler_output",)),
     sharded=("generator/encoder/layers/attention/query/kernel", (2, 6, 1, 6)),
     counts={
-        "small": electra_counts(electra.ElectraConfig.small(), *SMALL),
-        "default": electra_counts(electra.ElectraConfig(), *SMALL),
-        "base": electra_counts(electra.ElectraConfig.base(), 108_891_648, 109_483_009, 33_740_602, 119_386_427),
-        "large": electra_counts(electra.ElectraConfig.large(), 334_092_288, 335_142_913, 51_295_290, 354_655_291),
+        "small": electra_counts(electra.ElectraConfig.small(), **SMALL),
+        "default": electra_counts(electra.ElectraConfig(), **SMALL),
+        "base": electra_counts(
+            electra.ElectraConfig.base(), 108_891_648, 109_483_009, generator=33_740_602, both=119_386_427
+        ),
+        "large": electra_counts(
+            electra.ElectraConfig.large(), 334_092_288, 335_142_913, generator=51_295_290, both=354_655_291
+        ),
     },
     initial=electra.ElectraForPreTraining(electra.ElectraConfig.tiny(vocab_size=2000)),
     step=experiments.electra,

@@ -1,6 +1,7 @@
 """The row of Reformer, which transformers has with random hashes: they are given to it here."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -33,10 +34,13 @@ def rows(config: Any) -> Batch:
 
 def rotations(config: ReformerConfig) -> list[np.ndarray]:
     """The rotations of every LSH layer, in the order of the layers."""
-    sizes = config.num_attention_heads, config.attention_head_size, config.num_hashes, config.num_buckets
+    heads, size = config.num_attention_heads, config.attention_head_size
+    draw = functools.partial(
+        random_rotations, heads=heads, size=size, rounds=config.num_hashes, factors=config.num_buckets
+    )
     keys = (jax.random.fold_in(jax.random.key(config.hash_seed or 0), layer) for layer in range(config.depth))
     pairs = zip(config.attn_layers, keys, strict=True)
-    return [np.asarray(random_rotations(key, *sizes)) for kind, key in pairs if kind == "lsh"]
+    return [np.asarray(draw(key)) for kind, key in pairs if kind == "lsh"]
 
 
 def hashing_with(config: ReformerConfig) -> AbstractContextManager:
@@ -58,7 +62,7 @@ def hashed_attentions(found: list[tuple]) -> AbstractContextManager:
     return mock.patch.object(known, "_attend", noted)
 
 
-def of_row(weights: np.ndarray, places: np.ndarray, before: int, after: int, length: int) -> np.ndarray:
+def of_row(weights: np.ndarray, places: np.ndarray, before: int, *, after: int, length: int) -> np.ndarray:
     """Weights within chunks [B N C W K], of tokens at these places [B N S] -> the weights of all keys, [B N S T]."""
     chunks = places.reshape(weights.shape[:4])
     around = np.concatenate([np.roll(chunks, -shift, axis=2) for shift in range(-before, after + 1)], axis=3)
@@ -82,7 +86,7 @@ def pairs_of_tokens(config: ReformerConfig, attentions: Any, noted: list[tuple])
         if weights.ndim == 5:
             places = np.broadcast_to(places, (*weights.shape[:2], places.shape[-1]))
             chunks = config.chunks(kind)
-            weights = of_row(weights, places, chunks.before, chunks.after, LENGTH)
+            weights = of_row(weights, places, chunks.before, after=chunks.after, length=LENGTH)
             weights = weights if scores is None else of_all_rounds(weights, scores, places)
         found.append(weights)
     return found
@@ -103,7 +107,7 @@ class ReformerOracle(TransformersOracle):
             return {"attentions": pairs_of_tokens(module.config, outputs["attentions"], noted)}
 
         with hashing_with(module.config), hashed_attentions(noted):
-            found = transformers_reference(self.adapter, module, model, batch, attentions)
+            found = transformers_reference(self.adapter, module, model, batch=batch, attentions=attentions)
         outputs = dict(found.outputs)
         outputs.pop("hidden_states")  # of one stream: tests/models/reformer
         names = self.adapter.architectures[type(model).__name__].outputs

@@ -156,7 +156,9 @@ DECODER_TRAINED = dataclasses.replace(
 )
 
 
-def decoder_attention(config: Any, p: Mapping[str, jax.Array], layer: int, x: jax.Array, u: Any, v: Any) -> jax.Array:
+def decoder_attention(
+    config: Any, p: Mapping[str, jax.Array], layer: int, *, x: jax.Array, u: Any, v: Any
+) -> jax.Array:
     """Attention of [T D], with a mask of whole rows; the vector of each pair's distance is computed for the pair."""
     query, key, value = (
         jnp.einsum("td,dnh->tnh", x, p[f"attention/{name}/kernel"]) for name in ("query", "key", "value")
@@ -193,7 +195,7 @@ def decoder_model(config: Any, params: Mapping[str, jax.Array], text: Mapping[st
 
         x = found[-1]
         u, v = params["content_bias"], params["position_bias"]
-        x = x + decoder_attention(config, p, layer, normalised(x, "attention"), u, v)
+        x = x + decoder_attention(config, p, layer, x=normalised(x, "attention"), u=u, v=v)
         y = normalised(x, "feed_forward") @ p["feed_forward/intermediate/kernel"] + p["feed_forward/intermediate/bias"]
         y = y * (1 + jax.scipy.special.erf(y / 2**0.5)) / 2
         found.append(x + y @ p["feed_forward/output/kernel"] + p["feed_forward/output/bias"])

@@ -81,7 +81,9 @@ def normalised(x: jax.Array, params: Mapping[str, jax.Array], name: str, layer: 
     return centred / deviation * params[f"{name}/scale"][layer] + params[f"{name}/bias"][layer]
 
 
-def txl_attention(config: Any, params: Mapping[str, jax.Array], layer: int, seen: jax.Array, tokens: int) -> jax.Array:
+def txl_attention(
+    config: Any, params: Mapping[str, jax.Array], layer: int, *, seen: jax.Array, tokens: int
+) -> jax.Array:
     """Attention of the last `tokens` of [S D]; the vector of each pair's distance is looked up (appendix B)."""
     own = (layer,) if config.untie_r else ()
     kernels = {name: params[f"layers/attention/{name}/kernel"][layer] for name in ("query", "key", "value", "output")}
@@ -123,10 +125,10 @@ def txl_segment(
         names = [f"layers/feed_forward/{name}" for name in ("intermediate", "output")]
         (w1, b1), (w2, b2) = ((params[f"{name}/kernel"][layer], params[f"{name}/bias"][layer]) for name in names)
         if config.pre_lnorm:
-            x = x + txl_attention(config, params, layer, norms[0](seen), len(x))
+            x = x + txl_attention(config, params, layer, seen=norms[0](seen), tokens=len(x))
             x = x + jnp.maximum(norms[1](x) @ w1 + b1, 0) @ w2 + b2
         else:
-            x = norms[0](x + txl_attention(config, params, layer, seen, len(x)))
+            x = norms[0](x + txl_attention(config, params, layer, seen=seen, tokens=len(x)))
             x = norms[1](x + jnp.maximum(x @ w1 + b1, 0) @ w2 + b2)
         found.append(x)
     return found, after
@@ -232,7 +234,9 @@ SPAN = adaptive_span.AdaptiveSpanConfig(
 SPAN_TRAINED = dataclasses.replace(SPAN.with_dropout(0.2), vocab_size=56, d_model=24, n_head=4, d_inner=32)
 
 
-def span_attention(config: Any, params: Mapping[str, jax.Array], layer: int, seen: jax.Array, tokens: int) -> jax.Array:
+def span_attention(
+    config: Any, params: Mapping[str, jax.Array], layer: int, *, seen: jax.Array, tokens: int
+) -> jax.Array:
     """Attention of the last `tokens` of [S D], as the released code has it: softmax, mask, sum of 1 again."""
     kernels = {name: params[f"layers/attention/{name}/kernel"][layer] for name in ("query", "key", "value", "output")}
     queries, keys, values = (
@@ -265,7 +269,7 @@ def span_segment(
     for layer in range(config.n_layer):
         x, seen = found[-1], jnp.concatenate([jax.lax.stop_gradient(memories[layer]), found[-1]])
         after.append(seen[len(seen) - config.attn_span :])
-        x = x + span_attention(config, params, layer, seen, len(x))
+        x = x + span_attention(config, params, layer, seen=seen, tokens=len(x))
         x = normalised(x, params, "layers/attention_layer_norm", layer)
         if not config.persistent_size:
             names = [f"layers/feed_forward/{name}" for name in ("intermediate", "output")]

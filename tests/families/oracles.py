@@ -55,7 +55,7 @@ class TransformersOracle:
 
     def of_model(self, module: nn.Module, model: Any, batch: Inputs) -> Reference:
         """What the module is compared with for a model of transformers."""
-        return transformers_reference(self.adapter, module, model, batch, self.attentions)
+        return transformers_reference(self.adapter, module, model, batch=batch, attentions=self.attentions)
 
     def attentions(self, outputs: Mapping[str, Any], batch: Inputs) -> Mapping[str, list[np.ndarray]]:
         """The weights of attention among a model's outputs; a class whose models have another form overrides it."""

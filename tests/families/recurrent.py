@@ -119,7 +119,9 @@ def cove_translation(config: cove.CoveConfig, params: Mapping[str, Any], text: M
     for word in params["decoder/words/embedding"][text["decoder_input_ids"]]:
         x = torch.cat([word, spoken])
         for layer in range(config.num_layers):
-            output, *states[layer] = torch_layers.lstm(params, f"decoder/step/layer_{layer}", x[None], states[layer])
+            output, *states[layer] = torch_layers.lstm(
+                params, f"decoder/step/layer_{layer}", x[None], state=states[layer]
+            )
             x = output[0]
         place = "decoder/step/attention"
         asked = x @ params[f"{place}/query/kernel"] if config.attention == "general" else x
@@ -277,7 +279,7 @@ class ElmoHalves(elmo.ElmoModel):
         self, characters: jax.Array, attention_mask: jax.Array | None = None, segment_ids: jax.Array | None = None
     ) -> Halves:
         """As `ElmoModel`."""
-        outputs = super().__call__(characters, attention_mask, segment_ids=segment_ids)
+        outputs = super().__call__(characters, attention_mask=attention_mask, segment_ids=segment_ids)
         return Halves(*jnp.split(outputs.last_hidden_state, 2, axis=-1))
 
 

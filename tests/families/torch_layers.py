@@ -6,7 +6,7 @@ from typing import Any
 from tests.optional import torch
 
 
-def lstm(params: Mapping[str, Any], name: str, x: Any, state: Any = None, forget_bias: float = 0.0) -> tuple:
+def lstm(params: Mapping[str, Any], name: str, x: Any, *, state: Any = None, forget_bias: float = 0.0) -> tuple:
     """[T D] -> the outputs [T P], and the last output [P] and cell [H]. state: output and cell before; None: zero."""
     kernel, recurrent, bias = (params[f"{name}/{part}"] for part in ("input/kernel", "recurrent_kernel", "input/bias"))
     second = params[f"{name}/recurrent_bias"] if f"{name}/recurrent_bias" in params else torch.zeros_like(bias)

@@ -228,12 +228,12 @@ def test_the_window_saved_is_that_of_the_step_though_the_run_adds_to_it(bucket: 
 
 def test_parameters_are_imported_into_a_bucket_once(bucket: str) -> None:
     run, params = describe(0).experiment, make_state(0).params
-    checkpoints.save_parameters(f"gs://{bucket}/run", params, run, {"vocab.txt": b"a\nb\n"})
+    checkpoints.save_parameters(f"gs://{bucket}/run", params, run, tokenizer={"vocab.txt": b"a\nb\n"})
     found, description = checkpoints.load_parameters(f"gs://{bucket}/run")
     np.testing.assert_array_equal(found["kernel"], params["kernel"])
     assert description.tokenizer == checkpoints.tokenizer_files(storage.path(f"gs://{bucket}/run/tokenizer"))
     with pytest.raises(UserError, match=f"Expected no run in gs://{bucket}/run"):
-        checkpoints.save_parameters(f"gs://{bucket}/run", params, run, {})
+        checkpoints.save_parameters(f"gs://{bucket}/run", params, run, tokenizer={})
 
 
 def test_a_fine_tuned_run_remembers_its_start_in_a_bucket(bucket: str) -> None:

@@ -71,7 +71,9 @@ def bart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     params = initial_params(BartForConditionalGeneration(model))
     run = Experiment(model, Denoising(), Data(FullSentences(), sequence_length=16))
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return folder / "run"
 
 
@@ -84,5 +86,7 @@ def xlnet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = XlnetConfig(vocab_size=tokenizer.vocabulary.size, initializer_range=0.1, **sizes).with_dropout(0.0)
     params = initial_params(XlnetForPreTraining(model))
     run = Experiment(model, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return folder / "run"

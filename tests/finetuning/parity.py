@@ -57,7 +57,7 @@ def reference(folder, architecture: str, outputs: int = 2):
 
 def batch(encoded, length: int, pack: int) -> dict[str, jax.Array]:
     """All examples of a file in one batch."""
-    rows = ExampleRows(encoded, length, pack, 0)
+    rows = ExampleRows(encoded, length, pack, pad=0)
     made = rows.batch(rows.in_order, np.arange(len(rows)))
     return {name: jnp.asarray(field) for name, field in made.items()}
 
@@ -82,7 +82,7 @@ def their_gradient(model, folder, architecture: str = "auto"):
     return huggingface.load(folder, architecture=architecture)[1]
 
 
-def compared(folder, theirs, objective, module, params, given, rows=slice(None), **labels):
+def compared(folder, theirs, objective, *, module, params, given, rows=slice(None), **labels):
     """(loss, gradient, all sums, the outputs of transformers), where transformers computes the same of these rows."""
     their = theirs(
         input_ids=tensor(given["input_ids"][rows]),
@@ -97,7 +97,7 @@ def compared(folder, theirs, objective, module, params, given, rows=slice(None),
     return loss, gradient, sums, their
 
 
-def assert_same_packed(objective, module, params, packed, loss, gradient):
+def assert_same_packed(objective, module, params, *, packed, loss, gradient):
     """That packed rows lose the same and have the same gradient."""
     packed_loss, packed_gradient, _ = loss_and_gradient(objective, module, params, packed)
     np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)

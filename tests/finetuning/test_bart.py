@@ -73,7 +73,7 @@ def test_answers_are_found_in_what_the_decoder_read(bart_run: Path, tmp_path: Pa
     run = Experiment(config, SpanExtraction(), data, finetuning=Finetuning(), training=Training(batch_size=8, unroll=1))
     params = random_params(QuestionAnswering(config))
     files = checkpoints.tokenizer_files(bart_run / "tokenizer")
-    checkpoints.save_parameters(tmp_path / "run", params, run, files)
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=files)
     predicted = list(predict(tmp_path / "run", tmp_path / "asked.json"))
 
     assert "BartForQuestionAnswering" in export_checkpoint(tmp_path / "run", tmp_path / "exported")

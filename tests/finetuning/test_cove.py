@@ -55,16 +55,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
+def saving(run, workdir, source, *, tokenizer, initial, evaluation) -> None:
     """In place of the training loop: saves what it would begin with, zeros in place of what is drawn."""
     (phase,) = run.resolved_phases
     module = run.objective.module(run.model, Execution())
-    init = initial_state.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
+    init = initial_state.initial_variables(run, phase, module, vocabulary=source.vocabulary, batch=source.batch(phase))
     shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)
-    checkpoints.save_parameters(workdir, jax.device_get(initial.from_sampled(params)), run, tokenizer)
+    checkpoints.save_parameters(workdir, jax.device_get(initial.from_sampled(params)), run, tokenizer=tokenizer)
     raise Reached
 
 

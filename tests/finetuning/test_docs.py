@@ -141,16 +141,16 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Pat
     return folder
 
 
-def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
+def saving(run, workdir, source, *, tokenizer, initial, evaluation) -> None:
     """In place of the training loop."""
     mesh = meshes.make(Mesh(), jax.devices()[:1])
     (phase,) = run.resolved_phases
-    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    program = programs.build(run, phase, mesh, vocabulary=source.vocabulary, shapes=source.batch)
     state = program.initialize(run.training.seed, replaced=initial.replaced)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)
     params, collections = jax.device_get((initial.from_sampled(state.params), state.collections))
-    checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
+    checkpoints.save_parameters(workdir, params, run, tokenizer=tokenizer, collections=collections)
     raise Reached
 
 

@@ -38,7 +38,9 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = GptConfig.tiny(vocab_size=tokenizer.vocabulary.size + 2, n_positions=48, n_embd=32).with_dropout(0.0)
     run = Experiment(model, NextToken(), Data(Chunks(), sequence_length=16))
     params = jax.tree.map(lambda x: 0.5 * x, random_params(GptForCausalLM(model)))
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return folder / "run"
 
 

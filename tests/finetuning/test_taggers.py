@@ -66,7 +66,7 @@ def elmo_run(tmp_path_factory) -> Path:
     params["softmax_bias"] = np.zeros(ELMO.vocab_size, np.float32)
     run = Experiment(ELMO, BidirectionalLanguageModel(negatives=4), Data(BidirectionalStreams(), sequence_length=8))
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
-    checkpoints.save_parameters(folder / "run", tree, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(folder / "run", tree, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"
 
 
@@ -138,7 +138,7 @@ def test_words_reach_a_model_by_their_spelling(elmo_run):
     examples = TaggedExamples("", [1, 2], SENTENCES, LABELS, [[1] * 2, [2] * 4])
     objective = TokenTagging(("B-LOC", "I-LOC", "O"), mix=True)
     encoded = objective.encode(examples, tokenizer, ELMO, Tagging(sequence_length=6))
-    rows = ExampleRows(encoded, 11, 2, 0)
+    rows = ExampleRows(encoded, 11, 2, pad=0)
     batch = rows.batch(rows.in_order, np.arange(1))
     begin, end = sentence_marks(8)
     first, second = (spell(words, 8) for words in SENTENCES)

@@ -41,7 +41,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = description.experiment
     turned = dataclasses.replace(run, model=dataclasses.replace(run.model, backwards=True))
     files = checkpoints.tokenizer_files(folder / "general" / "tokenizer")
-    checkpoints.save_parameters(folder / "general_backwards", params, turned, files)
+    checkpoints.save_parameters(folder / "general_backwards", params, turned, tokenizer=files)
     for way, below in BELOW.items():
         labelled = [f"--data.{name}={folder / 'train.jsonl'}" for name in ("train", "validation")]
         command = ["finetune", "experiments/ulmfit.py:classifier", "--from", str(folder / f"{below}{way}"), *labelled]

@@ -137,6 +137,6 @@ def test_searched_answers_are_ranked_by_the_sum_of_both() -> None:
         np.array([[-0.1, -0.2, -0.3, -0.5], [8, 3, 0, 1], [-0.1, -0.1, -0.1, -0.4], [8, 2, 5, 2]], np.float32),
         np.array([[-0.1, -0.3], [0, 3], [-0.1, -0.3], [1, 4]], np.float32),  # e is in the first window
     ]
-    best = answers.rank_searched(windows, found, context, spans, best=3, longest=4)
+    best = answers.rank_searched(windows, found, context, spans=spans, best=3, longest=4)
     assert [one.text for one in best] == ["hi", "bc"]
     np.testing.assert_allclose([one.score for one in best], [-0.6, -0.9], rtol=1e-6)

@@ -32,7 +32,7 @@ TABLE = np.linspace(-1.5, 2.5, len(WORDS) * 3, dtype=np.float32).reshape(-1, 3)
 # ------------------------------------------------------------------------------------------------------ tokenizers
 
 
-def _tokenizer(kind: str, size: int, names: tuple[str, ...], folder: Path, given: Fixtures) -> None:
+def _tokenizer(folder: Path, given: Fixtures, *, kind: str, size: int, names: tuple[str, ...]) -> None:
     """A folder with these forms of a tokenizer alone."""
     tokenizers.train(kind, size, [TEXT], folder)
     for file in folder.iterdir():
@@ -49,7 +49,9 @@ def _encode(folder: Path) -> None:
 
 
 TOKENIZERS = [
-    Reader(f"tokenizer, {kind} of {names[0]}", functools.partial(_tokenizer, kind, size, names), _encode)
+    Reader(
+        f"tokenizer, {kind} of {names[0]}", functools.partial(_tokenizer, kind=kind, size=size, names=names), _encode
+    )
     for kind, size, names in (
         ("wordpiece", 90, ("vocab.txt", "tokenizer_config.json")),
         ("byte-bpe", 290, ("vocab.json", "merges.txt", "tokenizer_config.json")),

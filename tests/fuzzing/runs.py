@@ -48,7 +48,12 @@ def _seal_ledger(name: str) -> Callable[[Path], None]:
 
 
 def _dataset(folder: Path, given: Fixtures) -> None:
-    corpora.write(folder, corpora.documents(12, 60, sentences=5, words=12), corpora.documents(2, 60, 1, 5, 12), 60)
+    corpora.write(
+        folder,
+        corpora.documents(12, 60, sentences=5, words=12),
+        corpora.documents(2, 60, seed=1, sentences=5, words=12),
+        vocab_size=60,
+    )
     shutil.rmtree(folder / "checked", ignore_errors=True)
 
 

@@ -15,7 +15,7 @@ MORE = 25
 """Cases in the slow ones."""
 
 
-def run(reader: Reader, cases: range, sample: Path, scratch: Path, count: Callable[[Outcome], None]) -> None:
+def run(reader: Reader, cases: range, sample: Path, *, scratch: Path, count: Callable[[Outcome], None]) -> None:
     """Runs cases and shows all that were wrong."""
     outcomes = [fuzzer.run(reader, number, sample, scratch) for number in cases]
     for outcome in outcomes:
@@ -40,11 +40,11 @@ def asked(reader: Reader, request: pytest.FixtureRequest) -> Reader:
     ids=str,
 )
 def test_a_changed_file_is_read_or_refused(asked: Reader, numbers: range | None, sample, count, tmp_path: Path) -> None:
-    run(asked, range(QUICK) if numbers is None else numbers, sample(asked), tmp_path / "scratch", count)
+    run(asked, range(QUICK) if numbers is None else numbers, sample(asked), scratch=tmp_path / "scratch", count=count)
 
 
 # 2,000 cases take five minutes; each quick run has the first ones of every reader.
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS, ids=str)
 def test_two_thousand_changed_files_are_read_or_refused(asked: Reader, sample, count, tmp_path: Path) -> None:
-    run(asked, range(QUICK, QUICK + MORE), sample(asked), tmp_path / "scratch", count)
+    run(asked, range(QUICK, QUICK + MORE), sample(asked), scratch=tmp_path / "scratch", count=count)

@@ -165,7 +165,7 @@ def _zstandard(content: bytes) -> bytes:
 
 def _documents(format: str, folder: Path) -> None:
     """The prose of all documents, and the size of the text."""
-    for document in formats.documents([folder], format):
+    for document in formats.documents([folder], format=format):
         for paragraph in formats.prose(document):
             paragraph.encode("utf-8")
     text_size.measure([folder], format)
@@ -174,7 +174,7 @@ def _documents(format: str, folder: Path) -> None:
 def _records(format: str, folder: Path) -> None:
     """The parts of all records."""
     parts = records.Parts({"text": "text"}, ("n",))
-    for document in formats.documents([folder], format, parts=parts):
+    for document in formats.documents([folder], format=format, parts=parts):
         formats.streams_of(document, parts), formats.fields_of(document, parts)
 
 

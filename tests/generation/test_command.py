@@ -85,7 +85,7 @@ def test_ctrl_c_ends_the_line_of_the_text(monkeypatch, capsys, decoder_run: Path
     monkeypatch.setattr(Generator, "stream", stopped)
     capsys.readouterr()
     with pytest.raises(KeyboardInterrupt):
-        command.generate(decoder_run, "The class", writing=Options(max_new_tokens=8))
+        command.generate(decoder_run, prompt="The class", writing=Options(max_new_tokens=8))
     assert capsys.readouterr().out == "The class a beginning\n"
 
 

@@ -53,7 +53,9 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 2), jnp.int32)))["params"]
     run = Experiment(model=config, objective=NextToken(), data=Data(layout=Chunks(), sequence_length=16))
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return Decoder(folder)
 
 

@@ -104,25 +104,25 @@ def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(st
         assert found[2][0].log_probability > whole[2][0].log_probability  # of 13 tokens and of 23
 
 
-def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tuple[tuple[Any, ...], loop.Progress]:
-    """(the arguments of a decoding, what it begins with) of as many equal prompts."""
+def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a decoding of as many equal prompts: those by position, and those by name."""
     prompt, module = np.tile(np.array([PROMPTS[0]], np.int32), (rows, 1)), CONFIG.module(Purpose.CAUSAL_LM, execution)
     devices = meshes.make(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
     boxed = abstract_parameters(module, {"input_ids": prompt})
     how = (
-        decoder_of(CONFIG, execution), strategy, Settings().constraints(VOCABULARY, CONFIG.vocab_size), devices,
-        weights.place_parameters(parameters(), boxed, execution, devices),
+        decoder_of(CONFIG, execution), strategy, Settings().constraints(VOCABULARY, CONFIG.vocab_size), devices
     )  # fmt: skip
+    params = weights.place_parameters(parameters(), boxed, execution, devices)
     lengths, keys = Lengths.alike(rows, 0, 16), jax.random.split(jax.random.key(0), rows)
-    mask = np.ones_like(prompt)
-    progress = loop.prefill(*how, prompt, mask, None, keys, lengths, capacity=32)
-    return (*how, progress, lengths, jnp.int32(9)), progress
+    read = {"prompt": prompt, "prompt_mask": np.ones_like(prompt), "source": None, "keys": keys}
+    progress = loop.prefill(*how, params=params, **read, lengths=lengths, capacity=32)
+    return how, {"params": params, "progress": progress, "lengths": lengths, "until": jnp.int32(9)}
 
 
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_the_cache_is_changed_in_place(unroll: int) -> None:
-    arguments, _ = prefilled(Greedy(), Execution(unroll=unroll), Mesh(data=1, fsdp=1, tensor=1), 1)
-    compiled = loop.decode.lower(*arguments).compile()
+    how, given = prefilled(Greedy(), Execution(unroll=unroll), Mesh(data=1, fsdp=1, tensor=1), 1)
+    compiled = loop.decode.lower(*how, **given).compile()
     cache = re.escape("f32[2,1,4,6,32]")
     text = compiled.as_text()
     assert re.search(rf"= {cache}\S* dynamic-update-slice\(", text)
@@ -144,7 +144,7 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
         np.testing.assert_allclose([text.score for text in texts], [text.score for text in others], rtol=1e-5)
     if strategy.rows == 1:
         assert [*sharded.stream(PROMPTS[0], settings)][-1] == (found[0][0], True)
-    state = prefilled(strategy, Execution(), Mesh(data=2, fsdp=2, tensor=2), 4)[1].state
+    state = prefilled(strategy, Execution(), Mesh(data=2, fsdp=2, tensor=2), 4)[1]["progress"].state
     assert state.keys.sharding.shard_shape(state.keys.shape)[:3] == (2, strategy.rows, 2)
 
 
@@ -195,8 +195,9 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
     @jax.jit
     def written(params: Any) -> Any:
         def loss(params: Any) -> Any:
-            keys, how = jax.random.split(jax.random.key(0), 3), (decoder, Greedy(), constraints, {"params": params})
-            found = loop.generate_within(*how, prompts, None, keys, Lengths(least, most), 2 + 6)
+            read = {"prompt": prompts, "source": None, "keys": jax.random.split(jax.random.key(0), 3)}
+            read |= {"variables": {"params": params}, "lengths": Lengths(least, most), "capacity": 2 + 6}
+            found = loop.generate_within(decoder, Greedy(), constraints, **read)
             return jnp.sum(found.log_probabilities), found
 
         gradient, found = jax.grad(loss, has_aux=True)(params)

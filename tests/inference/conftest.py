@@ -54,7 +54,7 @@ def classifiers(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         data = Sentences(validation=str(folder / "dev.jsonl"), sequence_length=8 * width, pack=width)
         params = jax.tree.map(lambda leaf: 4 * leaf, random_params(objective.module(config, Execution())))
         run = Experiment(model=config, objective=objective, data=data, training=Training(batch_size=2, unroll=1))
-        checkpoints.save_parameters(folder / name, params, run, description.tokenizer)
+        checkpoints.save_parameters(folder / name, params, run, tokenizer=description.tokenizer)
     return folder
 
 

@@ -104,5 +104,7 @@ def make(kind: str, pretrained: Path, folder: Path) -> tuple[Path, str, str]:
     large = {"kernel", "word_embeddings"} if kind == "tagged" else {"kernel"}
     flat = {path: leaf if large.isdisjoint(path) else 12 * leaf for path, leaf in flat.items()}
     run = Experiment(model=model, objective=objective, data=data, training=Training(batch_size=8, unroll=1))
-    checkpoints.save_parameters(folder / "run", flax.traverse_util.unflatten_dict(flat), run, description.tokenizer)
+    checkpoints.save_parameters(
+        folder / "run", flax.traverse_util.unflatten_dict(flat), run, tokenizer=description.tokenizer
+    )
     return folder / "run", labelled, bare

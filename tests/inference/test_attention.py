@@ -70,7 +70,7 @@ def run_of(folder: Path, run: Path, config: Any, **changes: Any) -> Path:
     description = checkpoints.describe(checkpoints.find(run))
     experiment = dataclasses.replace(description.experiment, model=config, **changes)
     module = experiment.objective.module(config, Execution())
-    checkpoints.save_parameters(folder, random_params(module), experiment, description.tokenizer)
+    checkpoints.save_parameters(folder, random_params(module), experiment, tokenizer=description.tokenizer)
     return folder
 
 
@@ -164,7 +164,9 @@ def test_attention_between_recurrent_layers(small_run: Path, tmp_path: Path) -> 
     statistics = {"batch_stats": variables["batch_stats"]}
     folder, one = tmp_path / "biattentive", tmp_path / "one.txt"
     one.write_text(TEXTS[0], encoding="utf-8")
-    checkpoints.save_parameters(folder, variables["params"], run, description.tokenizer, statistics)
+    checkpoints.save_parameters(
+        folder, variables["params"], run, tokenizer=description.tokenizer, collections=statistics
+    )
     for name, own, asking in (
         ("cove", "cross_attentions_0", "decoder_tokens_0"),
         ("biattentive", "attentions_0", "tokens_0"),

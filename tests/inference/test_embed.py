@@ -91,7 +91,7 @@ def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, 
     params, description = checkpoints.load_parameters(small_run)
     learned = {"weights": np.float32([0.5, -1.0]), "scale": np.float32(3.0)}
     checkpoints.save_parameters(
-        tmp_path / "run", params | {"scalar_mix": learned}, description.experiment, description.tokenizer
+        tmp_path / "run", params | {"scalar_mix": learned}, description.experiment, tokenizer=description.tokenizer
     )
     embed(tmp_path / "run", texts, tmp_path / "learned.npz", mix=("learned",))
     embed(small_run, texts, tmp_path / "given.npz", mix=("0.5", "-1"))
@@ -192,7 +192,7 @@ def test_a_vector_of_a_row_that_ends_in_its_summary_is_the_last(small_run, texts
     run = experiments.changed(description.experiment, training={"dtype": "bfloat16"})
     run = dataclasses.replace(run, model=config)
     params = {"xlnet": random_params(config.module(Purpose.ENCODING, Execution()))}
-    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer)
     for pooling in ("cls", "none"):
         embed(tmp_path / "run", texts, tmp_path / f"{pooling}.npz", pooling=pooling, batch_size=4)
     found, tokens = (np.load(tmp_path / f"{pooling}.npz") for pooling in ("cls", "none"))

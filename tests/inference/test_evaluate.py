@@ -90,7 +90,7 @@ def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, dec
     found = {}
     for dtype in ("float32", "bfloat16"):
         run = experiments.changed(description.experiment, training={"dtype": dtype})
-        checkpoints.save_parameters(tmp_path / dtype, params, run, description.tokenizer)
+        checkpoints.save_parameters(tmp_path / dtype, params, run, tokenizer=description.tokenizer)
         found[dtype] = np.asarray(use(tmp_path / dtype, tmp_path))
     assert (found["float32"] != found["bfloat16"]).any()
     np.testing.assert_allclose(found["bfloat16"], found["float32"], rtol=0.1, atol=0.1)

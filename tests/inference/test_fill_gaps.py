@@ -66,7 +66,7 @@ def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         files = checkpoints.tokenizer_files(folder / "tokenizer")
         experiment = Experiment(model, objective, Data(layout=Chunks()))
         params = flax.traverse_util.unflatten_dict(flat, sep="/")
-        checkpoints.save_parameters(folder / "run", params, experiment, files)
+        checkpoints.save_parameters(folder / "run", params, experiment, tokenizer=files)
         return folder / "run"
 
     return save
@@ -126,7 +126,7 @@ def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
     often = collections.Counter(fill_gaps(run("t5"), text, 3)[0].tokens).most_common(1)[0][0]
     params["t5"]["shared"]["embedding"] = np.array(params["t5"]["shared"]["embedding"])
     params["t5"]["shared"]["embedding"][sentinels[1]] = params["t5"]["shared"]["embedding"][often]
-    checkpoints.save_parameters(tmp_path / "run", params, description.experiment, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", params, description.experiment, tokenizer=description.tokenizer)
     tokenizer, filled = description.load_tokenizer(), fill_gaps(tmp_path / "run", text, 3)
     for one in filled:
         places = [place for place, token in enumerate(one.tokens) if token in sentinels]
@@ -140,7 +140,7 @@ def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
 def test_a_forced_first_token_of_the_run_is_that_of_a_filled_text(run, tmp_path) -> None:
     params, description = checkpoints.load_parameters(run("bart"))
     stored = dataclasses.replace(description.experiment, generation=Generation(forced_bos_token_id=7))
-    checkpoints.save_parameters(tmp_path / "run", params, stored, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", params, stored, tokenizer=description.tokenizer)
     assert [one.tokens[0] for one in fill_gaps(tmp_path / "run", "a [MASK]", 1)] == [7]
 
 
@@ -169,7 +169,7 @@ def test_a_mistake_is_one_sentence(run, tmp_path, system, text, top, names) -> N
     if system == "translator":
         params, description = checkpoints.load_parameters(run("bart"))
         other = dataclasses.replace(description.experiment, objective=SequenceToSequence())
-        checkpoints.save_parameters(tmp_path / "run", params, other, description.tokenizer)
+        checkpoints.save_parameters(tmp_path / "run", params, other, tokenizer=description.tokenizer)
     with pytest.raises(UserError, match=names):
         fill_gaps(tmp_path / "run" if system == "translator" else run(system), text, top)
 
@@ -216,7 +216,7 @@ def test_a_row_of_the_table_without_a_token_is_never_likely(small_run: Path, tmp
     (path,) = [path for path, leaf in jax.tree.leaves_with_path(params) if leaf.shape == bias.shape]
     flat = dict(jax.tree.leaves_with_path(params)) | {path: bias}
     params = jax.tree.unflatten(jax.tree.structure(params), flat.values())
-    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer)
     (found,) = fill_mask(tmp_path / "run", f"the {MASK}", top=size)
     assert len(found) == size and sum(share for _, share in found) == pytest.approx(1)
     assert [share for _, share in found[:3]] == pytest.approx([5 / (size + 6), 3 / (size + 6), 1 / (size + 6)])

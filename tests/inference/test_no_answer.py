@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = Questions(validation=str(asked(folder / f"{name}.json", unanswered)), sequence_length=64, stride=20)
         data = dataclasses.replace(data, train=data.validation, question_length=20)
         run = Experiment(model=config, objective=SpanExtraction().fit_labels(data.read("train")), data=data)
-        checkpoints.save_parameters(folder / name, params, run, checkpoints.tokenizer_files(folder / "hf"))
+        checkpoints.save_parameters(folder / name, params, run, tokenizer=checkpoints.tokenizer_files(folder / "hf"))
     bare = json.loads((folder / "v2.json").read_text())
     for paragraph in bare["data"][0]["paragraphs"]:
         for entry in paragraph["qas"]:

@@ -102,7 +102,7 @@ def test_names_in_raw_text_are_read_as_the_run_does(decoder_run: Path, tmp_path:
     params, description = checkpoints.load_parameters(decoder_run)
     own = description.experiment
     own = dataclasses.replace(own, data=dataclasses.replace(own.data, special_names=("</s>",)))
-    checkpoints.save_parameters(tmp_path / "run", params, own, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", params, own, tokenizer=description.tokenizer)
     plain, named = (evaluate(decoder_run, tmp_path / "text.txt", special_names=one) for one in ((), ("</s>",)))
     assert evaluate(decoder_run, tmp_path / "text.txt") == plain
     assert evaluate(tmp_path / "run", tmp_path / "text.txt", special_names=()) == plain

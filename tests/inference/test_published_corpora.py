@@ -61,7 +61,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
 
 
-def pretrained(experiment: str, sizes: str, corpus: str, symbols: int, folder: Path) -> tuple[Path, Path]:
+def pretrained(experiment: str, sizes: str, corpus: str, *, symbols: int, folder: Path) -> tuple[Path, Path]:
     """A run of a published experiment on a small corpus, and the path of the corpus."""
     text, run = write(corpus, folder / corpus), folder / "run"
     vocabulary = f"--tokenizer.vocab_size {symbols} --model.vocab_size {symbols}"
@@ -73,13 +73,13 @@ def pretrained(experiment: str, sizes: str, corpus: str, symbols: int, folder: P
 @pytest.fixture(scope="module")
 def characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder, symbols = tmp_path_factory.mktemp("enwik8"), len(set(BYTES[:-1]))
-    return pretrained("experiments/transformer_xl_8x8.py", TRANSFORMER_XL, "enwik8", symbols, folder)
+    return pretrained("experiments/transformer_xl_8x8.py", TRANSFORMER_XL, "enwik8", symbols=symbols, folder=folder)
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder, symbols = tmp_path_factory.mktemp("wikitext"), len(set(WIKITEXT["train"].split())) + 1
-    return pretrained("experiments/awd_lstm_wikitext2.py", AWD_LSTM, "wikitext-2", symbols, folder)
+    return pretrained("experiments/awd_lstm_wikitext2.py", AWD_LSTM, "wikitext-2", symbols=symbols, folder=folder)
 
 
 def evaluated(capsys: pytest.CaptureFixture, *arguments: object) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_perplexity_of_words_does_not_depend_on_the_tokens(decoder_run, tmp_path
     folder = write("wikitext-103", tmp_path)
     found = evaluate(decoder_run, folder, format="wikitext-103", split="validation")
     tokenizer = tokenizers.load(decoder_run / "tokenizer")
-    (document,) = formats.documents([folder], "wikitext-103", split="validation")
+    (document,) = formats.documents([folder], format="wikitext-103", split="validation")
     tokens = [*itertools.chain.from_iterable(map(tokenizer.encode, formats.prose(document))), tokenizer.vocabulary.end]
     assert found["eval/tokens"] == len(tokens) - 1
     nats = found["eval/loss"] * (len(tokens) - 1)
@@ -173,7 +173,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved(text: Path, run: Experiment, params: Any, name: str) -> Path:
     """A run of one place, so that all of the text is one row after another."""
     run = dataclasses.replace(run, training=Training(batch_size=1, unroll=1))
-    checkpoints.save_parameters(text.parent / name, params, run, checkpoints.tokenizer_files(text.parent / "tokenizer"))
+    checkpoints.save_parameters(
+        text.parent / name, params, run, tokenizer=checkpoints.tokenizer_files(text.parent / "tokenizer")
+    )
     return text.parent / name
 
 

@@ -36,11 +36,11 @@ def random_state(module):
     return tensors_of(dict(module.named_parameters()))
 
 
-def assert_written_as_read(module, example, conversions, tensors, params):
+def assert_written_as_read(module, example, conversions, *, tensors, params):
     """Writing gives every tensor of the checkpoint back; reading what was written gives every bit back."""
     written = conversion.write_tensors(module, example, conversions, params)
     assert written.keys() == tensors.shapes.keys()
-    again, _ = conversion.read_parameters(module, example, conversions, in_memory(written))
+    again, _ = conversion.read_parameters(module, example, conversions, tensors=in_memory(written))
     chex.assert_trees_all_equal(again, params)
     return written
 
@@ -116,11 +116,11 @@ def outputs(lstm, sequence):
 
 def test_separate_gates_come_from_torchs_lstm_and_return_there(lstm, sequence):
     tensors = tensors_of(lstm.state_dict())
-    params, _ = conversion.read_parameters(SeparateGates(), sequence, SEPARATE, tensors)
+    params, _ = conversion.read_parameters(SeparateGates(), sequence, SEPARATE, tensors=tensors)
     found = SeparateGates().apply({"params": params}, **sequence)
     np.testing.assert_allclose(found, outputs(lstm, sequence), atol=1e-5, rtol=1e-5)
 
-    written = assert_written_as_read(SeparateGates(), sequence, SEPARATE, tensors, params)
+    written = assert_written_as_read(SeparateGates(), sequence, SEPARATE, tensors=tensors, params=params)
     np.testing.assert_array_equal(written["weight_ih_l0"], tensors.read("weight_ih_l0"))
     np.testing.assert_array_equal(written["bias_hh_l0"], np.zeros(16, np.float32))
     same = torch.nn.LSTM(3, 4, batch_first=True)
@@ -137,13 +137,13 @@ def test_what_does_not_fit_is_named_by_its_tensor(lstm, sequence):
         r"\[16, 3\]"
     )
     with pytest.raises(UserError, match=sentence):
-        conversion.read_parameters(SeparateGates(), sequence, SEPARATE, in_memory(changed))
+        conversion.read_parameters(SeparateGates(), sequence, SEPARATE, tensors=in_memory(changed))
     odd = arrays | {"bias_hh_l0": np.full(16, np.nan, np.float32)}
     with pytest.raises(UserError, match=r"finite float32 numbers in bias_hh_l0 of memory"):
-        conversion.read_parameters(SeparateGates(), sequence, SEPARATE, in_memory(odd))
+        conversion.read_parameters(SeparateGates(), sequence, SEPARATE, tensors=in_memory(odd))
     with pytest.raises(LookupError, match="a difference at cell/hf/bias"):  # a table that forgets a parameter
-        conversion.read_parameters(SeparateGates(), sequence, SEPARATE[:-1], in_memory(arrays))
-    params, _ = conversion.read_parameters(SeparateGates(), sequence, SEPARATE, in_memory(arrays))
+        conversion.read_parameters(SeparateGates(), sequence, SEPARATE[:-1], tensors=in_memory(arrays))
+    params, _ = conversion.read_parameters(SeparateGates(), sequence, SEPARATE, tensors=in_memory(arrays))
     del params["cell"]["if"]
     with pytest.raises(UserError, match=r"found cell/if/kernel missing"):
         conversion.write_tensors(SeparateGates(), sequence, SEPARATE, params)
@@ -166,10 +166,10 @@ def test_one_fused_parameter_comes_from_a_tensor_for_each_gate(lstm, sequence):
         ),
         Conversion(("bias",), tuple(f"gate_{gate}.bias" for gate in "oifg"), conversion.split(4, axis=0)),
     )
-    params, _ = conversion.read_parameters(FusedGates(), sequence, table, tensors)
+    params, _ = conversion.read_parameters(FusedGates(), sequence, table, tensors=tensors)
     found = FusedGates().apply({"params": params}, **sequence)
     np.testing.assert_allclose(found, outputs(lstm, sequence), atol=1e-5, rtol=1e-5)
-    written = assert_written_as_read(FusedGates(), sequence, table, tensors, params)
+    written = assert_written_as_read(FusedGates(), sequence, table, tensors=tensors, params=params)
     chex.assert_trees_all_equal(written, {name: tensors.read(name) for name in written})
 
 
@@ -187,11 +187,11 @@ def test_a_module_of_as_many_layers_as_tensors_is_read_and_six_names_are_listed(
 
     table, example = (parameter("layers/scale", "h.{layer}"),), {"x": np.zeros(2, np.float32)}
     arrays = {f"h.{layer}": np.float32(layer) for layer in range(11)}
-    params, _ = conversion.read_parameters(Scales(), example, table, in_memory(arrays))
+    params, _ = conversion.read_parameters(Scales(), example, table, tensors=in_memory(arrays))
     assert params["layers"]["scale"].tolist() == list(range(11))
     with pytest.raises(UserError, match=r"the tensors of 11 layers in memory, .* found 10 tensors in all"):
-        conversion.read_parameters(Scales(), example, table, in_memory(dict(list(arrays.items())[:10])))
+        conversion.read_parameters(Scales(), example, table, tensors=in_memory(dict(list(arrays.items())[:10])))
     for extra, listing in ((6, "x.0, x.1, x.2, x.3, x.4, x.5 that"), (7, "x.4, x.5 and 1 more that")):
         more = arrays | {f"x.{number}": np.float32(0) for number in range(extra)}
         with pytest.raises(UserError, match=listing):
-            conversion.read_parameters(Scales(), example, table, in_memory(more))
+            conversion.read_parameters(Scales(), example, table, tensors=in_memory(more))

@@ -67,7 +67,7 @@ def test_either_network_is_written_from_a_checkpoint_of_both(tmp_path, architect
 def test_a_run_is_exported_as_either_network_and_its_discriminator_begins_a_task(tmp_path, tokenizer):  # noqa: F811
     run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(SingleSegment()))
     params = random_params(ElectraForPreTraining(CONFIG))
-    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tokenizer))
     assert can_export(tmp_path / "run")
     assert "ElectraForPreTraining of step 0" in export_checkpoint(tmp_path / "run", tmp_path / "discriminator")
     said = export_checkpoint(tmp_path / "run", tmp_path / "generator", "ElectraForMaskedLM")
@@ -80,7 +80,7 @@ def test_a_run_is_exported_as_either_network_and_its_discriminator_begins_a_task
     begun = jax.tree.map(jax.device_put, random_params(task.module(run.model, Execution())))
     start = InitFrom.find(tmp_path / "imported")
     tuned = dataclasses.replace(description.experiment, objective=task)
-    initial = start.initialize(tuned, start.parameters(tuned), None, in_head, lambda line: None)
+    initial = start.initialize(tuned, start.parameters(tuned), None, in_new_head=in_head, report=lambda line: None)
     assert_same_bits(initial.from_sampled(begun)["electra"], found["electra"])
 
 
@@ -88,7 +88,7 @@ def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokeni
     whole = ElectraForPreTraining(CONFIG)
     params = random_params(whole)
     run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(SingleSegment()))
-    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tokenizer))
     text, size = "a [MASK] b", len(VOCABULARY)
     (filled,) = fill_mask(tmp_path / "run", text, size)
     row = np.array([[2, VOCABULARY.index("a"), 4, VOCABULARY.index("b"), 3]])

@@ -80,7 +80,7 @@ def test_released_files_give_the_outputs_of_the_released_code(folder: Path, rele
     assert_states(first.states, released, "sent0")
 
     words, mask = padded([released[f"in/doc{document}_sent1_token_rep"] for document in range(3)])
-    second = jax.jit(goes_on, static_argnums=0)(module, params, words, mask, first.states)
+    second = jax.jit(goes_on, static_argnums=0)(module, params, words, mask=mask, states=first.states)
     assert_states({way: states for way, (_, states) in second.items()}, released, "sent1")
     for document, length in enumerate(mask.sum(axis=1)):
         for way, name in WAYS.items():
@@ -95,7 +95,7 @@ def padded(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(filled), np.arange(lengths.max()) < lengths[:, None]
 
 
-def goes_on(module: elmo.ElmoModel, params: Any, words: jax.Array, mask: jax.Array, states: Any) -> dict[str, Any]:
+def goes_on(module: elmo.ElmoModel, params: Any, words: jax.Array, *, mask: jax.Array, states: Any) -> dict[str, Any]:
     """Direction -> the outputs of the last layer, in the order of the text, and the states after it."""
     found = {}
     for way in WAYS:

@@ -73,9 +73,9 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
         scales = {f"{layer}/{scale}": np.ones(2, np.float32) for scale in int8.ADDED}
         tree = flax.traverse_util.unflatten_dict(flat | scales, sep="/")
     run = Experiment(model=config, objective=objective, data=data, optimizer=None)
-    checkpoints.save_parameters(tmp_path / "run", tree, run, files)
+    checkpoints.save_parameters(tmp_path / "run", tree, run, tokenizer=files)
     length = None if name == "a task" else LENGTH  # that of the run, which may be all positions of the model
-    line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, length)
+    line = export_function(tmp_path / "run", tmp_path / "out", platforms=("cpu", "tpu"), rows=ROWS, length=length)
     assert "3 rows of 7 tokens for cpu, tpu" in line and "read back" in line
 
     described = json.loads((tmp_path / "out" / "signature.json").read_text())
@@ -120,11 +120,11 @@ def test_a_copy_that_computes_something_else_is_found(tmp_path) -> None:
     exported = jax.export.export(jax.jit(function))(flat, inputs)
     (tmp_path / "function.bin").write_bytes(exported.serialize())
     safetensors.numpy.save_file(flat, tmp_path / "parameters.safetensors")
-    assert "read back" in exported_function._compare(tmp_path, function, flat, inputs, ("cpu",))
-    assert "was not called" in exported_function._compare(tmp_path, function, flat, inputs, ("tpu",))
+    assert "read back" in exported_function._compare(tmp_path, function, flat, inputs=inputs, platforms=("cpu",))
+    assert "was not called" in exported_function._compare(tmp_path, function, flat, inputs=inputs, platforms=("tpu",))
     other = functools.partial(function, further=1e-3)
     with pytest.raises(UserError, match=r"found a difference of 0\.0005"):
-        exported_function._compare(tmp_path, other, flat, inputs, ("cpu",))
+        exported_function._compare(tmp_path, other, flat, inputs=inputs, platforms=("cpu",))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_what_no_function_has_is_one_sentence(options, sentence, files, tmp_path
 @pytest.mark.parametrize("config", [BartConfig.base(), ElmoConfig()], ids=["two texts", "characters"])
 def test_a_model_that_reads_no_row_of_tokens_is_one_sentence(config, tmp_path, fails) -> None:
     run = Experiment(model=config, objective=NextToken(), data=Data(layout=Chunks()), optimizer=None)
-    checkpoints.save_parameters(tmp_path / "run", {"x": np.zeros(1, np.float32)}, run, {})
+    checkpoints.save_parameters(tmp_path / "run", {"x": np.zeros(1, np.float32)}, run, tokenizer={})
     message = fails("export", tmp_path / "run", tmp_path / "out", "--to", "jax")
     assert "Expected a model of one row of token ids for --to jax" in message and type(config).__name__ in message

@@ -62,7 +62,9 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
     params = parameters(module, ("", "decoder_") if run is None else ("",))
     objective, data = task_of(module)
     run = run or Experiment(model=config, objective=objective, data=data)
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return folder / "run"
 
 
@@ -117,12 +119,12 @@ def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     before = json.loads(file.read_text())
     file.write_text(json.dumps(before | {"decoder_start_token_id": 20}))
     with pytest.raises(UserError, match="found other scores of the 8 tokens of a text"):
-        written.compare(module, params, tmp_path, tokenizer, config.template)
+        written.compare(module, params, tmp_path, tokenizer=tokenizer, template=config.template)
     (tmp_path / "generation_config.json").write_text('{"max_length": 9}')
     with pytest.raises(
         UserError, match=r"to write with .*, found: `decoder_start_token_id`.* Correct generation_config"
     ):
-        written.compare(module, params, tmp_path, tokenizer, config.template)
+        written.compare(module, params, tmp_path, tokenizer=tokenizer, template=config.template)
 
 
 PROMPT = "Returns the name of a"
@@ -212,7 +214,7 @@ def test_a_run_that_was_fine_tuned_to_write_exports_the_settings_of_its_task(dec
         data=TextPairs(target_length=0, sequence_length=64),
         generation=Generation(beams=5),  # of the checkpoint that it began from
     )
-    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer)
     assert "another length than length_normalization gnmt" in export_checkpoint(tmp_path / "run", tmp_path / "out")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert written["num_beams"] == 2 and written["max_new_tokens"] == 128

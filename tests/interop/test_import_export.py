@@ -145,7 +145,7 @@ def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(
     module = config.module(Purpose.ENCODING, Execution())
     params = {module.name: random_params(module)}
     run = Experiment(model=config, objective=BertPretraining(), data=Data(SentencePairs()))
-    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tokenizer))
+    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tokenizer))
     rows = [{"context": "a b", "choices": ["c", f"d {end}", "e f"], "label": n % 3} for n, end in enumerate("abcdefgh")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = str(tmp_path / "rows.jsonl")
@@ -200,7 +200,7 @@ def test_a_run_is_exported_as_a_smaller_architecture(tmp_path):
     params = random_params(BertForPreTraining(CONFIG))
     scales = {f"bert/pooler/{name}": np.ones(2, np.float32) for name in int8.ADDED}  # which int8 has and BERT has not
     flat = flax.traverse_util.flatten_dict(params, sep="/") | scales
-    checkpoints.save_parameters(tmp_path / "run", flax.traverse_util.unflatten_dict(flat, sep="/"), run, {})
+    checkpoints.save_parameters(tmp_path / "run", flax.traverse_util.unflatten_dict(flat, sep="/"), run, tokenizer={})
     assert "BertModel of step 0" in export_checkpoint(tmp_path / "run", tmp_path / "out", "BertModel")
     assert type(huggingface.load(tmp_path / "out")[0]) is BertModel
     with pytest.raises(UserError, match="found classifier/bias"):

@@ -299,7 +299,7 @@ def test_without_the_library_it_is_one_sentence(run, tmp_path, fails, monkeypatc
 def test_a_model_without_an_encoder_is_one_sentence(tmp_path, fails) -> None:
     config = T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
     run = Experiment(model=config, objective=Objective(), data=Data(layout=SentencePairs()), optimizer=None)
-    checkpoints.save_parameters(tmp_path / "run", {"shared": np.zeros((32, 8), np.float32)}, run, {})
+    checkpoints.save_parameters(tmp_path / "run", {"shared": np.zeros((32, 8), np.float32)}, run, tokenizer={})
     message = fails("export", tmp_path / "run", tmp_path / "out", "--to", "sentence-transformers")
     assert "Expected a model that embeds a text alone" in message
 

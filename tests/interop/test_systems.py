@@ -87,7 +87,9 @@ def test_begin_and_end_of_a_roberta_are_those_of_its_tokenizer(kind, size: int, 
     module = config.module(Purpose.ENCODING, Execution())
     run = Experiment(model=config, objective=RobertaPretraining(), data=Data(FullSentences()))
     params = {module.name: random_params(module)}
-    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tmp_path / "tokenizer"))
+    checkpoints.save_parameters(
+        tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tmp_path / "tokenizer")
+    )
     said = export_checkpoint(tmp_path / "run", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (found["bos_token_id"], found["eos_token_id"]) == ids

@@ -197,7 +197,7 @@ def test_every_class_has_its_tables_tied_or_not(system: str) -> None:
 
 @pytest.mark.parametrize("padding", [None, 0, 3, 4])
 def test_an_example_has_padding_in_half_of_its_second_row_alone(padding: int | None) -> None:
-    rows = example_rows(np.random.default_rng(0), 64, 5, padding, side="decoder_")
+    rows = example_rows(np.random.default_rng(0), 64, 5, padding=padding, side="decoder_")
     ids, mask = rows["decoder_input_ids"], rows["decoder_attention_mask"]
     assert len(rows) == 2 and ids.dtype == mask.dtype == np.int32
     assert mask.tolist() == [[1] * 64, [1] * 33 + [0] * 31]

@@ -83,7 +83,7 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
         said = fails("nearest", tmp_path / "zeros.txt", *words)
         assert f"do not sum to zero in {tmp_path / 'zeros.txt'}, found" in said and "name other words" in said
     run = Experiment(model=BertConfig.tiny(), objective=BertPretraining(), data=Data(SentencePairs()))
-    checkpoints.save_parameters(tmp_path / "bert", {"x": np.zeros(1, np.float32)}, run, {})
+    checkpoints.save_parameters(tmp_path / "bert", {"x": np.zeros(1, np.float32)}, run, tokenizer={})
     said = fails("nearest", tmp_path / "bert", "a")
     assert f"a model that has a vector for each token in {tmp_path / 'bert'}, found BertConfig" in said
     for number in ("nan", "inf", "1e15", "-1e15"):

@@ -86,7 +86,7 @@ def drawn(implementation: str, *sizes: int) -> tuple:
     mesh = Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), ("data", "fsdp", "tensor"))
 
     def draw() -> jax.Array:
-        mask = keep_mask(jax.random.key(0, impl=implementation), 0.5, (8, 4, 16, 24), ("batch", "heads"))
+        mask = keep_mask(jax.random.key(0, impl=implementation), 0.5, (8, 4, 16, 24), axes=("batch", "heads"))
         return nn.with_logical_constraint(mask, ("batch", "heads", None, None))
 
     place = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "tensor"))

@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.maps = [Projection(*shape), Projection(*shape)]
         self.dropout = Dropout(self.rate)
 
-    def function(self, number: int, x: jax.Array, context: jax.Array, inputs: jax.Array, kept: Any) -> tuple:
+    def function(self, number: int, x: jax.Array, context: jax.Array, *, inputs: jax.Array, kept: Any) -> tuple:
         PASSES.append((number, kept is not None))
         if number == 1:
             return jnp.tanh(self.maps[1](x)) * inputs, None
@@ -57,7 +57,9 @@ class Model(nn.Module):
     def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
         block = Block(self.rate, self.dtype, name="layers")
         inputs = jnp.linspace(0.5, 1.5, self.blocks)
-        streams = reversible_stack.reversible_stack(block, self.blocks, self.execution, (x, x), context, inputs)
+        streams = reversible_stack.reversible_stack(
+            block, self.blocks, self.execution, streams=(x, x), context=context, inputs=inputs
+        )
         return jnp.concatenate(streams, axis=-1)
 
 
@@ -86,7 +88,7 @@ def test_gradients_are_those_of_plain_autodiff(rngs: Any, monkeypatch: pytest.Mo
     """With dropout and draws, which are the same again in the backward pass; each block has its own."""
     model = Model(0.0 if rngs is None else 0.3)
     found = gradients(model, rngs)
-    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._forward(*arguments)[0])
+    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._run_forward(*arguments)[0])
     expected = gradients(model, rngs)
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
     assert np.abs(found[0][1]).min() > 0
@@ -158,7 +160,7 @@ class Longer(nn.Module):
     def setup(self) -> None:
         self.maps = [Projection((FEATURES,), ("embed", "mlp"), INIT, jnp.float32) for _ in range(4)]
 
-    def function(self, number: int, x: jax.Array, context: jax.Array, inputs: jax.Array, kept: Any) -> tuple:
+    def function(self, number: int, x: jax.Array, context: jax.Array, *, inputs: jax.Array, kept: Any) -> tuple:
         return jnp.tanh(self.maps[number](x) + (number + 1) * context) * inputs, None
 
 
@@ -172,7 +174,10 @@ class LongerModel(nn.Module):
         streams, inputs = (x, 2 * x), jnp.array([0.5, 1.5])
         block = Longer(name="layers")
         return jnp.concatenate(
-            reversible_stack.reversible_stack(block, 2, self.execution, streams, context, inputs), axis=-1
+            reversible_stack.reversible_stack(
+                block, 2, self.execution, streams=streams, context=context, inputs=inputs
+            ),
+            axis=-1,
         )
 
 
@@ -187,7 +192,7 @@ def test_functions_of_a_longer_block_read_the_streams_in_turn(monkeypatch: pytes
             y = scale * np.tanh((two if number % 2 == 0 else one) @ kernel + bias + (number + 1) * CONTEXT)
             one, two = (one + y, two) if number % 2 == 0 else (one, two + y)
     np.testing.assert_allclose(found, np.concatenate([one, two], axis=-1), rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._forward(*arguments)[0])
+    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._run_forward(*arguments)[0])
     chex.assert_trees_all_close(((of_params, of_x), found), gradients(LongerModel()), rtol=1e-5, atol=1e-5)
 
 

@@ -58,7 +58,8 @@ class Model(nn.Module):
             return x, {"cache": cache, "x": x}
 
         loop = repeat if self.kind == "shared" else stack
-        return loop(body, Layer(self.rate, name="layers"), LAYERS, self.execution, x, (caches, jnp.array(WINDOWS)))
+        layer, inputs = Layer(self.rate, name="layers"), (caches, jnp.array(WINDOWS))
+        return loop(body, layer, LAYERS, execution=self.execution, x=x, inputs=inputs)
 
 
 def caches(length: int = LENGTH) -> KeyValues:
@@ -162,8 +163,8 @@ class NoisyStack(nn.Module):
 
         layer = Noise()
         if self.kind == "shared":
-            return repeat(body, layer, LAYERS, self.execution, x)
-        return stack(body, layer, LAYERS, self.execution, x)
+            return repeat(body, layer, LAYERS, execution=self.execution, x=x)
+        return stack(body, layer, LAYERS, execution=self.execution, x=x)
 
 
 def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:

@@ -79,7 +79,7 @@ def test_the_span_begins_behind_the_persistent_keys() -> None:
             np.testing.assert_allclose(found[0, head, query, key], share, rtol=1e-6)
 
 
-def released(spans: Any, queries: Any, keys: Any, values: Any, ramp: int, persistent: int) -> Any:
+def released(spans: Any, queries: Any, keys: Any, *, values: Any, ramp: int, persistent: int) -> Any:
     """The context by torch as adaptive_span.py has it: softmax, clamped mask, and a sum of 1 again, [T N H]."""
     scores = torch.einsum("tnh,snh->nts", queries, keys)
     back = torch.arange(len(queries))[:, None] + len(keys) - len(queries) - torch.arange(len(keys))
@@ -98,13 +98,16 @@ def test_a_span_is_learned_from_both_ends_of_its_mask(backend: str, persistent: 
     queries, keys, values = np.random.default_rng(2).normal(size=(3, 16, 4, 5)).astype(np.float32)
     queries, readings = queries[-6:] / 3, np.random.default_rng(3).normal(size=(6, 4, 5)).astype(np.float32)
     given = [torch.tensor(x, requires_grad=True) for x in (spans, queries, keys, values)]
-    (released(*given, ramp, persistent) * torch.tensor(readings)).sum().backward()
+    found = released(*given[:3], values=given[3], ramp=ramp, persistent=persistent)
+    (found * torch.tensor(readings)).sum().backward()
 
     def context(spans: jax.Array, *rows: jax.Array) -> jax.Array:
         documents = jnp.ones((1, 16), jnp.int32)
         mask_terms = MaskTerms((WithinSpan(documents[:, -6:], documents, 16, persistent),), query_offset=10)
         terms = (SoftSpan(spans[None, :, None, None], ramp, persistent),)
-        return jnp.sum(BACKENDS[backend](*(x[None] for x in rows), mask_terms, terms, 0.0, None)[0] * readings)
+        rows = (x[None] for x in rows)
+        found = BACKENDS[backend](*rows, mask_terms=mask_terms, terms=terms, rate=0.0, dropout_key=None)
+        return jnp.sum(found[0] * readings)
 
     found = jax.jit(jax.grad(context, argnums=(0, 1, 2, 3)))(spans, queries, keys, values)
     assert abs(float(found[0][0])) > 0.01 < abs(float(found[0][1]))

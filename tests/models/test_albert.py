@@ -43,7 +43,7 @@ def test_groups_of_layers_equal_transformers(groups: int, inner: int) -> None:
         return outputs
 
     model.forward = forward
-    params = assert_equals_transformers(ADAPTER, AlbertForPreTraining(config), model, INPUTS)
+    params = assert_equals_transformers(ADAPTER, AlbertForPreTraining(config), model, batch=INPUTS)
     assert sorted(params["albert"]["encoder"]) == [
         "embedding_hidden_mapping_in",
         *(f"group_{i}" for i in range(groups)),

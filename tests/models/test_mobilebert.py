@@ -40,8 +40,8 @@ def test_the_last_word_does_not_read_the_padding() -> None:
     model = reference("MobileBertModel", MOBILEBERT)
     model.get_input_embeddings().padding_idx = None  # a padding token that is read learns, as in test_parity.py
     assert model.get_input_embeddings().weight[MOBILEBERT.pad_token_id].abs().max() > 0.1
-    params = assert_equals_transformers(ADAPTER, module, model, WHOLE)
-    expected = transformers_reference(ADAPTER, module, model, INPUTS).outputs["hidden_states"][0][1]
+    params = assert_equals_transformers(ADAPTER, module, model, batch=WHOLE)
+    expected = transformers_reference(ADAPTER, module, model, batch=INPUTS).outputs["hidden_states"][0][1]
     found = module.apply({"params": params}, **INPUTS, output_hidden_states=True).hidden_states[0][1]
     np.testing.assert_allclose(found[:10], expected[:10], rtol=1e-5, atol=1e-5)
     assert np.abs(found[10] - expected[10]).max() > 0.01

@@ -34,6 +34,7 @@ def hidden(
     source: Sequence[int],
     starts: Sequence[bool],
     inside: Sequence[bool],
+    *,
     indices: Sequence[int],
     lengths: Sequence[int],
     random: Sequence[bool],

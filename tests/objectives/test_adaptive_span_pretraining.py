@@ -118,7 +118,7 @@ def test_the_program_is_built_again_and_the_parameters_are_those_of_the_whole_sp
     source = ChainSource(run().data)
     # Built again after a step at which nothing else is due.
     seldom = experiments.changed(run(), training={"log_every": 9}, checkpoint={"every": 0})
-    result = loop.train(seldom, tmp_path / "cut", source, {})
+    result = loop.train(seldom, tmp_path / "cut", source, tokenizer={})
     assert int(result.state.step) == 9
     text = capsys.readouterr().out
     read = [line for line in text.splitlines() if line.startswith("computes")]
@@ -129,7 +129,7 @@ def test_the_program_is_built_again_and_the_parameters_are_those_of_the_whole_sp
     assert (found >= 0).all() and found.max() < 0.2
 
     monkeypatch.setattr(adaptive_span, "STEP", 256)
-    whole = loop.train(run(), tmp_path / "whole", source, {})
+    whole = loop.train(run(), tmp_path / "whole", source, tokenizer={})
     assert whole.program.model.computed_span is None
     for ours, theirs in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(whole.state.params), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -147,7 +147,7 @@ class Growing(AdaptiveSpanPretraining):
 @pytest.mark.nightly
 def test_spans_that_grow_are_read(tmp_path, capsys) -> None:
     grown = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_fraction=0.0), objective=Growing())
-    result = loop.train(grown, tmp_path, ChainSource(grown.data), {})
+    result = loop.train(grown, tmp_path, ChainSource(grown.data), tokenizer={})
     read = [line for line in capsys.readouterr().out.splitlines() if line.startswith("computes")]
     assert read[0].startswith("computes the last 64 tokens") and result.program.model.span == 256
     assert result.metrics["eval/longest_span"] == 256
@@ -165,15 +165,15 @@ def test_a_run_that_is_killed_after_any_step_ends_in_the_same_bits(objective, tm
     spans = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_fraction=share), objective=objective)
     one = experiments.changed(spans, training={"steps": 5, "log_every": 5}, checkpoint={"every": 0})
     source = ChainSource(one.data)
-    expected = bits(loop.train(one, tmp_path / "whole", source, {}).state.params)
+    expected = bits(loop.train(one, tmp_path / "whole", source, tokenizer={}).state.params)
     assert capsys.readouterr().out.count("computes the last") > 2
     often = experiments.changed(one, training={"log_every": 1, "evaluate_every": 2}, checkpoint={"every": 1, "keep": 9})
-    assert bits(loop.train(often, tmp_path / "often", source, {}).state.params) == expected
+    assert bits(loop.train(often, tmp_path / "often", source, tokenizer={}).state.params) == expected
     for step in range(1, 5):
         killed = tmp_path / f"killed {step}"
         later = shutil.ignore_patterns(*(str(number) for number in range(step + 1, 6)))
         shutil.copytree(tmp_path / "often", killed, ignore=later)
-        assert bits(loop.train(often, killed, source, {}).state.params) == expected, step
+        assert bits(loop.train(often, killed, source, tokenizer={}).state.params) == expected, step
         assert f"continuing from step {step}" in capsys.readouterr().out
 
 

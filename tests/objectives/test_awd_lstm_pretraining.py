@@ -55,7 +55,7 @@ def whole() -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="training")
-def step(params: Any, carry: Any, batch: Any, number: jax.Array, training: bool) -> tuple:
+def step(params: Any, carry: Any, batch: Any, *, number: jax.Array, training: bool) -> tuple:
     batch = TASK.corrupt(batch, jax.random.key(number), WORDS)
     sums = TASK.sums(MODULE, LossInputs(params, carry=carry), batch, jax.random.key(0), training=training)
     return sums.carry, sums.losses, sums.metrics["nats"], TASK.weights(batch)
@@ -65,7 +65,7 @@ def read(training: bool) -> tuple[list, list]:
     """The sums of nats and the numbers of tokens of every step, and its weights."""
     carry, found, weights = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), [], []
     for number in range(STEPS):
-        carry, _, nats, weight = step(parameters(), carry, row(number), number, training)
+        carry, _, nats, weight = step(parameters(), carry, row(number), number=number, training=training)
         found.append(tuple(map(float, nats)))
         weights.append(float(weight["next_token"]))
     return found, weights
@@ -113,7 +113,7 @@ def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
     batch = {name: field for name, field in row(1).items() if name != "overlap"}
     batch["is_first"] = np.array([0, 1], np.int32)
-    after, _, (_, tokens), weights = step(parameters(), carry, batch, 0, True)
+    after, _, (_, tokens), weights = step(parameters(), carry, batch, number=0, training=True)
     assert float(tokens) == batch["next_weights"].sum() == float(weights["next_token"])
     assert np.asarray(after["begin"]).tolist() == [0, 0]
 
@@ -121,7 +121,7 @@ def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
 def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> None:
     """The dropped output in the one, the raw one in the other: without dropout they are the same array."""
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
-    _, losses, _, weights = step(parameters(), carry, row(0), 0, False)
+    _, losses, _, weights = step(parameters(), carry, row(0), number=0, training=False)
     starts = row(0)["input_ids"] == WORDS.document_end
     y = jax.jit(MODULE.apply)({"params": parameters()}, row(0)["input_ids"], starts=starts).raw_hidden_state
     np.testing.assert_allclose(losses["activation"] / weights["activation"], np.square(y).mean(), rtol=1e-5)
@@ -132,8 +132,10 @@ def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> 
 
 def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
     """A row begins with tokens that the window before has read: no change leads from them to the first one read."""
-    first, *_ = step(parameters(), nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), row(0), 0, True)
-    _, losses, (_, tokens), _ = step(parameters(), first, row(1), 1, True)
+    first, *_ = step(
+        parameters(), nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), row(0), number=0, training=True
+    )
+    _, losses, (_, tokens), _ = step(parameters(), first, row(1), number=1, training=True)
     begin = int(first["begin"][0])
     window = row(1)["input_ids"][:, begin : begin + int(tokens) // BATCH]
     inputs = {"input_ids": window, "starts": window == WORDS.document_end, "states": first["states"]}

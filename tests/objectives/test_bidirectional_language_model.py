@@ -61,7 +61,9 @@ def loss_inputs() -> LossInputs:
     """Parameters larger than the first ones, and the first states."""
     carry = nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 4))
     batch = OBJECTIVE.corrupt(rows(4), jax.random.key(0), VOCABULARY, CONSTANTS)
-    variables = jax.jit(lambda key: OBJECTIVE.init(MODULE, key, batch, CONSTANTS, carry))(jax.random.key(1))
+    variables = jax.jit(lambda key: OBJECTIVE.init(MODULE, key, batch, constants=CONSTANTS, carry=carry))(
+        jax.random.key(1)
+    )
     return LossInputs(jax.tree.map(lambda leaf: 3 * leaf, nn.meta.unbox(variables["params"])), CONSTANTS, carry=carry)
 
 

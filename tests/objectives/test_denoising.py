@@ -177,7 +177,17 @@ def noisy(draws: dict, text: list[int], replacement: str) -> tuple[list[int], in
     filled, empty = [length for length in lengths if length], lengths.count(0)
     indices = np.flatnonzero(starts)[np.argsort(draws["words"][: sum(starts)])][: len(filled)]
     kinds = draws["kinds"][: len(filled)]
-    source = released.hidden(source, starts, inside, indices, filled, kinds, draws["tokens"], MASK, replacement)
+    source = released.hidden(
+        source,
+        starts,
+        inside,
+        indices=indices,
+        lengths=filled,
+        random=kinds,
+        tokens=draws["tokens"],
+        mask=MASK,
+        replacement=replacement,
+    )
     source = with_noise(source, min(empty, ROOM - len(source)), *draws["empty"])
 
     source = with_noise(source, math.ceil(ALL.insert * len(source)), *draws["inserted"])

@@ -58,11 +58,13 @@ def test_a_module_is_given_the_carry() -> None:
     batch = {"input_ids": np.ones((2, 3), np.int32)}
     carry = tuple(np.full((run.model.depth, 2, run.model.width), value, np.float32) for value in (0.5, -0.5))
     key = jax.random.key(0)
-    loss_inputs = LossInputs(nn.meta.unbox(objective.init(module, key, batch, (), carry))["params"], carry=carry)
-    found = apply(objective, module, loss_inputs, batch, key, training=False)
+    loss_inputs = LossInputs(
+        nn.meta.unbox(objective.init(module, key, batch, constants=(), carry=carry))["params"], carry=carry
+    )
+    found = apply(objective, module, loss_inputs, batch=batch, key=key, training=False)
     expected = module.apply(loss_inputs.variables, batch["input_ids"], carry, deterministic=True)
     chex.assert_trees_all_equal(found, expected)
-    other = apply(objective, module, loss_inputs.replace(carry=carry[::-1]), batch, key, training=False)
+    other = apply(objective, module, loss_inputs.replace(carry=carry[::-1]), batch=batch, key=key, training=False)
     assert not np.allclose(found[0], other[0])
 
 
@@ -92,9 +94,9 @@ def test_dropout_is_drawn_in_training_alone_and_another_key_than_that_of_samples
     """Further collections may change in training alone."""
     key, batch = jax.random.key(7), {"input_ids": 3, "next_ids": 4}
     loss_inputs = LossInputs({}, carry="before", collections={"state": {"calls": jnp.asarray(1)}})
-    (*given, drawn), after = apply_and_collect(OfTold(), Told(), loss_inputs, batch, key, training=True)
+    (*given, drawn), after = apply_and_collect(OfTold(), Told(), loss_inputs, batch=batch, key=key, training=True)
     assert given == [3, "before", False] and after["state"]["calls"] == 2 and drawn.keys() == set(RANDOM)
-    (*given, sampled), kept = apply_and_collect(OfTold(), Told(), loss_inputs, batch, key, training=False)
+    (*given, sampled), kept = apply_and_collect(OfTold(), Told(), loss_inputs, batch=batch, key=key, training=False)
     assert given == [3, "before", True] and kept["state"]["calls"] == 1 and sampled.keys() == {"sampling"}
     assert sampled["sampling"] == drawn["sampling"] != drawn["dropout"]
 

@@ -83,7 +83,9 @@ def test_spans_are_distributed_as_published() -> None:
     random = np.random.default_rng(0)
     begins, goal, draws = random.random(48) < 0.6, 8, 20_000
     keys = jax.random.split(jax.random.key(0), draws)
-    found = np.asarray(jax.jit(jax.vmap(lambda key: draw_spans(key, jnp.asarray(begins), goal, 5, 6)))(keys))
+    found = np.asarray(
+        jax.jit(jax.vmap(lambda key: draw_spans(key, jnp.asarray(begins), goal, longest=5, context=6)))(keys)
+    )
     assert (found.sum(axis=1) == goal).all()
     expected = np.stack([published(begins, goal, random) for _ in range(draws // 4)])
     for ours, theirs in ((found, expected), (found[:, 1:] & found[:, :-1], expected[:, 1:] & expected[:, :-1])):
@@ -227,7 +229,7 @@ def test_a_document_that_begins_sees_no_memory() -> None:
         full = jax.tree.map(jnp.ones_like, given.carry)
 
         @jax.jit
-        def loss(row: jax.Array, objective=objective, module=module, given=given, full=full, made=made) -> jax.Array:
+        def loss(row: jax.Array, *, objective=objective, module=module, given=given, full=full, made=made) -> jax.Array:
             weights = made["target_weights"] * (jnp.arange(4) == row)[:, None]
             batch = made | {"target_weights": weights}
             sums = objective.sums(module, given.replace(carry=full), batch, jax.random.key(1), training=False)

@@ -41,7 +41,7 @@ BATCH |= {"next_weights": WEIGHTS}
 
 @functools.cache
 def parameters() -> Any:
-    init = jax.jit(lambda key: SequenceToSequence().init(MODULE, key, BATCH, (), ()))
+    init = jax.jit(lambda key: SequenceToSequence().init(MODULE, key, BATCH, constants=(), carry=()))
     return nn.meta.unbox(init(jax.random.key(0)))["params"]
 
 

@@ -71,7 +71,7 @@ def program_of(cells: int, steps: int, rate: float) -> programs.Program:
     )
     (phase,) = run.resolved_phases
     shapes = lambda phase: run.data.layout.batch(1, cells)  # noqa: E731
-    return programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
+    return programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary=VOCABULARY, shapes=shapes)
 
 
 def test_batches_of_one_cell_are_the_sequential_rule():

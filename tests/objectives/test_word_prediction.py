@@ -39,9 +39,9 @@ def constants(objective: WordPrediction, sources: ConstantSources = SOURCES) -> 
     return nn.meta.unbox(objective.constants(None, sources))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
+@functools.partial(jax.jit, static_argnames=("objective", "vocabulary"))
 def corrupted(
-    objective: WordPrediction, batch, tables, key: jax.Array, vocabulary: Vocabulary = VOCABULARY
+    objective: WordPrediction, batch, tables, *, key: jax.Array, vocabulary: Vocabulary = VOCABULARY
 ) -> dict[str, jax.Array]:
     return objective.corrupt(batch, key, vocabulary, tables)
 
@@ -79,7 +79,7 @@ def further(objective: WordPrediction) -> ParameterSet:
     return pytest.param(objective, marks=pytest.mark.nightly)
 
 
-def word2vec_c(syn0, syn1, context, asked, rate, mean) -> None:
+def word2vec_c(syn0, syn1, context, *, asked, rate, mean) -> None:
     """One prediction of word2vec.c, in float64, from the words of a context, of which skip-gram has one.
 
     asked: (row of syn1, label). mean: as of v0.1c; otherwise the sum of v0.1b.
@@ -119,7 +119,7 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
     around = objective.block_size + 2 * objective.window
     one = jax.ShapeDtypeStruct((1, 1, around, objective.block_size), jnp.float32)
     shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731
-    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
+    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary=VOCABULARY, shapes=shapes)
     state, tables = program.initialize(0, SOURCES), constants(objective)
     syn0, syn1 = (np.float64(state.params[f"{side}_vectors"]["embedding"]) for side in ("input", "output"))
     syn1 += random.normal(size=syn1.shape)
@@ -135,12 +135,12 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
         else:
             batch["chosen"][0, 0, :, 4] = 1
         corruption, _ = jax.random.split(jax.random.fold_in(key, number))
-        seen = jax.device_get(corrupted(objective, batch, tables, corruption))
+        seen = jax.device_get(corrupted(objective, batch, tables, key=corruption))
         context = np.flatnonzero(seen["pairs"][0, 0, :, 4]) - objective.window
         words += len(context)
         mean = getattr(architecture, "mean", False)
         rate = 0.5 * (1 - number / steps)
-        word2vec_c(syn0, syn1, ids[context], objective.asked_rows(seen, ids[4], 4), rate, mean)
+        word2vec_c(syn0, syn1, ids[context], asked=objective.asked_rows(seen, ids[4], 4), rate=rate, mean=mean)
         state, metrics = program.train(state, {name: batch[name] for name in program.batch})
         assert metrics["loss"] > 0
     assert words == steps if isinstance(architecture, SkipGram) else words > 2 * steps
@@ -152,7 +152,7 @@ def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
     objective = NegativeSampling(window=1, threshold=0.0)
     ids = [[10, 1, 11, END, 12, 13, 13, 14]]  # 1 stands for unknown words
     batch = batch_of(ids) | {"segment_ids": np.array([[1, 1, 1, 1, 1, 1, 1, 0]])}
-    found = corrupted(objective, batch, constants(objective), jax.random.key(0))
+    found = corrupted(objective, batch, constants(objective), key=jax.random.key(0))
     np.testing.assert_array_equal(found["input_ids"][0, 0, :6], [10, 11, 12, 13, 13, 0])
     expected = np.zeros((18, 16))
     for t, s in ((0, 1), (2, 3), (3, 4)):
@@ -161,7 +161,7 @@ def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
     # A word at a distance d is in a window of 1..5 words with a chance of (6 - d) / 5, the same for all of a side.
     wide, rows = NegativeSampling(window=5, threshold=0.0, shared=1), 2000
     batch = batch_of(np.tile(np.arange(10, 21), (rows, 1)))
-    pairs = np.asarray(corrupted(wide, batch, constants(wide), jax.random.key(1))["pairs"])[:, 0, 5:16]
+    pairs = np.asarray(corrupted(wide, batch, constants(wide), key=jax.random.key(1))["pairs"])[:, 0, 5:16]
     np.testing.assert_allclose(pairs[:, :, 5].mean(0), [0.2, 0.4, 0.6, 0.8, 1, 0, 1, 0.8, 0.6, 0.4, 0.2], atol=0.05)
     np.testing.assert_array_equal(pairs[:, :5, 5], pairs[:, :5:-1, 5])
 
@@ -175,7 +175,7 @@ def test_windows_reach_into_the_stretches_beside_their_own(window, last):
     objective, ids = NegativeSampling(window=window, threshold=0.0, shared=1), np.arange(10, last)
     ids[::3] = 1  # unknown
     words = ids[ids > 1]
-    found = corrupted(objective, batch_of(ids), constants(objective), jax.random.key(2))
+    found = corrupted(objective, batch_of(ids), constants(objective), key=jax.random.key(2))
     np.testing.assert_array_equal(found["input_ids"].ravel()[: len(words)], words)
     around = np.asarray(objective.with_context(found["input_ids"]))
     pairs, reaches = np.asarray(found["pairs"]), set()
@@ -200,7 +200,7 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
     def gradients(row_updates: float):
         objective = NegativeSampling(window=2, threshold=0.0, shared=64, row_updates=row_updates)
         tables = constants(objective)
-        batch = corrupted(objective, batch_of(ids), tables, jax.random.key(3))
+        batch = corrupted(objective, batch_of(ids), tables, key=jax.random.key(3))
 
         def loss(params):
             found = objective.sums(module, LossInputs(params, tables), batch, jax.random.key(0), training=True)
@@ -244,7 +244,7 @@ def test_words_are_drawn_and_left_out_by_their_counts(power, negatives):
     tables = constants(objective, dataclasses.replace(SOURCES, vocabulary=vocabulary, token_counts=counts))
     ratio = 1e-3 / (counts[6:] / total)
     np.testing.assert_allclose(tables["kept"], [*[0] * 6, *np.minimum(1, np.sqrt(ratio) + ratio)], rtol=1e-6)
-    batch = corrupted(objective, batch_of(np.full((200, 2), 9)), tables, KEY, vocabulary)
+    batch = corrupted(objective, batch_of(np.full((200, 2), 9)), tables, key=KEY, vocabulary=vocabulary)
     drawn = np.bincount(np.asarray(batch["noise_ids"]).ravel(), minlength=10) / 40_000
     noise = counts[6:] ** power / np.sum(counts[6:] ** power)
     np.testing.assert_allclose(drawn, [*[0] * 6, *noise], atol=0.01)
@@ -261,7 +261,7 @@ def test_shared_draws_count_as_the_negatives_of_every_prediction(architecture):
     ids = np.random.default_rng(0).integers(5, 25, (3, LENGTH))
     counts = np.where(np.arange(VOCABULARY.size) < 25, COUNTS, 0)
     tables = constants(objective, dataclasses.replace(SOURCES, token_counts=counts))
-    batch = jax.device_get(corrupted(objective, batch_of(ids), tables, KEY))
+    batch = jax.device_get(corrupted(objective, batch_of(ids), tables, key=KEY))
     predictions = np.asarray(architecture.predictions(batch["pairs"]))
     assert float(objective.weights(batch)["negative_sampling"]) == predictions.sum() > 0
     passed_over = 0
@@ -280,6 +280,6 @@ def test_train_flops_are_those_of_the_predictions_inside_a_text_and_of_their_neg
     """A window of 1 to 5 words to either side holds 6 on the mean; each is a product with the word and 5 negatives."""
     objective, ids = NegativeSampling(architecture=architecture, threshold=0.0), np.full((3, 4000), 7)
     assert objective.train_flops(Word2VecConfig(vector_size=7), batch_of(ids)) == 6 * ids.size * mean * (1 + 5) * 7
-    batch = corrupted(objective, batch_of(ids), constants(objective), KEY)
+    batch = corrupted(objective, batch_of(ids), constants(objective), key=KEY)
     predictions = float(objective.weights(batch)["negative_sampling"]) / ids.size
     assert predictions == pytest.approx(mean, rel=0.02)  # four standard errors of windows of 2 to 10 words

@@ -40,7 +40,7 @@ def test_an_objective_around_another_one_says_and_computes_the_same() -> None:
             for start in (objective.initial_carry, objective.evaluation_carry)
         ]
         corrupted = objective.corrupt(batch, key, source.vocabulary)
-        init = jax.jit(lambda: objective.init(module, key, corrupted, (), carries[0]))
+        init = jax.jit(lambda: objective.init(module, key, corrupted, constants=(), carry=carries[0]))
         variables = nn.meta.unbox(init())
         params = objective.constrain(variables["params"])
         added = params.pop(ADDED, None)

@@ -19,7 +19,9 @@ class Run:
         for host in range(count if joined is None else joined):
             assert self.registry.join(host, count, f"t1v-{host}", 0.0) == ""
 
-    def beat(self, host: int, now: float, count: int = 1, doing: str = "computing step 1", limit: float = 600) -> None:
+    def beat(
+        self, host: int, now: float, *, count: int = 1, doing: str = "computing step 1", limit: float = 600
+    ) -> None:
         limits = {"silent_seconds": 60, "limit_seconds": limit}
         self.registry.handle(host, {"beat": {"count": count, "doing": doing} | limits}, now)
 

@@ -53,7 +53,7 @@ def of_one_phase(**training) -> Experiment:
 @pytest.fixture(scope="module")
 def made() -> dict:
     """A plan of one phase without rings, whose program is compiled in a sixth of the time."""
-    return plan(of_one_phase(rings="off"), "v5e:2x2", {"": 3.0, "v5e": 1.5}, breakdown=True)
+    return plan(of_one_phase(rings="off"), "v5e:2x2", prices={"": 3.0, "v5e": 1.5}, breakdown=True)
 
 
 @pytest.mark.nightly
@@ -216,7 +216,9 @@ def test_prices_are_of_all_generations_or_of_one():
 def built(run: Experiment, devices: list[jax.Device], phase: int = 0) -> programs.Program:
     """The program of a phase, which nothing compiles."""
     vocabulary, shapes = Vocabulary.placeholder(run.model.vocab_size), placement.text_batch_shapes(run)
-    return programs.build(run, run.resolved_phases[phase], meshes.make(run.mesh, devices), vocabulary, shapes)
+    return programs.build(
+        run, run.resolved_phases[phase], meshes.make(run.mesh, devices), vocabulary=vocabulary, shapes=shapes
+    )
 
 
 MEMORY = SimpleNamespace(
@@ -257,7 +259,7 @@ def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
         },
     )  # fmt: skip
     run = dataclasses.replace(experiment(batch_size=64), mesh=Mesh(data=32, fsdp=1, tensor=1))
-    found = plan(run, "v3:4x4", {"": 2.0})
+    found = plan(run, "v3:4x4", prices={"": 2.0})
     assert [found[name] for name in ("chips", "cores", "devices", "hosts")] == [16, 32, 32, 4]
     assert found["estimate"] == {
         "hours": 10.0, "chip_hours": 160.0, "cost": 320.0, "roofline_hours": 2.5, "model_flops": 900 * 1 + 100 * 10
@@ -374,7 +376,7 @@ def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
     bad = {**made, "phases": [{**made["phases"][0], "findings": ["3 of 9 products take float32."]}]}
     command = ["plan", "experiments/bert_tiny.py", "--topology", "v5e:2x2"]
     for strict, answer, code in ((False, bad, None), (True, bad, 1), (True, made, None)):
-        monkeypatch.setattr("plmjax.plan.plan.plan", lambda *_, answer=answer: answer)
+        monkeypatch.setattr("plmjax.plan.plan.plan", lambda *_, answer=answer, **how: answer)
         stopped = None
         try:
             cli.run([*command, *(["--strict"] if strict else [])])

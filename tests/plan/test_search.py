@@ -43,7 +43,7 @@ def answer(
         patch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
         patch.setattr(plan_search, "_fixed_bytes", lambda *_: 2 * GIB)
         error = DoesNotFit(needed(rows, accumulation) * GIB, available * GIB)
-        return plan_search.what_fits(run, Batches.of_text(run), phase, mesh, part, error), tried
+        return plan_search.what_fits(run, Batches.of_text(run), phase, mesh=mesh, part=part, error=error), tried
 
 
 @pytest.mark.parametrize(("index", "accumulation", "option"), [(0, 1, "training"), (1, 2, "phases.1")])
@@ -98,8 +98,12 @@ def pretended(monkeypatch):
         return compiled
 
     # An estimate that says that everything fits, so that the compiler has to say what does not.
-    monkeypatch.setattr("plmjax.training.placement.residuals_of_rows", lambda run, phases, *_: [(0, 0)] * len(phases))
-    monkeypatch.setattr("plmjax.training.placement.state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False, 0))
+    monkeypatch.setattr(
+        "plmjax.training.placement.residuals_of_rows", lambda run, phases, *_, **how: [(0, 0)] * len(phases)
+    )
+    monkeypatch.setattr(
+        "plmjax.training.placement.state_bytes", lambda *_, **how: placement.StateBytes(0, 0, 0, False, 0)
+    )
     return pretend
 
 
@@ -123,7 +127,7 @@ def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(prete
     assert "cost" in text and "cost" not in plan_report.search(plan_search.search(run, "v5e:2x2"))
 
     compiled.clear()
-    larger = plan_search.search(run, "v5e:2x2", (128,), compiles=4)
+    larger = plan_search.search(run, "v5e:2x2", batch_sizes=(128,), compiles=4)
     assert {size for size, *_ in compiled} == {64, 128} and len(compiled) <= 2 * 4
     assert larger["left_out"]
 
@@ -155,7 +159,7 @@ def test_the_best_batch_has_the_least_time_a_row_though_the_run_has_more_hours(p
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimate, "describe", larger_is_better)
-        found = plan_search.search(run, "v5e:2x2", (32,), compiles=32)
+        found = plan_search.search(run, "v5e:2x2", batch_sizes=(32,), compiles=32)
     tried = {one["batch_size"]: one["hours"] for one in found["tried"] if one["remat"] == "none"}
     assert tried[32] > tried[0]
     assert "--training.batch_size 32" in " ".join(found["overrides"]) and found["tried"][0]["batch_size"] == 32
@@ -166,9 +170,11 @@ def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypa
     run = dataclasses.replace(experiment(batch_size=64), phases=())
     (phase,) = run.resolved_phases
     mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
-    monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_: [(4 * GIB, 8 * GIB)] * len(parts))
+    monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_, **how: [(4 * GIB, 8 * GIB)] * len(parts))
     for copy, fewest in ((0, 8), (2 * GIB, 8), (3 * GIB, 16), (20 * GIB, 16)):
-        monkeypatch.setattr(placement, "state_bytes", lambda *_, copy=copy: placement.StateBytes(0, copy, 0, False, 0))
+        monkeypatch.setattr(
+            placement, "state_bytes", lambda *_, copy=copy, **how: placement.StateBytes(0, copy, 0, False, 0)
+        )
         assert plan_search.fewest_microbatches(run, Batches.of_text(run), phase, mesh) == fewest
 
 

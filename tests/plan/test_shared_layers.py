@@ -80,7 +80,7 @@ def test_the_largest_size_takes_what_one_layer_takes(monkeypatch: pytest.MonkeyP
     (phase,) = run.resolved_phases
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     state = placement.state_bytes(
-        run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, placement.text_batch_shapes(run)
+        run, phase, (1, 1, 1), devices=jax.devices()[:1], vocabulary=vocabulary, shapes=placement.text_batch_shapes(run)
     )
     assert state.copy == 4 * 223_158_450
     assert 0 <= state.kept - 3 * state.copy < 100

@@ -112,7 +112,7 @@ def test_a_decoder_is_continued_by_the_command_with_options_of_its_task(decoder_
 def stopped(monkeypatch, capsys):
     """Runs a command that stops where it would begin to train; what it has said."""
 
-    def stop(*arguments):
+    def stop(*arguments, **named):
         raise UserError("Expected no training, found some; stop.")
 
     def run(*arguments):

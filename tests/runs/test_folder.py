@@ -105,7 +105,7 @@ def test_a_finished_run_goes_on_as_one_that_was_as_long_from_the_start(tmp_path:
     def train(steps: int, name: str) -> loop.Result:
         run = options(steps, schedule=Constant())
         folder.record_experiment(tmp_path / name, run, said.append)
-        return loop.train(run, tmp_path / name, ChainSource(run.data), {})
+        return loop.train(run, tmp_path / name, ChainSource(run.data), tokenizer={})
 
     def losses(name: str) -> dict[int, float]:
         lines = metrics.read(tmp_path / name / "metrics.jsonl")

@@ -52,7 +52,7 @@ RUN = Experiment(BertConfig.tiny(), BertPretraining(), Data(layout=SentencePairs
 
 
 def saved(folder: Path, run: Experiment, params: Any = SAVED) -> InitFrom:
-    checkpoints.save_parameters(folder, params, run, {})
+    checkpoints.save_parameters(folder, params, run, tokenizer={})
     return InitFrom.find(folder)
 
 
@@ -97,7 +97,7 @@ def test_heads_are_what_is_outside_the_encoder_and_its_pooler(tmp_path: Path) ->
     start.initialize(RUN, params, None, report=said.append).from_sampled(more)
     assert said[1].endswith(": 3 of head, 1 of other/c/kernel")
     head = {"classifier": {"bias": jnp.ones(2)}, "bert": {"layers": jnp.ones(3)}}
-    initial = start.initialize(RUN, SAVED, None, "classifier/bias".__eq__, said.append)
+    initial = start.initialize(RUN, SAVED, None, in_new_head="classifier/bias".__eq__, report=said.append)
     assert initial.from_sampled(head)["classifier"] == head["classifier"] and len(said) == 2
     assert not initial.replaced("classifier/bias")
 
@@ -130,7 +130,7 @@ def test_what_a_run_directory_records_are_the_arrays_of_its_start(small_run: Pat
 def test_the_model_of_a_checkpoint_takes_the_place_of_the_experiments_own(name: str, model, tmp_path: Path) -> None:
     said: list[str] = []
     own, origin = experiments.load(name), Experiment(model, NextToken(), Data(layout=Chunks()))
-    checkpoints.save_parameters(tmp_path, SAVED, origin, {})
+    checkpoints.save_parameters(tmp_path, SAVED, origin, tokenizer={})
     for start in (InitFrom.find(tmp_path), InitFrom.find("random", like=tmp_path)):
         run = start.complete(own, said.append)
         assert run == dataclasses.replace(own, model=model) and own.model != model

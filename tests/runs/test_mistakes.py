@@ -171,7 +171,7 @@ def saved(folder: Path, model) -> Path:
     run = Experiment(model, NextToken(), Data(layout=Chunks()))
     if isinstance(model, SequenceClassification):
         run = Experiment(BertConfig.tiny(), model, Sentences())
-    checkpoints.save_parameters(folder, {"kernel": np.zeros(1, np.float32)}, run, {})
+    checkpoints.save_parameters(folder, {"kernel": np.zeros(1, np.float32)}, run, tokenizer={})
     return folder
 
 

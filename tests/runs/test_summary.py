@@ -33,7 +33,9 @@ def shown(workdir: Path, **metrics: float) -> list[str]:
     """The lines about a run in a folder with its dataset."""
     run, said = experiment.read(workdir / "experiment.json"), []
     tokenizer = tokenizers.load(workdir / "tokenizer")
-    source = remote.source(run.data.layout, store.open_dataset(workdir / "dataset"), tokenizer.vocabulary, 0, 1)
+    source = remote.source(
+        run.data.layout, store.open_dataset(workdir / "dataset"), tokenizer.vocabulary, seed=0, window=1
+    )
     program = SimpleNamespace(evaluation_phase=run.resolved_phases[-1].evaluation)
     found: Any = SimpleNamespace(metrics=metrics, program=program, state=SimpleNamespace(step=jax.numpy.int32(6)))
     summary.show(found, source, workdir, said.append)
@@ -109,7 +111,9 @@ def test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts(
 
 def saved(folder: Path, model: Any, objective: Any, layout: Any) -> Path:
     run = Experiment(model=model, objective=objective, data=Data(layout))
-    checkpoints.save_parameters(folder, random_params(model.module(Purpose.PRETRAINING, Execution())), run, {})
+    checkpoints.save_parameters(
+        folder, random_params(model.module(Purpose.PRETRAINING, Execution())), run, tokenizer={}
+    )
     return folder
 
 

@@ -53,8 +53,8 @@ def nothing_dropped(patch: Patch) -> None:
     """The chip's generator drops nothing."""
     draw = dropout.keep_mask
 
-    def keep(key: jax.Array, *given: Any) -> jax.Array:
-        mask = draw(key, *given)
+    def keep(key: jax.Array, *given: Any, **how: Any) -> jax.Array:
+        mask = draw(key, *given, **how)
         return mask if dropout.is_threefry(key) else jnp.ones_like(mask)
 
     patch.setattr(dropout, "keep_mask", keep)
@@ -87,7 +87,7 @@ def last_bit(patch: Patch) -> None:
 def no_feed(patch: Patch) -> None:
     """The input pipeline raises."""
 
-    def raises(*_: Any) -> None:
+    def raises(*_: Any, **how: Any) -> None:
         raise RuntimeError("\nthe disk is gone\nand more")
 
     patch.setattr(remote, "source", raises)

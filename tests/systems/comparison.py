@@ -62,7 +62,11 @@ def converted(adapter: Adapter, tensors: Iterable[tuple[str, Any]], module: nn.M
     known = adapter.architecture(architecture_name(adapter, module))
     tensors = adapter.names.canonical(found, known.of(dataclasses.asdict(module.config)))
     return read_parameters(
-        module, adapter.inputs(module), known.conversions_of(module.config), tensors, adapter.names.optional
+        module,
+        adapter.inputs(module),
+        known.conversions_of(module.config),
+        tensors=tensors,
+        optional=adapter.names.optional,
     )[0]
 
 
@@ -86,9 +90,9 @@ class Reference:
     gradient_tolerance: float = 1e-4
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
+@functools.partial(jax.jit, static_argnames=("module", "asked"))
 def outputs_and_gradient(
-    module: nn.Module, params: Any, inputs: dict[str, Any], cotangents: dict[str, Any], asked: tuple[str, ...] = ()
+    module: nn.Module, params: Any, inputs: dict[str, Any], *, cotangents: dict[str, Any], asked: tuple[str, ...] = ()
 ) -> Any:
     """The outputs for these inputs, and the gradient of the sum of outputs times cotangents: one program.
 
@@ -120,7 +124,7 @@ def assert_equals_reference(module: nn.Module, reference: Reference) -> None:
     asked = ["output_hidden_states"] if takes(module, "output_hidden_states") else []
     asked += ["output_attentions"] if reference.outputs.keys() & set(ATTENTIONS) else []
     inputs = dict(reference.inputs)
-    found, gradient = outputs_and_gradient(module, reference.params, inputs, cotangents, tuple(asked))
+    found, gradient = outputs_and_gradient(module, reference.params, inputs, cotangents=cotangents, asked=tuple(asked))
     for name, output in reference.outputs.items():
         for own, expected in _pairs(getattr(found, name), output):
             expected = np.asarray(expected).reshape(own.shape)
@@ -148,6 +152,7 @@ def transformers_reference(
     adapter: Adapter,
     module: nn.Module,
     model: Any,
+    *,
     batch: Mapping[str, Any],
     attentions: ReadAttentions = attentions_in,
 ) -> Reference:
@@ -196,10 +201,11 @@ def assert_equals_transformers(
     adapter: Adapter,
     module: nn.Module,
     model: Any,
+    *,
     batch: Mapping[str, Any],
     attentions: ReadAttentions = attentions_in,
 ) -> Any:
     """As `assert_equals_reference`, of a transformers model. Returns the parameters."""
-    expected = transformers_reference(adapter, module, model, batch, attentions)
+    expected = transformers_reference(adapter, module, model, batch=batch, attentions=attentions)
     assert_equals_reference(module, expected)
     return expected.params

@@ -59,5 +59,5 @@ def test_restores_a_word_from_those_around_it(family: Family, tmp_path: Path, mo
     )
     source = (Repeated if family.repeats else family.source)(run.data)
     vocabulary = "\n".join([*SPECIAL, *map(str, range(len(SPECIAL), source.size))])
-    found = loop.train(run, tmp_path, source, {"vocab.txt": vocabulary.encode()}).metrics
+    found = loop.train(run, tmp_path, source, tokenizer={"vocab.txt": vocabulary.encode()}).metrics
     assert family.learned(found), found

@@ -149,7 +149,7 @@ def test_a_step_multiplies_bfloat16_numbers(name: str) -> None:
     rows, phase, watch = source(run.data), run.resolved_phases[-1], Watch()
     mesh = meshes.make(experiments.Mesh(), jax.devices()[:1])
     with watch.reads(type(run.objective)):
-        program = programs.build(run, phase, mesh, rows.vocabulary, rows.batch)
+        program = programs.build(run, phase, mesh, vocabulary=rows.vocabulary, shapes=rows.batch)
         with nn.intercept_methods(watch):
             traced = program.train.trace(program.state, program.batch).jaxpr
     assert strays(name, traced.jaxpr, watch) == []

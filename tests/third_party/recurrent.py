@@ -95,7 +95,7 @@ class NextTokenOfStream(Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         ids, weights = self.targets(batch)
-        logits, after = apply(self, module, loss_inputs, batch, key, training=training)
+        logits, after = apply(self, module, loss_inputs, batch=batch, key=key, training=training)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         return LossSums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
 

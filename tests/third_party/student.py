@@ -59,7 +59,7 @@ class Distillation(NextToken):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         ids, weights = self.targets(batch)
-        logits = apply(self, module, loss_inputs, batch, key, training=training).logits
+        logits = apply(self, module, loss_inputs, batch=batch, key=key, training=training).logits
         taught = self._teacher.apply({"params": loss_inputs.constants}, **self.model_inputs(batch)).logits
         soft = jax.nn.softmax(taught / self.temperature)
         nats = -jnp.sum(soft * jax.nn.log_softmax(logits / self.temperature), axis=-1)

@@ -52,7 +52,7 @@ def dataset(tmp_path_factory):
         begins = draws.integers(0, 59, (count, 12))
         return [[((np.arange(9) + begin) % 59 + 5).tolist() for begin in document] for document in begins]
 
-    return corpora.write(tmp_path_factory.mktemp("text") / "dataset", documents(80), documents(20), 64)
+    return corpora.write(tmp_path_factory.mktemp("text") / "dataset", documents(80), documents(20), vocab_size=64)
 
 
 def settings(run: Experiment) -> Experiment:
@@ -84,10 +84,10 @@ def trained(
     def source(kind: type) -> pipeline.DatasetSource:
         return kind(run.data.layout, dataset, corpora.Words(64).vocabulary, run.training.seed)
 
-    whole = loop.train(run, folder / "whole", source(pipeline.DatasetSource), {}, initial)
+    whole = loop.train(run, folder / "whole", source(pipeline.DatasetSource), tokenizer={}, initial=initial)
     with pytest.raises(Preempted):
-        loop.train(run, folder / "parts", source(Short), {}, initial)
-    parts = loop.train(run, folder / "parts", source(pipeline.DatasetSource), {}, initial)
+        loop.train(run, folder / "parts", source(Short), tokenizer={}, initial=initial)
+    parts = loop.train(run, folder / "parts", source(pipeline.DatasetSource), tokenizer={}, initial=initial)
     chex.assert_trees_all_equal(jax.device_get(whole.state), jax.device_get(parts.state))
     assert parts.metrics == whole.metrics
     assert losses(folder / "whole") == losses(folder / "parts")
@@ -113,7 +113,7 @@ def teacher(dataset, tmp_path, one_device):
     )
     source = pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0)
     taught = experiments.changed(alone(run), checkpoint={"every": 0})  # its last checkpoint alone is used
-    return run, tmp_path / "teacher", loop.train(taught, tmp_path / "teacher", source, {})
+    return run, tmp_path / "teacher", loop.train(taught, tmp_path / "teacher", source, tokenizer={})
 
 
 @pytest.mark.nightly
@@ -145,13 +145,21 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     assert names == tuple(sorted(params))
     shutil.rmtree(origin)  # a run that goes on needs its teacher no more
     again = loop.train(
-        run, folder, pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial
+        run,
+        folder,
+        pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0),
+        tokenizer={},
+        initial=initial,
     )
     assert again.metrics == found.metrics
     shutil.rmtree(folder / checkpoints.CONSTANTS)
     with pytest.raises(UserError, match="Expected the constants of the run in"):
         loop.train(
-            run, folder, pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0), {}, initial
+            run,
+            folder,
+            pipeline.DatasetSource(run.data.layout, dataset, corpora.Words(64).vocabulary, 0),
+            tokenizer={},
+            initial=initial,
         )
 
 

@@ -32,7 +32,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> loop.Result:
     run = experiments.changed(run, training={"steps": 60, "log_every": 60}, checkpoint={"every": 0}, optimizer=rate)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "devices", lambda platform: jax.devices()[:1])  # the steps of simulated devices are slow
-        return loop.train(run, tmp_path_factory.mktemp("windowed"), ChainSource(run.data), {})
+        return loop.train(run, tmp_path_factory.mktemp("windowed"), ChainSource(run.data), tokenizer={})
 
 
 @pytest.mark.nightly

@@ -49,7 +49,7 @@ def main(name: str, workdir: str, *arguments: str) -> None:
     with hosts.watch_for_stalls(run.hosts):
         with hosts.host_0_first("experiment.json"):
             folder.record_experiment(storage.path(workdir), run)
-        loop.train(run, workdir, source, {})
+        loop.train(run, workdir, source, tokenizer={})
     assert "tensorflow" not in sys.modules, "a run whose rows come from elsewhere waits for no import of TensorFlow"
 
 

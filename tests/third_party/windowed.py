@@ -117,10 +117,18 @@ class Windowed(nn.Module):
 
     @nn.compact
     def __call__(
-        self, input_ids, attention_mask=None, positions=None, segment_ids=None, cache=None, *, deterministic=True
+        self, input_ids, attention_mask=None, *, positions=None, segment_ids=None, cache=None, deterministic=True
     ) -> DecoderOutput:
         config, depth, init = self.config, self.config.n_layer, self.config.initializer
-        rows = read_rows(config, input_ids, attention_mask, positions, segment_ids, None, cache)
+        rows = read_rows(
+            config,
+            input_ids,
+            attention_mask,
+            positions=positions,
+            segment_ids=segment_ids,
+            prefix_lengths=None,
+            cache=cache,
+        )
         mask_terms = rows.mask_terms.also(EverySecond(config.window))
         words = Embedding(config.vocab_size, config.n_embd, "vocab", init, self.execution.dtype, name="words")
 
@@ -128,7 +136,9 @@ class Windowed(nn.Module):
             return layer(carried[0], mask_terms, carried[1], number), None
 
         layers, numbers = WindowedLayer(config, self.execution, name="layers"), jnp.arange(depth)
-        (x, cache), _ = stack(body, layers, depth, self.execution, (words(input_ids), rows.cache), numbers)
+        (x, cache), _ = stack(
+            body, layers, depth, execution=self.execution, x=(words(input_ids), rows.cache), inputs=numbers
+        )
         x = LayerNorm(config.layer_norm_epsilon, self.execution.dtype, name="norm")(x)
 
         def table(name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:

@@ -200,7 +200,7 @@ def test_a_worker_of_a_vm_deletes_nothing_at_the_end(submit, service, bucket: Pa
     job = jobs.find(str(bucket), "tiny")
     jobs.decide(job, Verdict("done"))
     before = len(service.requests)
-    assert Worker(job, 1, tmp_path / "log", 0.01, 0).run() == 0
+    assert Worker(job, 1, tmp_path / "log", every=0.01, patience=0).run() == 0
     assert len(service.requests) == before
     assert Bucket(str(bucket)).names("jobs/tiny/1/workers") == ["1.json"]
     assert machines.state(job) == "READY"

@@ -11,7 +11,7 @@ from tpu.restarts import LEAST, LONGEST_WAIT, UNKNOWN, Restarts
 HOUR = 3600.0
 
 
-def lasts(restarts: Restarts, code: int, step: int | None, now: float = 0.0, runs: float = 1.0) -> tuple[float, str]:
+def lasts(restarts: Restarts, code: int, step: int | None, *, now: float = 0.0, runs: float = 1.0) -> tuple[float, str]:
     """(Seconds, verdict) of a command that always ends with `code` after `runs` seconds."""
     began = now
     while not isinstance(decided := restarts.after(code, step, "boom", now), Verdict):

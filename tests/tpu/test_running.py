@@ -54,7 +54,7 @@ def hosts(job, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / "plmjax" / "__init__.py").touch()
         (tmp_path / "plmjax" / "__main__.py").write_text(program)
         monkeypatch.chdir(tmp_path)
-        workers = [Worker(job, number, tmp_path / f"log{number}", 0.05, 0) for number in numbers]
+        workers = [Worker(job, number, tmp_path / f"log{number}", every=0.05, patience=0) for number in numbers]
         threads = [threading.Thread(target=worker.run) for worker in workers]
         for thread in threads:
             (tmp_path / "ready").unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def test_stacks_of_a_job_without_hosts(tpu, job) -> None:
 def test_a_request_of_yesterday_is_not_answered(job, bucket: Path, tmp_path: Path) -> None:
     old = {"id": "old", "time": time.time() - stacks.LATE_SECONDS - 1}
     jobs.Bucket(job.bucket).write(f"{job.folder}/{stacks.REQUEST}", json.dumps(old).encode())
-    assert stacks.answer(job, 0, 1, tmp_path / "log", "") == ""
+    assert stacks.answer(job, 0, 1, log=tmp_path / "log", answered="") == ""
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def trained(job, monkeypatch: pytest.MonkeyPatch):
     workdir = Path(job.workdir)
 
     def train() -> None:
-        profile, state = Profile((), workdir / "profile", 1, 100, workdir), jnp.zeros(3)
+        profile, state = Profile((), workdir / "profile", 1, final=100, workdir=workdir), jnp.zeros(3)
         for step in range(1, 101):
             if over.wait(0.05):
                 break
@@ -134,7 +134,7 @@ def trained(job, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_profile_is_asked_for_waited_for_and_named(tpu, job, trained) -> None:
     said: list[str] = []
-    done, folder = profiles.profile(job, 3, 10, said.append, 20, 0.05)
+    done, folder = profiles.profile(job, 3, 10, report=said.append, limit=20, every=0.05)
     assert (done.first >= 10, done.last - done.first) == (True, 2)
     assert folder.startswith(f"{job.workdir}/profile/plugins/profile/") and list(Path(folder).glob("*.xplane.pb"))
     assert any("the run is at step" in line and line.endswith(" of 100") for line in said)

@@ -74,7 +74,9 @@ def host(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def make(codes: str, number: int = 0, patience: float = 1.0, every: float = 0.02, **changes: object) -> Worker:
         (tmp_path / "left").write_text(codes)
-        return Worker(dataclasses.replace(prepared.job, **changes), number, tmp_path / "log", every, patience)
+        return Worker(
+            dataclasses.replace(prepared.job, **changes), number, tmp_path / "log", every=every, patience=patience
+        )
 
     yield make
     signal.signal(signal.SIGTERM, before)

@@ -21,7 +21,7 @@ def program(
     """Its program on so many devices of this machine, or on these."""
     (phase,), made = run.resolved_phases, source(run.data)
     devices = jax.devices()[:devices] if isinstance(devices, int) else devices
-    return programs.build(run, phase, meshes.make(run.mesh, devices), made.vocabulary, made.batch)
+    return programs.build(run, phase, meshes.make(run.mesh, devices), vocabulary=made.vocabulary, shapes=made.batch)
 
 
 def trained(

@@ -41,7 +41,7 @@ def test_parameters_of_another_checkpoint_have_the_axes_of_their_module(
         return {"lm": {"kernel": kernel, "bias": jnp.zeros(3)}}
 
     monkeypatch.chdir(tmp_path)
-    checkpoints.save_parameters(Path("runs/lm"), found, experiments.gpt2(), {})
+    checkpoints.save_parameters(Path("runs/lm"), found, experiments.gpt2(), tokenizer={})
     sources = constants.of_run(Vocabulary.placeholder(5), None, Description(experiments.gpt2(), 0, {}))
     if message:
         with pytest.raises(UserError, match=message):

@@ -24,7 +24,7 @@ def lines(**settings) -> list[str]:
     run = experiments.changed(make(), training={"steps": 2} | settings)
     built = program(run, source, 8)
     compiled = types.SimpleNamespace(memory_analysis=lambda: MEMORY)
-    return header.lines(run, built, compiled, 2e9, PeakFlops(built.mesh), 61.0, 1)
+    return header.lines(run, built, compiled, flops=2e9, peak_flops=PeakFlops(built.mesh), compile_seconds=61.0, step=1)
 
 
 def test_it_says_what_a_device_holds_and_where_the_run_continues() -> None:

@@ -76,7 +76,7 @@ def test_constants_are_made_of_their_sources_and_not_left_out() -> None:
 class Inspected(Objective):
     """Its module returns outputs for inspection beside its variables."""
 
-    def init(self, module: Any, key: jax.Array, batch: Any, constants: Any, carry: Any) -> dict[str, Any]:
+    def init(self, module: Any, key: jax.Array, batch: Any, *, constants: Any, carry: Any) -> dict[str, Any]:
         return variables(key) | {"intermediates": {"hidden": batch["tokens"]}}
 
 
@@ -84,5 +84,5 @@ def test_outputs_for_inspection_are_no_variables() -> None:
     run = dataclasses.replace(bert(rows=4), objective=Inspected())
     (phase,) = run.resolved_phases
     batch = {"tokens": jax.ShapeDtypeStruct((4, 8), jnp.int32)}
-    make = initial_state.initial_variables(run, phase, nn.Module(), Vocabulary.placeholder(128), batch)
+    make = initial_state.initial_variables(run, phase, nn.Module(), vocabulary=Vocabulary.placeholder(128), batch=batch)
     assert make(jax.random.key(0)).keys() == {"params", "statistics"}

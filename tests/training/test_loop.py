@@ -58,7 +58,7 @@ def whole(tmp_path_factory):
     """(result, workdir) of a run that nothing disturbed."""
     workdir = tmp_path_factory.mktemp("whole")
     run = options()
-    return loop.train(run, workdir, ChainSource(run.data), {"vocab.txt": b"a\n"}), workdir
+    return loop.train(run, workdir, ChainSource(run.data), tokenizer={"vocab.txt": b"a\n"}), workdir
 
 
 def lines(workdir: Path) -> list[dict]:
@@ -92,7 +92,7 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
 def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, capsys):
     run = experiments.changed(options(), training={"log_every": 1000, "evaluate_every": 0}, checkpoint={"every": 0})
     monkeypatch.setattr(metrics, "QUIET_SECONDS", 1e9)
-    loop.train(run, tmp_path / "quiet", ChainSource(run.data), {})
+    loop.train(run, tmp_path / "quiet", ChainSource(run.data), tokenizer={})
     said = capsys.readouterr().out.splitlines()
     assert said[1].startswith("compile  the step of phase 0")
     told = [line.split()[1] for line in said if line.startswith("step ")]
@@ -100,7 +100,7 @@ def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, caps
     monkeypatch.setattr(metrics, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(metrics.Terminal, "set_activity", lambda self, activity: None)
     monkeypatch.setattr(metrics.Terminal, "_remind", lambda self: None)
-    loop.train(run, tmp_path / "often", ChainSource(run.data), {})
+    loop.train(run, tmp_path / "often", ChainSource(run.data), tokenizer={})
     told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if re.match(r"step +\d+/12  loss", line)]
     assert len(told) >= 8
     assert lines(tmp_path / "often") == lines(tmp_path / "quiet")
@@ -109,7 +109,7 @@ def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, caps
 def test_a_finished_run_started_again_changes_nothing(whole):
     result, workdir = whole
     before = metrics.read(workdir / "metrics.jsonl")
-    again = loop.train(options(), workdir, ChainSource(options().data), {})
+    again = loop.train(options(), workdir, ChainSource(options().data), tokenizer={})
     assert_same_state(result.state, again.state)
     assert again.metrics == result.metrics
     assert metrics.read(workdir / "metrics.jsonl") == before
@@ -128,8 +128,8 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
 
     run = options()
     with pytest.raises(OSError, match="network"):
-        loop.train(run, tmp_path, Broken(run.data), {})
-    again = loop.train(run, tmp_path, ChainSource(run.data), {})
+        loop.train(run, tmp_path, Broken(run.data), tokenizer={})
+    again = loop.train(run, tmp_path, ChainSource(run.data), tokenizer={})
     assert_same_state(result.state, again.state)
     assert lines(tmp_path) == lines(workdir)
 
@@ -154,9 +154,9 @@ def test_a_memory_goes_on_with_the_same_bits(name, training, mesh, tmp_path, mon
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[: math.prod(mesh.values())])
     make, source = STEPS[name]
     run = experiments.changed(make(), training={"steps": 6} | training, checkpoint={"every": 3, "keep": 0}, mesh=mesh)
-    whole = loop.train(run, tmp_path / "whole", source(run.data), {})
+    whole = loop.train(run, tmp_path / "whole", source(run.data), tokenizer={})
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=lambda folder, names: {"6"} & {*names})
-    again = loop.train(run, tmp_path / "again", source(run.data), {})
+    again = loop.train(run, tmp_path / "again", source(run.data), tokenizer={})
     assert_same_state(whole.state, again.state)
     hidden, tokens = jax.tree.leaves(whole.state.carry)
     assert np.any(hidden) and np.any(tokens) and hidden.dtype == training.get("dtype", "float32")
@@ -180,7 +180,7 @@ def test_a_save_that_failed_is_reported_unless_the_run_failed_before(tmp_path, m
     run = experiments.changed(options(), training={"steps": 2, "evaluate_every": 0})
     run = dataclasses.replace(run, phases=())
     with pytest.raises(UserError, match=message):
-        loop.train(run, tmp_path, Broken(run.data), {})
+        loop.train(run, tmp_path, Broken(run.data), tokenizer={})
 
 
 def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path):
@@ -192,7 +192,7 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_pat
     run = experiments.changed(options(), training={"steps": 4, "evaluate_every": 2})
     run = dataclasses.replace(run, phases=())
     with pytest.raises(Interrupted, match=r"Stopped by SIGTERM and saved at step 2\."):
-        loop.train(run, tmp_path, Stopped(run.data), {})
+        loop.train(run, tmp_path, Stopped(run.data), tokenizer={})
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["2"]
 
 
@@ -227,14 +227,14 @@ def test_a_loss_that_is_no_number_stops_at_its_step_and_leaves_the_checkpoints(t
                 yield batch | {"next_weights": batch["next_weights"] * (math.nan if step == 4 else 1)}
 
     with pytest.raises(UserError, match=r"found nan at step 5;.*the last checkpoint is of step 3"):
-        loop.train(run, tmp_path, Poisoned(run.data), {})
+        loop.train(run, tmp_path, Poisoned(run.data), tokenizer={})
     assert sorted(entry.name for entry in (tmp_path / "checkpoints").iterdir()) == ["3"]
 
 
 def test_other_data_is_refused(whole):
     _, workdir = whole
     with pytest.raises(UserError, match="fingerprint chain, found other"):
-        loop.train(options(), workdir, ChainSource(options().data, fingerprint="other"), {})
+        loop.train(options(), workdir, ChainSource(options().data, fingerprint="other"), tokenizer={})
 
 
 def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
@@ -254,7 +254,7 @@ def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
 def test_an_objective_that_weighs_its_terms_is_judged_by_their_joint_loss_too(tmp_path):
     run = experiments.changed(experiments.electra(), training={"steps": 2, "evaluation_batches": 1})
     run = experiments.changed(run, checkpoint={"every": 2, "best": "eval/joint_loss"})
-    found = loop.train(run, tmp_path, ChainSource(run.data), {}).metrics
+    found = loop.train(run, tmp_path, ChainSource(run.data), tokenizer={}).metrics
     expected = found["eval/mlm_loss"] + 50 * found["eval/rtd_loss"]
     assert found["eval/joint_loss"] == pytest.approx(expected) and found["eval/loss"] == found["eval/mlm_loss"]
 
@@ -289,7 +289,7 @@ def run_of(steps: int) -> Experiment:
 
 
 def train(run: Experiment, workdir) -> loop.Result:
-    return loop.train(run, workdir, ChainSource(run.data), {})
+    return loop.train(run, workdir, ChainSource(run.data), tokenizer={})
 
 
 def values(workdir, name: str) -> list[float]:

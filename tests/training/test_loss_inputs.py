@@ -71,7 +71,7 @@ def counted(**training: Any) -> Experiment:
 def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int, tmp_path: Path) -> None:
     run = experiments.changed(counted(accumulation=accumulation), checkpoint={"every": 2})
     source = ChainSource(run.data)
-    result = loop.train(run, tmp_path, source, {})
+    result = loop.train(run, tmp_path, source, tokenizer={})
     tokens = np.concatenate([batch["input_ids"] for batch in source.train(run.resolved_phases[0], 0)])
     seen = np.bincount(tokens.ravel(), minlength=64)
     np.testing.assert_array_equal(result.state.collections["statistics"]["seen"], seen)  # evaluations count nothing

@@ -23,7 +23,7 @@ def run(**training):
 
 def train(tmp_path, **training):
     one = run(**training)
-    return loop.train(one, tmp_path, ChainSource(one.data), {})
+    return loop.train(one, tmp_path, ChainSource(one.data), tokenizer={})
 
 
 def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_that_fit(tmp_path, monkeypatch):

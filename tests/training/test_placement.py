@@ -70,9 +70,11 @@ def test_a_large_table_of_rows_is_not_left_whole():
 
 def test_a_table_that_no_mesh_divides_is_left_whole(monkeypatch):
     """The first mesh that fits is taken then, as it is for a small table."""
-    monkeypatch.setattr(placement, "residuals_of_rows", lambda *_: [(1, 2)] * 2)
+    monkeypatch.setattr(placement, "residuals_of_rows", lambda *_, **how: [(1, 2)] * 2)
     for size in (2**30, 2**20):
-        monkeypatch.setattr(placement, "state_bytes", lambda *_, size=size: placement.StateBytes(0, 0, 0, False, size))
+        monkeypatch.setattr(
+            placement, "state_bytes", lambda *_, size=size, **how: placement.StateBytes(0, 0, 0, False, size)
+        )
         placed = place("bert_large_8x8", "v5e:8x8")
         assert tuple(placed.mesh.shape.values()) == (64, 1, 1)
         assert placed.reason.startswith("all devices share the batch; needs about")
@@ -90,8 +92,8 @@ def test_the_estimate_is_what_the_compiler_takes():
         devices, shapes = topologies.parse(topology).devices(), placement.text_batch_shapes(run)
         vocabulary, last = Vocabulary.placeholder(run.model.vocab_size), run.resolved_phases[-1]
         sizes = (len(devices), 1, 1)
-        (residuals,) = placement.residuals_of_rows(run, [last], "tpu", vocabulary, shapes)
-        state = placement.state_bytes(run, last, sizes, devices, vocabulary, shapes)
+        (residuals,) = placement.residuals_of_rows(run, [last], "tpu", vocabulary=vocabulary, shapes=shapes)
+        state = placement.state_bytes(run, last, sizes, devices=devices, vocabulary=vocabulary, shapes=shapes)
         found = placement.bytes_needed(last, sizes, state, residuals)
         assert found / 2**30 == pytest.approx(gib, rel=0.06)
 
@@ -149,8 +151,8 @@ def test_the_phase_with_the_fewest_rows_decides():
 )
 def test_the_phase_that_needs_most_memory_decides(residuals, mesh, reason, monkeypatch):
     given = [tuple(size * 2**30 for size in one) for one in residuals]
-    monkeypatch.setattr(placement, "residuals_of_rows", lambda *_: given)
-    monkeypatch.setattr(placement, "state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False, 0))
+    monkeypatch.setattr(placement, "residuals_of_rows", lambda *_, **how: given)
+    monkeypatch.setattr(placement, "state_bytes", lambda *_, **how: placement.StateBytes(0, 0, 0, False, 0))
     placed = place("bert_large_8x8", "v5e:8x8")
     assert (tuple(placed.mesh.shape.values()), placed.reason) == (mesh, reason)
 
@@ -195,8 +197,10 @@ def test_the_state_of_a_device_is_its_share_and_the_copy_is_cut_by_fsdp_alone():
     """Parameters and two moments in float32, over eight devices; the copy and its largest table over two of them."""
     run = experiments.load("experiments/bert_tiny.py")
     (phase,), vocabulary, shapes = run.resolved_phases, Vocabulary.placeholder(4096), placement.text_batch_shapes(run)
-    found = placement.state_bytes(run, phase, (4, 2, 1), jax.devices(), vocabulary, shapes)
-    whole = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, shapes)
+    found = placement.state_bytes(run, phase, (4, 2, 1), devices=jax.devices(), vocabulary=vocabulary, shapes=shapes)
+    whole = placement.state_bytes(
+        run, phase, (1, 1, 1), devices=jax.devices()[:1], vocabulary=vocabulary, shapes=shapes
+    )
     assert whole.table == 4 * 4096 * 128 == 2 * found.table
     assert whole.kept == pytest.approx(3 * whole.copy, rel=1e-3) and not found.rings
     assert found.copy == pytest.approx(whole.copy / 2, rel=0.02)
@@ -209,6 +213,8 @@ def test_remat_keeps_less():
 
     def kept(remat: str) -> int:
         changed = dataclasses.replace(run, training=dataclasses.replace(run.training, remat=remat))
-        return placement.residuals(changed, last, 4, "tpu", vocabulary, placement.text_batch_shapes(changed))
+        return placement.residuals(
+            changed, last, 4, platform="tpu", vocabulary=vocabulary, shapes=placement.text_batch_shapes(changed)
+        )
 
     assert kept("none") > 1.2 * kept("dots") > 1.4 * kept("full")

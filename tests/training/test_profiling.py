@@ -42,7 +42,7 @@ def answered(workdir: Path) -> Done | None:
 
 
 def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path) -> None:
-    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
     run(profile, range(1, 4))
     (tmp_path / profiling.REQUEST).write_text('{"id": "mine", "steps": 2, "first": 6}')  # as a user writes it
     seen(profile)
@@ -53,7 +53,7 @@ def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path
     assert tmp_path / done.folder == trace and list(trace.glob("*.xplane.pb"))
     run(profile, range(20, 30), 0.01)
     profile.close()
-    again = Profile((), tmp_path / "profile", 30, 100, tmp_path)  # the run was started again
+    again = Profile((), tmp_path / "profile", 30, final=100, workdir=tmp_path)  # the run was started again
     run(again, range(30, 40), 0.01)
     again.close()
     assert len(list(trace.parent.iterdir())) == 1
@@ -62,7 +62,7 @@ def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path
 @pytest.mark.parametrize(("total", "first", "end"), [(10, 2, 11), (100, 0, 12)], ids=["the last step", "a stop"])
 def test_a_run_that_ends_first_keeps_the_steps_so_far(total: int, first: int, end: int, tmp_path: Path) -> None:
     """A first step that has passed is the next one."""
-    profile = Profile((), tmp_path / "profile", 1, total, tmp_path)
+    profile = Profile((), tmp_path / "profile", 1, final=total, workdir=tmp_path)
     profiling.ask(tmp_path, 50, first)
     seen(profile)
     run(profile, range(8, end))
@@ -71,7 +71,7 @@ def test_a_run_that_ends_first_keeps_the_steps_so_far(total: int, first: int, en
 
 
 def test_a_profiler_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
     profiling.ask(tmp_path, 1, 0)
     seen(profile)
     jax.profiler.start_trace(str(tmp_path / "other"))  # somebody else records
@@ -83,7 +83,7 @@ def test_a_profiler_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_file_of_another_kind_is_passed_over(tmp_path: Path) -> None:
-    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
     for content in ("", "[]", '{"id": 1, "steps": 2}', '{"id": "a", "steps": 0}', '{"steps": 2}'):
         (tmp_path / profiling.REQUEST).write_text(content)
         run(profile, range(1, 4), 0.02)

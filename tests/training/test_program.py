@@ -38,7 +38,9 @@ def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
     """The rings of the step of a run on a slice."""
     (phase,) = run.resolved_phases
     mesh = meshes.make(run.mesh, topologies.parse(topology).devices())
-    return programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.text_batch_shapes(run)).rings
+    return programs.build(
+        run, phase, mesh, vocabulary=Vocabulary.placeholder(128), shapes=placement.text_batch_shapes(run)
+    ).rings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -181,7 +181,7 @@ def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
     shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in batches[0].items()}
     mesh = meshes.make(Mesh(), jax.devices()[:devices])
     program = programs.build(
-        run, run.resolved_phases[0], mesh, Vocabulary.placeholder(CONFIG.vocab_size), lambda _: shapes
+        run, run.resolved_phases[0], mesh, vocabulary=Vocabulary.placeholder(CONFIG.vocab_size), shapes=lambda _: shapes
     )
     # The first state is the recipe's parameters among zeros, which is quicker than to compile an initialisation.
     start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), program.state)

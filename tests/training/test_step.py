@@ -233,7 +233,7 @@ def test_a_run_traces_its_step_and_its_evaluation_once(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "evaluation_step", chex.assert_max_traces(programs.evaluation_step, n=1))
     make, source = STEPS["recurrent"]
     run = experiments.changed(make(), training={"evaluate_every": 2, "evaluation_batches": 2})
-    assert loop.train(run, tmp_path, source(run.data), {}).metrics["eval/loss"] > 0
+    assert loop.train(run, tmp_path, source(run.data), tokenizer={}).metrics["eval/loss"] > 0
 
 
 def test_parameters_begin_equal_on_every_mesh():

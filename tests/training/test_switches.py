@@ -31,7 +31,9 @@ def built(run: Experiment, topology: str = "", **training: Any) -> Program:
     run = experiments.changed(run, training=training)
     devices = topologies.parse(topology).devices() if topology else jax.devices()
     mesh, (phase,) = meshes.make(run.mesh, devices, run.training.rings), run.resolved_phases
-    return programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.text_batch_shapes(run))
+    return programs.build(
+        run, phase, mesh, vocabulary=Vocabulary.placeholder(128), shapes=placement.text_batch_shapes(run)
+    )
 
 
 def test_rings_are_off_where_the_run_says_so_and_the_devices_lie_as_without_them() -> None:
@@ -75,7 +77,12 @@ def test_rings_of_one_device_are_none() -> None:
     """A checkpoint is evaluated on one device, whatever its run asked for."""
     run = experiments.changed(bert(4), training={"rings": "on"})
     (phase,), mesh = run.resolved_phases, meshes.make(run.mesh, jax.devices()[:1], "on")
-    assert programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.text_batch_shapes(run)).rings is None
+    assert (
+        programs.build(
+            run, phase, mesh, vocabulary=Vocabulary.placeholder(128), shapes=placement.text_batch_shapes(run)
+        ).rings
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.nightly)])

@@ -98,7 +98,7 @@ class Augmenter:
             )
         module = config.module(Purpose.MASKED_TOKENS, Execution())
         hint = "it is no masked language model; use the run that it was fine-tuned from"
-        check_parameters(module, params, one_token_inputs(config), checkpoint, hint)
+        check_parameters(module, params, one_token_inputs(config), origin=checkpoint, hint=hint)
         config.template.check(tokenizer.vocabulary)
         words = None if vectors is None else word_vectors.read(vectors).without_case()
         return cls(config, params, tokenizer, words, settings)
@@ -200,6 +200,7 @@ def augment(
     checkpoint: str | Path,
     input: str | Path,
     output: Path,
+    *,
     text: Sequence[str],
     vectors: str | Path | None = None,
     keep: str | Path | None = None,

@@ -33,7 +33,7 @@ class Cosine(Term):
         return positive(jnp.sum(token_mask(batch)))
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         distances = losses.cosine_distance(student.last_hidden_state, teacher.last_hidden_state)
         return jnp.sum(token_mask(batch) * distances)

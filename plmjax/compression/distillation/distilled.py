@@ -68,7 +68,14 @@ class Distillation(Compression):
         return sources.parameters(self.checkpoint, init)
 
     def teacher_outputs(
-        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **requested: bool
+        self,
+        objective: Objective,
+        module: nn.Module,
+        constants: Any,
+        *,
+        batch: Batch,
+        key: jax.Array,
+        **requested: bool,
     ) -> Activations:
         """Return the activations of the teacher on a corrupted batch, without dropout.
 
@@ -76,7 +83,7 @@ class Distillation(Compression):
         """
         teacher = objective.module(self.teacher, module.execution)
         with capture(self.teacher, constants, **requested) as activations:
-            apply(objective, teacher, LossInputs(constants), batch, key, training=False)
+            apply(objective, teacher, LossInputs(constants), batch=batch, key=key, training=False)
         return activations
 
     @property
@@ -159,16 +166,16 @@ class Distilled(EvaluationWithTeacher):
             if distillation.hard:
                 sums = self.inner.sums(module, inputs, batch, key, training=training)
             else:
-                apply(self.inner, module, inputs, batch, key, training=training)
+                apply(self.inner, module, inputs, batch=batch, key=key, training=training)
                 sums = LossSums({}, {}, inputs.carry, inputs.collections)
         teacher = distillation.teacher_outputs(
-            self.inner, module, loss_inputs.constants[TEACHER], batch, key, **requested
+            self.inner, module, loss_inputs.constants[TEACHER], batch=batch, key=key, **requested
         )
         student.step = teacher.step = loss_inputs.step
         found, metrics = {}, {}
         added = loss_inputs.params.get(ADDED, {})
         for term in terms:
-            found[term.name] = term.sum(self.inner, student, teacher, batch, added)
+            found[term.name] = term.sum(self.inner, student, teacher, batch=batch, added=added)
             metrics[f"{term.name}_loss"] = found[term.name], term.weight(self.inner, batch)
             metrics |= term.metrics(self.inner, student, teacher, batch)
         hard = {name: distillation.hard * loss for name, loss in sums.losses.items()}

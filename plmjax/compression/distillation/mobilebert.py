@@ -76,7 +76,7 @@ class LayerTransfer(Term):
         return positive(jnp.sum(token_mask(batch)))
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         """Return the sum over tokens of the distance of the current layer, divided by the number of layers."""
         depth = student.config.depth

@@ -46,7 +46,7 @@ class Patience(Term):
         return positive(jnp.sum(exists(batch)))
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         """Return the sum over texts of the mean over layers and features."""
         mine, taught = patient_layers(student.config.depth, teacher.config.depth, self.strategy)

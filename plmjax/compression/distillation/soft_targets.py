@@ -52,10 +52,17 @@ class SoftTargetDistillation(Distillation):
         return {name: jnp.asarray(array) for name, array in stored.read(self.stored).items()}
 
     def teacher_outputs(
-        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **requested: bool
+        self,
+        objective: Objective,
+        module: nn.Module,
+        constants: Any,
+        *,
+        batch: Batch,
+        key: jax.Array,
+        **requested: bool,
     ) -> Activations:
         if not self.stored:
-            return super().teacher_outputs(objective, module, constants, batch, key, **requested)
+            return super().teacher_outputs(objective, module, constants, batch=batch, key=key, **requested)
         return Activations(self.teacher, None, stored.look_up(objective, batch, constants))
 
     @property

@@ -91,7 +91,7 @@ def check(objective: Objective, data: Any) -> None:
         )
 
 
-def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any, top_k: int) -> None:
+def write(path: Path, run: Experiment, params: Any, *, teacher: str, tokenizer: Any, top_k: int) -> None:
     """Compute the teacher of a run on its train file and write its largest scores, unless the file exists already.
 
     run: the experiment with its distillation. params, teacher: the parameters of the teacher, and their digest.
@@ -112,7 +112,9 @@ def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any
         table = examples.in_order[first : first + ROWS]
         table = np.concatenate([table, np.full((ROWS - len(table), table.shape[1]), -1)])
         batch = examples.batch(table, np.arange(ROWS))
-        classes, logits, rows_of_file, weights = jax.device_get(read(objective, module, top_k, params, batch, offsets))
+        classes, logits, rows_of_file, weights = jax.device_get(
+            read(objective, module, top_k, params=params, batch=batch, offsets=offsets)
+        )
         if not found:
             found = {
                 "classes": np.zeros((offsets[-1], classes.shape[-1]), np.int32),
@@ -137,12 +139,12 @@ def _made_from(run: Experiment, encoded: Encoded, teacher: str, top_k: int) -> s
 
 
 def _largest(
-    objective: Objective, module: nn.Module, top_k: int, params: Any, batch: Batch, offsets: jax.Array
+    objective: Objective, module: nn.Module, top_k: int, *, params: Any, batch: Batch, offsets: jax.Array
 ) -> tuple[jax.Array, ...]:
     """Return the classes of the largest logits, these logits, their rows in the file and their weights."""
     kind = distributions_of(objective)
     with capture(module.config, params, scores=True) as activations:
-        apply(objective, module, LossInputs(params), batch, jax.random.key(0), training=False)
+        apply(objective, module, LossInputs(params), batch=batch, key=jax.random.key(0), training=False)
     logits = kind.logits(activations.outputs, batch).astype(jnp.float32)
     values, classes = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
     return classes, values, score_rows(objective, batch, offsets), kind.weights(batch)

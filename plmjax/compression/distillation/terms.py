@@ -47,7 +47,7 @@ class Term:
         raise NotImplementedError(f"{type(self).__name__} must define `weight`.")
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         """Return the sum over a corrupted batch, a float32 scalar. added: extra parameters of the distillation."""
         raise NotImplementedError(f"{type(self).__name__} must define `sum`.")
@@ -137,7 +137,7 @@ class SoftTargets(Term):
         return positive(jnp.sum(self._weights(objective, batch)))
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         mine, taught = self._logits(objective, student, teacher, batch)
         if isinstance(taught, StoredScores):

@@ -60,7 +60,7 @@ class HiddenStates(Term):
         return positive(jnp.sum(token_mask(batch)))
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         """Return the sum over tokens and layers of the mean over features."""
         every = teacher.config.depth // student.config.depth
@@ -92,7 +92,7 @@ class AttentionScores(Term):
         return positive(jnp.sum(self._pairs(batch)))
 
     def sum(
-        self, objective: Objective, student: Activations, teacher: Activations, batch: Batch, added: Any
+        self, objective: Objective, student: Activations, teacher: Activations, *, batch: Batch, added: Any
     ) -> jax.Array:
         """Return the sum over pairs and layers of the mean over heads."""
         every, pairs = teacher.config.depth // student.config.depth, self._pairs(batch)

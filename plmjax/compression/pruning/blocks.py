@@ -69,7 +69,7 @@ class BlockMovementPruning(MovementPruning):
         names = (kernel.names[0], *([None] * len(shape)))
         return nn.LogicallyPartitioned(jnp.zeros((layers, *shape), kernel.value.dtype), names)
 
-    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
         fraction = self.kept_fraction(step, steps)
         kept = {
             path: straight_through(top_fraction(score, fraction, stacked=True), score) for path, score in scores.items()

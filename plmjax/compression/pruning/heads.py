@@ -33,7 +33,7 @@ _OUTPUT = "/attention/output/kernel"
 
 
 def without_least_important(
-    source: Source, run: Experiment, fraction: float, rows: int = 256, rounds: int = 1
+    source: Source, run: Experiment, fraction: float, *, rows: int = 256, rounds: int = 1
 ) -> tuple[Params, ModelConfig]:
     """Return the model without the least important heads; each layer keeps at least one.
 
@@ -50,7 +50,14 @@ def without_least_important(
     feed = examples_of(source, run)
     batches = feed.train(dataclasses.replace(run.resolved_phases[-1], batch_size=1, first_step=0), 0, np.arange(1))
     for done in range(1, rounds + 1):
-        found = importance(params, model, run, feed.vocabulary, islice(batches, rows), source.collections)
+        found = importance(
+            params,
+            model,
+            run,
+            vocabulary=feed.vocabulary,
+            batches=islice(batches, rows),
+            collections=source.collections,
+        )
         count = wanted * done // rounds - removed
         heads = _kept(found, count)
         removed += count
@@ -63,6 +70,7 @@ def importance(
     params: Params,
     model: ModelConfig,
     run: Experiment,
+    *,
     vocabulary: Vocabulary,
     batches: Iterator[Mapping[str, Any]],
     collections: Any = None,

@@ -49,7 +49,7 @@ class Pruning(Compression):
         """Return the initial scores of a kernel, boxed with the kernel's logical axes; None without scores."""
         return None
 
-    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
         """Return path -> mask of each kernel at a step, float32, with the gradient of the scores if there are any.
 
         stacks: path -> true if the kernel is a stack of the layers' matrices.
@@ -64,7 +64,7 @@ class Pruning(Compression):
         own = model_parameters(params)
         stacks = layer_kernels(own, model)
         kernels = {path: jnp.asarray(own[path]) for path in stacks}
-        masks = self.masks(kernels, scores_of(params), stacks, 1, 1)
+        masks = self.masks(kernels, scores_of(params), stacks, step=1, steps=1)
         masked = {path: np.asarray(kernel * masks[path]) for path, kernel in kernels.items()}
         return {path: masked.get(path, value) for path, value in own.items()}, model
 
@@ -135,7 +135,7 @@ class GradualPruning(ByFraction):
 
     name: ClassVar[str] = "gradual"
 
-    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
         fraction = self.kept_fraction(step, steps)
         return {
             path: top_fraction(jnp.abs(kernel), fraction, stacked=stacks[path]).astype(jnp.float32)
@@ -152,7 +152,7 @@ class TicketTraining(Pruning):
 
     name: ClassVar[str] = "lottery"
 
-    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
         """Return the masks of the weights that are not 0."""
         return {path: (kernel != 0).astype(jnp.float32) for path, kernel in kernels.items()}
 
@@ -166,7 +166,7 @@ class MovementPruning(ByFraction, Scored):
 
     name: ClassVar[str] = "movement"
 
-    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
         fraction = self.kept_fraction(step, steps)
         return {
             path: straight_through(top_fraction(score, fraction, stacked=stacks[path]), score)
@@ -193,7 +193,7 @@ class SoftMovementPruning(Scored):
         super().__post_init__()
         check_ranges("compression", self, threshold=ABOVE_0, penalty_weight=ABOVE_0)
 
-    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
         threshold = self._threshold(step, steps)
         return {
             path: straight_through(above(jax.nn.sigmoid(score), threshold, stacked=stacks[path]), score)
@@ -276,7 +276,7 @@ class Pruned(ObjectiveWrapper):
         rest = model_parameters(params)
         stacks = layer_kernels(rest, module.config)
         kernels = {path: rest[path] for path in stacks}
-        masks = self.pruning.masks(kernels, scores_of(params), stacks, loss_inputs.step, self.steps)
+        masks = self.pruning.masks(kernels, scores_of(params), stacks, step=loss_inputs.step, steps=self.steps)
         rest |= {path: kernel * masks[path].astype(kernel.dtype) for path, kernel in kernels.items()}
         whole = [jnp.broadcast_to(masks[path], kernel.shape) for path, kernel in kernels.items()]
         kept = sum(jnp.sum(jax.lax.stop_gradient(mask)) for mask in whole) / sum(mask.size for mask in whole)

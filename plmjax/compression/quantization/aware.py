@@ -72,13 +72,13 @@ class FakeQuantized(ObjectiveWrapper):
     def module(self, config: Any, execution: Execution) -> nn.Module:
         return self.inner.module(config, dataclasses.replace(execution, projection=PROJECTIONS[SIMULATED]))
 
-    def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
+    def init(self, module: nn.Module, key: jax.Array, batch: Batch, *, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the variables of the inner objective and the ranges of activations.
 
         Raises:
             UserError: the model has no projections that compute in int8, or its layers share them.
         """
-        variables = super().init(module, key, batch, constants, carry)
+        variables = super().init(module, key, batch, constants=constants, carry=carry)
         ranges = flax.traverse_util.flatten_dict(variables.get(RANGES, {}), sep="/")
         groups = module.config.parameter_groups
         if not ranges:

@@ -34,7 +34,7 @@ def calibrate(source: Source, run: Experiment, batches: int) -> Params:
     feed = examples_of(source, run)
     mesh = meshes.make(experiments.Mesh(), jax.local_devices()[:1])
     phase = dataclasses.replace(run.resolved_phases[-1], accumulation=1, first_step=0)
-    program = programs.build(run, phase, mesh, feed.vocabulary, feed.batch)
+    program = programs.build(run, phase, mesh, vocabulary=feed.vocabulary, shapes=feed.batch)
     objective = run.objective
     execution = programs.execution(run, jax.default_backend())
     execution = dataclasses.replace(execution, projection=PROJECTIONS[CALIBRATED])

@@ -157,6 +157,7 @@ def _record_effect(effect: Effect, place: str, before: str, after: str | Dropped
 
 def cleaner(
     chosen: Sequence[str],
+    *,
     bad_words: str | os.PathLike = "",
     language: str = "en",
     format: str = "auto",

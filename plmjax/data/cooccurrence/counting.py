@@ -81,7 +81,9 @@ def count(
         *_divide_memory(memory, 1 if runner else processes, counting.window),
     )
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
-    work = _make_work(dataset, special, counting, capacity, processes)._replace(made_from=seals.digest(made_from))
+    work = _make_work(dataset, special, counting, capacity=capacity, processes=processes)._replace(
+        made_from=seals.digest(made_from)
+    )
     if (output / cells.MANIFEST).exists():
         _check_same(output, cells.read_manifest(output), made_from)
         _tidy(output)
@@ -89,7 +91,7 @@ def count(
         return cells.open_cells(output)
     with locks.lock(output):
         _begin(output, made_from)
-        with _workers(work, processes, output, runner, runner_options) as workers:
+        with _workers(work, processes, output, runner=runner, runner_options=runner_options) as workers:
             _count_runs(output, work, workers, report)
             while len(found := runs.find(output)) > runs.FAN_IN:
                 report(f"merge      {len(found):,} runs")
@@ -104,7 +106,7 @@ def count(
 
 
 def _workers(
-    work: "_Work", processes: int, output: Path, runner: str, runner_options: Sequence[str]
+    work: "_Work", processes: int, output: Path, *, runner: str, runner_options: Sequence[str]
 ) -> "Workers | Beam":
     if runner:
         from plmjax.data.beam import Beam
@@ -193,7 +195,7 @@ class _Work(NamedTuple):
 
 
 def _make_work(
-    dataset: store.Dataset, special: tuple[int, ...], counting: cells.Counting, capacity: int, processes: int
+    dataset: store.Dataset, special: tuple[int, ...], counting: cells.Counting, *, capacity: int, processes: int
 ) -> _Work:
     times = np.array(dataset.unigram_counts())
     times[list(special)] = 0
@@ -236,7 +238,7 @@ class _Counter:
         for part in self._pairs(run):
             found[used : used + len(part)] = part
             used += len(part)
-        runs.write_counted(folder, run, found[:used], self._weights, self._work.made_from)
+        runs.write_counted(folder, run, found[:used], weights=self._weights, made_from=self._work.made_from)
 
     def merge(self, folder: Path, group: list[runs.Run], capacity: int) -> None:
         """Write several runs as one."""
@@ -250,7 +252,9 @@ class _Counter:
             first = len(words)
             more = self._read(start, min(start + PIECE, run.stop))
             words, documents = (np.concatenate(both) for both in zip((words, documents), more, strict=True))
-            yield from pairs.window_pairs(words, documents, first, counting.window, counting.symmetric, self._numbering)
+            yield from pairs.window_pairs(
+                words, documents, first, window=counting.window, symmetric=counting.symmetric, numbering=self._numbering
+            )
             words, documents = words[-counting.window :], documents[-counting.window :]
 
     def _read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

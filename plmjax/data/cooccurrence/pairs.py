@@ -45,7 +45,7 @@ class Numbering:
 
 
 def window_pairs(
-    words: np.ndarray, documents: np.ndarray, first: int, window: int, symmetric: bool, numbering: Numbering
+    words: np.ndarray, documents: np.ndarray, first: int, *, window: int, symmetric: bool, numbering: Numbering
 ) -> Iterator[np.ndarray]:
     """Yield for each distance up to `window` the pairs at that distance, uint64: number << DISTANCE_BITS | distance.
 

@@ -72,7 +72,7 @@ def _list_runs(folder: Path) -> list[Run]:
     return [Run(*map(int, name.groups())) for name in names if name]
 
 
-def write_counted(folder: Path, run: Run, pairs: np.ndarray, weights: np.ndarray, made_from: str) -> None:
+def write_counted(folder: Path, run: Run, pairs: np.ndarray, *, weights: np.ndarray, made_from: str) -> None:
     """Write a run of pairs from `window_pairs`, uint64 [N], which are sorted in place.
 
     weights: int64, one for every distance. made_from: digest of the inputs of the count.

@@ -46,7 +46,7 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
                 batch.validate(full=True)  # of a damaged file, offsets may lead out of the buffers
                 for start in range(0, len(batch), ROWS):
                     rows = batch.select(names).slice(start, ROWS)
-                    yield from columns.documents(path, rows, done + start, key, parts)
+                    yield from columns.documents(path, rows, done + start, key=key, parts=parts)
                 done += len(batch)
                 progress(raw.tell() - position)
                 position = raw.tell()

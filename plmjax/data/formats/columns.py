@@ -31,7 +31,7 @@ def check(path: Path, schema: Any, key: str, parts: records.Parts | None) -> Non
             )
 
 
-def documents(path: Path, batch: Any, done: int, key: str, parts: records.Parts | None) -> Iterator[Document]:
+def documents(path: Path, batch: Any, done: int, *, key: str, parts: records.Parts | None) -> Iterator[Document]:
     """Yield one document per row of a batch: the text of the column `key`, or with `parts` the row as a record.
 
     A missing value is an empty text.

@@ -117,6 +117,7 @@ def check(format: str) -> None:
 
 def documents(
     inputs: Sequence[str | os.PathLike],
+    *,
     format: str = "auto",
     progress: Callable[[int], None] = lambda count: None,
     text_key: str = "text",
@@ -135,9 +136,11 @@ def documents(
         UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
     if format in CORPORA:
-        yield from _corpus_documents(inputs, format, [split] if split else corpora.TRAINING, parts, progress)
+        yield from _corpus_documents(
+            inputs, format, [split] if split else corpora.TRAINING, parts=parts, progress=progress
+        )
         return
-    for source in _sources(inputs, format, text_key, parts, progress):
+    for source in _sources(inputs, format, text_key, parts=parts, progress=progress):
         yield from source
 
 
@@ -145,6 +148,7 @@ def _sources(
     inputs: Sequence[str | os.PathLike],
     format: str,
     key: str,
+    *,
     parts: records.Parts | None,
     progress: Callable[[int], None],
 ) -> list[Iterator[Document]]:
@@ -152,8 +156,8 @@ def _sources(
     if format == DOCUMENTATION:
         return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
     if format.startswith(TFDS):
-        return [tfds.documents(format.removeprefix(TFDS), inputs, key, parts)]
-    return [file_documents(path, format, key, parts, progress) for path in files(inputs, format)]
+        return [tfds.documents(format.removeprefix(TFDS), inputs, key, parts=parts)]
+    return [file_documents(path, format, key, parts=parts, progress=progress) for path in files(inputs, format)]
 
 
 def is_exact(format: str) -> bool:
@@ -196,6 +200,7 @@ def fields_of(document: Document, parts: records.Parts) -> list[float]:
 
 def texts(
     inputs: Sequence[str | os.PathLike],
+    *,
     format: str = "auto",
     limit_bytes: int | None = 1 << 26,
     text_key: str = "text",
@@ -210,9 +215,11 @@ def texts(
     For a published corpus these are the documents of the splits on which its vocabulary was counted.
     """
     if format in CORPORA:
-        found = _corpus_documents(inputs, format, CORPORA[format].counted, parts, lambda count: None)
+        found = _corpus_documents(inputs, format, CORPORA[format].counted, parts=parts, progress=lambda count: None)
     else:
-        found = itertools.chain.from_iterable(_sources(inputs, format, text_key, parts, lambda count: None))
+        found = itertools.chain.from_iterable(
+            _sources(inputs, format, text_key, parts=parts, progress=lambda count: None)
+        )
     between = "" if is_exact(format) else "\n"
     sample: list[tuple[int, int, str, int]] = []  # a heap of (-hash, place in the order, text, bytes)
     total = 0
@@ -243,6 +250,7 @@ def _corpus_documents(
     inputs: Sequence[str | os.PathLike],
     format: str,
     splits: Sequence[str],
+    *,
     parts: records.Parts | None,
     progress: Callable[[int], None],
 ) -> Iterator[Document]:
@@ -275,6 +283,7 @@ def file_documents(
     path: Path,
     format: str,
     key: str,
+    *,
     parts: records.Parts | None,
     progress: Callable[[int], None],
     bounds: tuple[int, int | None] | None = None,

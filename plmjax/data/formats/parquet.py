@@ -32,7 +32,7 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
             schema, rows = file.schema_arrow, file.metadata.num_rows
             columns.check(path, schema, key, parts)
             for batch in file.iter_batches(batch_size=256, columns=columns.names(schema, key, parts)):
-                yield from columns.documents(path, batch, done, key, parts)
+                yield from columns.documents(path, batch, done, key=key, parts=parts)
                 progress(size * (done + len(batch)) // rows - size * done // rows)
                 done += len(batch)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -80,15 +80,24 @@ class Input:
         """
         if self.format.startswith(inputs.TFDS):
             name = self.format.removeprefix(inputs.TFDS)
-            yield from tfds.documents(name, self.paths, self.text_key, self.parts, part[:3])
+            yield from tfds.documents(name, self.paths, self.text_key, parts=self.parts, part=part[:3])
             return
         if not part.name:
-            yield from inputs.documents(self.paths, self.format, progress, self.text_key, self.parts, self.split)
+            yield from inputs.documents(
+                self.paths,
+                format=self.format,
+                progress=progress,
+                text_key=self.text_key,
+                parts=self.parts,
+                split=self.split,
+            )
             return
         path = storage.path(part.name)
         _check_unchanged(path, part)
         bounds = (part.begin, part.end) if part.begin or part.end is not None else None
-        yield from inputs.file_documents(path, self.format, self.text_key, self.parts, progress, bounds)
+        yield from inputs.file_documents(
+            path, self.format, self.text_key, parts=self.parts, progress=progress, bounds=bounds
+        )
         _check_unchanged(path, part)
 
 

@@ -48,6 +48,7 @@ def documents(
     name: str,
     inputs: Sequence[str | os.PathLike],
     key: str,
+    *,
     parts: records.Parts | None,
     part: tuple[str, int, int] | None = None,
 ) -> Iterator[Document]:

@@ -41,7 +41,7 @@ class BidirectionalStreams(Layout):
         counts[vocabulary.end] += sentences
         return counts
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return TwoWayRows(dataset.split(split), self, length, vocabulary)
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:

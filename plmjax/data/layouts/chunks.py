@@ -36,7 +36,7 @@ class Chunks(Layout):
                 f"{sequence_length}; lower it."
             )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return BlockRows(dataset.split(split), self, length, vocabulary)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:

@@ -24,7 +24,7 @@ class ContiguousStreams(Chunks):
 
     continues: ClassVar[bool] = True
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return StreamRows(dataset.split(split), self, length, vocabulary)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:

@@ -61,8 +61,8 @@ class ContinuedPairs(Layout):
                 f"found {sequence_length}; change --data.sequence_length."
             )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        return ContinuedPairRows(dataset.split(split), self, length, vocabulary, seed)
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+        return ContinuedPairRows(dataset.split(split), self, length, vocabulary=vocabulary, seed=seed)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
         flags = {
@@ -94,7 +94,7 @@ class ContinuedPairRows(LayoutRows):
     In training and in held-out text, a last row that is not full is dropped (see `ContinuedPairs`).
     """
 
-    def __init__(self, split: Split, layout: ContinuedPairs, length: int, vocabulary: Vocabulary, seed: int):
+    def __init__(self, split: Split, layout: ContinuedPairs, length: int, *, vocabulary: Vocabulary, seed: int):
         layout.check(length)
         if min(vocabulary.cls, vocabulary.sep, vocabulary.document_end) < 0:
             raise UserError(

@@ -56,7 +56,7 @@ class Cooccurrences(Layout):
         times[times < self.min_count] = 0
         return np.rint(times * (self._cells(dataset).total / max(times.sum(), 1))).astype(np.int64)
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         """Return the rows of a split. The split "validation" holds the held-out cells.
 
         Raises:

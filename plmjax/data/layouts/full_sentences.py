@@ -38,15 +38,15 @@ class FullSentences(Layout):
 
     shortest = 3  # <s> token </s>
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        return FullSentenceRows(dataset, split, self, length, vocabulary)
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+        return FullSentenceRows(dataset, split, self, sequence_length=length, vocabulary=vocabulary)
 
 
 class FullSentenceRows(LayoutRows):
     """Rows <s> sentence sentence ... </s> that cover all of the text in order (see `FullSentences`)."""
 
     def __init__(
-        self, dataset: Dataset, split: str, layout: FullSentences, sequence_length: int, vocabulary: Vocabulary
+        self, dataset: Dataset, split: str, layout: FullSentences, *, sequence_length: int, vocabulary: Vocabulary
     ):
         layout.check(sequence_length)
         if vocabulary.cls < 0 or vocabulary.sep < 0:

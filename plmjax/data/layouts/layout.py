@@ -86,7 +86,7 @@ class Layout:
         """Return the number of times that each token is a target in the training text, int64 [V]."""
         return dataset.unigram_counts()
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         """Return the rows of a split, `length` tokens each.
 
         Training rows are sampled with `seed`. The validation split is read once, the same for every seed. A split with

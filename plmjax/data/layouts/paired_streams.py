@@ -54,8 +54,8 @@ class PairedStreams(Layout):
         counts[vocabulary.document_end] += dataset.documents("train")
         return counts
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        return PairedRows(dataset, split, self, length, vocabulary, seed)
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+        return PairedRows(dataset, split, self, length=length, vocabulary=vocabulary, seed=seed)
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
         return 2 * batch_size * sequence_length
@@ -82,7 +82,7 @@ class PairedRows(LayoutRows):
     """One or several documents of both streams per row (see `PairedStreams`)."""
 
     def __init__(
-        self, dataset: Dataset, split: str, layout: PairedStreams, length: int, vocabulary: Vocabulary, seed: int
+        self, dataset: Dataset, split: str, layout: PairedStreams, *, length: int, vocabulary: Vocabulary, seed: int
     ):
         layout.check(length)
         self._end = vocabulary.document_end
@@ -128,7 +128,7 @@ class PairedRows(LayoutRows):
         def lengths(documents: np.ndarray) -> np.ndarray:  # the longer side must fit
             return np.maximum(*(_lengths(stream, documents, self._length) for stream in (self._source, self._target)))
 
-        packing.write_rows(self._documents, lengths, self._length, self._pack, key, folder)
+        packing.write_rows(self._documents, lengths, self._length, max_sequences=self._pack, key=key, folder=folder)
 
 
 def _lengths(stream: Split, documents: np.ndarray, row_length: int) -> np.ndarray:

@@ -55,8 +55,8 @@ class SingleSegment(Layout):
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        return SegmentRows(dataset, split, self, length, vocabulary, seed)
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+        return SegmentRows(dataset, split, self, length=length, vocabulary=vocabulary, seed=seed)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
         return super().batch(batch_size, sequence_length) | {

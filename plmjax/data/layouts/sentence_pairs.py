@@ -99,8 +99,8 @@ class SentencePairs(Layout):
                     f"all random; an empty line ends a document"
                 )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
-        return PairRows(dataset, split, self, length, vocabulary, seed)
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+        return PairRows(dataset, split, self, length=length, vocabulary=vocabulary, seed=seed)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:
         sequences = int32(batch_size, self.pack)
@@ -142,14 +142,14 @@ class PairRows(SequenceRows):
     record = PAIR
 
     def __init__(
-        self, dataset: Dataset, split: str, layout: SentencePairs, length: int, vocabulary: Vocabulary, seed: int
+        self, dataset: Dataset, split: str, layout: SentencePairs, *, length: int, vocabulary: Vocabulary, seed: int
     ):
         self._labels = layout.labels
         layout = layout if split == "train" else dataclasses.replace(layout, duplicates=1)
-        super().__init__(dataset, split, layout, length, vocabulary, seed)
+        super().__init__(dataset, split, layout, length=length, vocabulary=vocabulary, seed=seed)
 
     def draw(self) -> Iterator[np.ndarray]:
-        return draw_pairs(self._split, self._layout, self._length, self._seed, self._layout.duplicates)
+        return draw_pairs(self._split, self._layout, self._length, seed=self._seed, passes=self._layout.duplicates)
 
     def texts(self, records: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         tokens = self._split.tokens
@@ -163,13 +163,13 @@ class PairRows(SequenceRows):
 
 
 def draw_pairs(
-    split: Split, layout: SentencePairs, sequence_length: int, seed: int, passes: int
+    split: Split, layout: SentencePairs, sequence_length: int, *, seed: int, passes: int
 ) -> Iterator[np.ndarray]:
     """Yield arrays of PAIR: all pairs of `passes` passes over the split, ordered by document, pass and place.
 
     All cores work on parts of the split at once. The memory in use does not grow with the split.
     """
-    walk = _Walk(split, layout, sequence_length, seed, passes)
+    walk = _Walk(split, layout, sequence_length, seed=seed, passes=passes)
     # Approximate number of pairs before each document, which bounds the memory of a task.
     before = (split.document_tokens / sequence_length + np.arange(split.documents + 1)) * passes
     cuts = np.searchsorted(before, np.arange(0, before[-1], _TASK_PAIRS))
@@ -179,7 +179,7 @@ def draw_pairs(
 
 
 class _Walk:
-    def __init__(self, split: Split, layout: SentencePairs, sequence_length: int, seed: int, passes: int):
+    def __init__(self, split: Split, layout: SentencePairs, sequence_length: int, *, seed: int, passes: int):
         self._sentences = np.asarray(split.sentence_offsets)
         self._documents = np.asarray(split.document_offsets)
         self._layout = layout
@@ -205,7 +205,11 @@ class _Walk:
             free = _LANES - len(lanes)
             lanes, waiting = np.concatenate([lanes, waiting[:free]]), waiting[free:]
             drawn, cursor[lanes] = self._step(
-                document[lanes], cursor[lanes], end[lanes], target[lanes], order.fold_in(key[lanes], number[lanes])
+                document[lanes],
+                cursor[lanes],
+                end[lanes],
+                target=target[lanes],
+                key=order.fold_in(key[lanes], number[lanes]),
             )
             pairs.append(drawn)
             owners.append(lanes)
@@ -214,7 +218,7 @@ class _Walk:
         return np.concatenate(pairs)[np.argsort(np.concatenate(owners), kind="stable")]
 
     def _step(
-        self, document: np.ndarray, cursor: np.ndarray, end: np.ndarray, target: np.ndarray, key: np.ndarray
+        self, document: np.ndarray, cursor: np.ndarray, end: np.ndarray, *, target: np.ndarray, key: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the next pair of every lane, and the sentence at which the lane continues."""
         at = self._sentences

@@ -33,7 +33,7 @@ class SequenceRows(LayoutRows):
 
     record: np.dtype
 
-    def __init__(self, dataset: Dataset, split: str, layout: Layout, length: int, vocabulary: Vocabulary, seed: int):
+    def __init__(self, dataset: Dataset, split: str, layout: Layout, *, length: int, vocabulary: Vocabulary, seed: int):
         layout.check(length)
         if vocabulary.cls < 0 or vocabulary.sep < 0:
             raise UserError(
@@ -109,7 +109,14 @@ class SequenceRows(LayoutRows):
         if self._pack > 1:
             source = path.rename(folder / "unpacked.bin")
             unpacked = memory_map(source, self.record)
-            packing.write_rows(unpacked, _lengths, self._length, self._pack, order.fold_in(self._seed, 0), folder)
+            packing.write_rows(
+                unpacked,
+                _lengths,
+                self._length,
+                max_sequences=self._pack,
+                key=order.fold_in(self._seed, 0),
+                folder=folder,
+            )
             source.unlink()
 
 

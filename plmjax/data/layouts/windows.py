@@ -40,7 +40,7 @@ class Windows(ContiguousStreams):
                 f"{sequence_length}; lower it."
             )
 
-    def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
+    def rows(self, dataset: Dataset, split: str, length: int, *, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return WindowRows(dataset.split(split), self, length, vocabulary)
 
     def batch(self, batch_size: int, sequence_length: int) -> Shapes:

@@ -87,6 +87,7 @@ class Conversion:
         unit: Unit,
         output: Path,
         number: int,
+        *,
         progress: Progress = Progress(),
         results: Results | None = None,
     ) -> None:
@@ -105,7 +106,7 @@ class Conversion:
         if files.is_screened(folder, number, self.made_from):
             return
         report = self.cleaner.report()
-        batches = self._batches(self._documents(unit, folder, number, report, progress))
+        batches = self._batches(self._documents(unit, folder, number, report=report, progress=progress))
         keys: list[np.ndarray] = []
 
         def kept() -> Iterator[formats.Document]:
@@ -123,21 +124,21 @@ class Conversion:
         if number:
             storage.remove(files.documents_file(folder, number - 1))
 
-    def compare(self, output: Path, number: int, units: int, part: int, parts: int) -> None:
+    def compare(self, output: Path, number: int, units: int, part: tuple[int, int]) -> None:
         """Find the repeated keys of one part of all keys, for the last rule of a stage, and write a mask for each unit.
 
         Args:
             output: folder of the dataset.
             units: number of units, each with its keys.
-            part: the part, from 0 to `parts` - 1.
+            part: the part, from 0 on, and the number of parts.
         """
-        path = files.part_file(output, number, part, parts)
+        path = files.part_file(output, number, *part)
         if files.is_sealed(path, self.made_from):
             return
-        chosen = []
+        chosen, (index, parts) = [], part
         for unit in range(units):
             keys, _ = self._keys(files.folder(output, unit), number)
-            chosen.append(keys[part_of(keys, parts) == part])
+            chosen.append(keys[part_of(keys, parts) == index])
         found = files.split(find_repeated(np.concatenate(chosen)), np.array([len(keys) for keys in chosen]))
         files.write_arrays(path, [np.packbits(bits) for bits in found], np.uint8)
         seals.write(files.seal_of(path), self.made_from, [path.name])
@@ -187,11 +188,11 @@ class Conversion:
         last = len(self.cleaner.stages)
         if last and self.cleaner.stages[-1].last is None:
             last -= 1  # The rules of the last stage need no other documents.
-        documents = self._batches(self._documents(unit, folder, last, report, progress))
+        documents = self._batches(self._documents(unit, folder, last, report=report, progress=progress))
         unknown = UnknownTokens(self.tokenizer.vocabulary, self.max_unknown)
         converted = (results or self._here)(Conversion.convert_batch, ((last, batch) for batch in documents))
         with storage.output(folder, last=files.WRITTEN) as local:
-            batches = self._check_unknown(converted, report, unknown, unit.index == 0, progress)
+            batches = self._check_unknown(converted, report, unknown, first=unit.index == 0, progress=progress)
             shards = self._write(batches, local)
             unigram = store.unigram(shards["train"])
             with (local / files.UNIGRAM).open("wb") as file:
@@ -205,7 +206,7 @@ class Conversion:
             seals.write(local / files.WRITTEN, self.made_from, [*names, files.UNIGRAM], found)
 
     def _documents(
-        self, unit: Unit, folder: Path, number: int, report: cleaning.Report, progress: Progress
+        self, unit: Unit, folder: Path, number: int, *, report: cleaning.Report, progress: Progress
     ) -> Iterator[formats.Document]:
         """Yield the documents of a unit that enter a stage."""
         if number == 0:
@@ -244,6 +245,7 @@ class Conversion:
         converted: Iterator[Converted],
         report: cleaning.Report,
         unknown: UnknownTokens,
+        *,
         first: bool,
         progress: Progress,
     ) -> Iterator[dict[str, Tokenized]]:
@@ -267,8 +269,15 @@ class Conversion:
             for split, part in batch.items():
                 if split not in writers:
                     size, index = self.tokenizer.vocabulary.size, len(shards[split])
-                    names = tuple(part.texts), tuple(part.fields)
-                    writers[split] = store.ShardWriter(folder, split, index, size, *names, self.piece_tokens)
+                    writers[split] = store.ShardWriter(
+                        folder,
+                        split,
+                        index,
+                        vocab_size=size,
+                        streams=tuple(part.texts),
+                        fields=tuple(part.fields),
+                        piece_tokens=self.piece_tokens,
+                    )
                 for run in _runs(part, self.piece_tokens):
                     writers[split].extend(run.texts, run.fields)
                 written[split] += sum(len(tokens.ids) for tokens in part.texts.values())

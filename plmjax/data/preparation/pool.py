@@ -25,6 +25,7 @@ class Pool:
         conversion: Conversion,
         output: Path,
         processes: int,
+        *,
         runner: str = "",
         runner_options: Sequence[str] = (),
     ) -> None:
@@ -47,7 +48,7 @@ class Pool:
         self._workers.__exit__(*error)
 
     def run(
-        self, method: Callable, units: Sequence[Unit], arguments: tuple, progress: Progress, reads: bool
+        self, method: Callable, units: Sequence[Unit], arguments: tuple, *, progress: Progress, reads: bool
     ) -> Iterator[Unit]:
         """Call method(conversion, unit, *arguments) for every unit. Yield the units in order, when each is done.
 

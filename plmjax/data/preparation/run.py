@@ -93,7 +93,7 @@ def prepare(
         streams = {store.TEXT: text_key}
     parts = records.Parts(streams, tuple(fields)) if streams else None
     store.check_names(streams or (), fields)
-    cleaner = cleaning.cleaner(clean, bad_words, language, format, parts)
+    cleaner = cleaning.cleaner(clean, bad_words=bad_words, language=language, format=format, parts=parts)
     sources = formats.sources(inputs, format, split)
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
     description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
@@ -114,16 +114,22 @@ def prepare(
     report = cleaner.report()
     try:
         with (
-            Pool(conversion, output, processes or os.cpu_count() or 1, runner, runner_options) as pool,
+            Pool(
+                conversion, output, processes or os.cpu_count() or 1, runner=runner, runner_options=runner_options
+            ) as pool,
             output_folder.lock(output, made_from),
             Bar(total, progress) as bar,
         ):
-            shards, unigrams = _shards(conversion, units(source, total, UNIT_BYTES), output, pool, report, unknown, bar)
+            shards, unigrams = _shards(
+                conversion, units(source, total, UNIT_BYTES), output, pool=pool, report=report, unknown=unknown, bar=bar
+            )
             if not bar.tokens:
                 raise _nothing_prepared(sources, format, report)
             report.tokens = bar.tokens
             reports = {cleaning.REPORT: json.dumps(report.to_json(), indent=1, ensure_ascii=False)} if clean else {}
-            store.finish(output, shards, tokenizer, sources, description, reports, unigrams)
+            store.finish(
+                output, shards, tokenizer, sources=sources, description=description, reports=reports, unigrams=unigrams
+            )
     except OSError as error:
         lack = storage.out_of_space(error)
         if lack is None:
@@ -146,6 +152,7 @@ def _shards(
     conversion: Conversion,
     all_units: list[Unit],
     output: Path,
+    *,
     pool: Pool,
     report: cleaning.Report,
     unknown: UnknownTokens,
@@ -157,14 +164,14 @@ def _shards(
     """
     stages = [number for number, stage in enumerate(conversion.cleaner.stages) if stage.last]
     for number in stages:
-        for unit in pool.run(Conversion.screen, all_units, (output, number), bar, reads=number == 0):
+        for unit in pool.run(Conversion.screen, all_units, (output, number), progress=bar, reads=number == 0):
             seal = files.folder(output, unit.index) / files.screened_file(number)
             report.add(files.counts(seal, conversion.made_from))
-        _compare(conversion, len(all_units), output, number, pool)
+        _compare(conversion, len(all_units), output, number=number, pool=pool)
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     unigrams: dict[str, np.ndarray] = {}
     tokens = 0
-    for unit in pool.run(Conversion.write, all_units, (output,), bar, reads=not stages):
+    for unit in pool.run(Conversion.write, all_units, (output,), progress=bar, reads=not stages):
         folder = files.folder(output, unit.index)
         found = files.counts(folder / files.WRITTEN, conversion.made_from)
         report.add(found["counts"])
@@ -185,14 +192,14 @@ def _shards(
     return shards, unigrams
 
 
-def _compare(conversion: Conversion, units: int, output: Path, number: int, pool: Pool) -> None:
+def _compare(conversion: Conversion, units: int, output: Path, *, number: int, pool: Pool) -> None:
     """Find the repeated parts of the documents of all units, for the last rule of a stage."""
     folders = [files.folder(output, unit) for unit in range(units)]
     if all(files.is_sealed(files.repeated_file(folder, number), conversion.made_from) for folder in folders):
         return
     hashes = sum(int(files.lengths(files.keys_file(folder, number)).sum()) for folder in folders)
     parts = max(1, -(-hashes // conversion.sizes.compared_keys))
-    pool.compare([(output, number, units, part, parts) for part in range(parts)])
+    pool.compare([(output, number, units, (part, parts)) for part in range(parts)])
     conversion.join(output, number, units, parts)
 
 

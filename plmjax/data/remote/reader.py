@@ -90,6 +90,7 @@ class Reader:
         dataset: RemoteDataset,
         order: TwoLevelOrder,
         first: int,
+        *,
         rows: Callable[[Piece], LayoutRows],
         disk: Disk,
     ):

@@ -36,7 +36,7 @@ class PieceRows:
     """
 
     def __init__(
-        self, source: "RemoteSource", phase: Any, order: LaneOrder, key: np.ndarray, lanes: Sequence[int], first: int
+        self, source: "RemoteSource", phase: Any, order: LaneOrder, *, key: np.ndarray, lanes: Sequence[int], first: int
     ):
         dataset = source.dataset
         rows = min(lane.window_rows if lane.windows else 0 for lane in order.orders) * order.lanes
@@ -53,7 +53,7 @@ class PieceRows:
         self._readers = {}
         for lane in lanes:
             window = int(order.orders[lane].places(np.array([first])).windows[0])
-            self._readers[lane] = Reader(dataset, order.orders[lane], window, cut, self.disk)
+            self._readers[lane] = Reader(dataset, order.orders[lane], window, rows=cut, disk=self.disk)
 
     def batch(self, numbers: np.ndarray) -> Batch:
         """Return the fields of rows, with `row_ids` and `is_first`. numbers: int [n], at least one."""
@@ -94,7 +94,7 @@ class RemoteBatches(Batches):
     """
 
     def __init__(
-        self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int, parts: Sequence[PieceRows]
+        self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, *, stop: int, parts: Sequence[PieceRows]
     ) -> None:
         def attempt(step: int) -> Batch:
             try:
@@ -107,7 +107,7 @@ class RemoteBatches(Batches):
             for part in parts:
                 part.close()
 
-        super().__init__(attempt, shapes, start, stop, ending=close)
+        super().__init__(attempt, shapes, start, stop=stop, ending=close)
         self.parts = parts
 
     def __next__(self) -> Batch:
@@ -123,7 +123,7 @@ class RemoteSource(DatasetSource):
     `row_ids` are 31 bits of a hash of the piece and of the row in it, so a row has the same id in every epoch.
     """
 
-    def __init__(self, layout: Layout, dataset: RemoteDataset, vocabulary: Vocabulary, seed: int, window: int):
+    def __init__(self, layout: Layout, dataset: RemoteDataset, vocabulary: Vocabulary, *, seed: int, window: int):
         super().__init__(layout, dataset, vocabulary, seed)
         check_layout(layout)
         self.window = window
@@ -146,18 +146,18 @@ class RemoteSource(DatasetSource):
         order = self.order(phase)
         lanes = np.unique(order.lanes_of(places)).tolist()
         first = start * phase.batch_size // order.lanes
-        rows = PieceRows(self, phase, order, self._key(phase), lanes, first)
+        rows = PieceRows(self, phase, order, key=self._key(phase), lanes=lanes, first=first)
 
         def make(step: int) -> Batch:
             return rows.batch(step * phase.batch_size + places)
 
         stop = np.iinfo(np.int64).max
-        self._batches_of_phase = RemoteBatches(make, self.batch(phase), start, stop, [rows])
+        self._batches_of_phase = RemoteBatches(make, self.batch(phase), start, stop=stop, parts=[rows])
         return self._batches_of_phase
 
     def rows_from(self, phase: Any, key: np.ndarray, first: int) -> PieceRows:
         """Return the rows of a phase from number `first` on, in an order of one lane. key: key of the order."""
-        return PieceRows(self, phase, self._order(phase, key, 1), key, [0], first)
+        return PieceRows(self, phase, self._order(phase, key, 1), key=key, lanes=[0], first=first)
 
     def order(self, phase: Any) -> LaneOrder:
         """Return the order of the rows of a phase."""
@@ -168,7 +168,7 @@ class RemoteSource(DatasetSource):
 
     def rows_of_piece(self, piece: Piece, sequence_length: int) -> LayoutRows:
         """Return the rows that the layout cuts from a piece."""
-        return self._layout.rows(piece, "train", sequence_length, self.vocabulary, self._seed)
+        return self._layout.rows(piece, "train", sequence_length, vocabulary=self.vocabulary, seed=self._seed)
 
     def _order(self, phase: Any, key: np.ndarray, batch_size: int) -> LaneOrder:
         """Return the order of the rows of batches; a batch of one row gives a single lane."""
@@ -188,8 +188,8 @@ def check_layout(layout: Layout) -> None:
         )
 
 
-def source(layout: Layout, dataset: Dataset, vocabulary: Vocabulary, seed: int, window: int) -> DatasetSource:
+def source(layout: Layout, dataset: Dataset, vocabulary: Vocabulary, *, seed: int, window: int) -> DatasetSource:
     """Return the batches of a dataset. If it is read in pieces, rows are shuffled among `window` of them."""
     if isinstance(dataset, RemoteDataset):
-        return RemoteSource(layout, dataset, vocabulary, seed, window)
+        return RemoteSource(layout, dataset, vocabulary, seed=seed, window=window)
     return DatasetSource(layout, dataset, vocabulary, seed)

@@ -52,7 +52,7 @@ class Split:
 
     @classmethod
     def from_files(
-        cls, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype
+        cls, directory: Path, name: str, files: str, *, stream: str, entry: dict[str, Any], dtype: np.dtype
     ) -> Self:
         """Return a stream of a split, memory-mapped from the files of a dataset. files: the split in the file names."""
         totals, documents = entry["streams"][stream], entry["documents"]
@@ -175,7 +175,9 @@ class Dataset:
         self._check(stream)
         files = self._files_of(name)
         dtype = token_dtype(self.vocab_size)
-        return Split.from_files(self.directory, name, files, stream, self.manifest["splits"][files], dtype)
+        return Split.from_files(
+            self.directory, name, files, stream=stream, entry=self.manifest["splits"][files], dtype=dtype
+        )
 
     def documents(self, name: str) -> int:
         """Return the number of documents of the split "train" or "validation"."""

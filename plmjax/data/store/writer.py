@@ -61,6 +61,7 @@ class ShardWriter:
         directory: str | os.PathLike,
         split: str,
         index: int,
+        *,
         vocab_size: int,
         streams: Sequence[str] = (TEXT,),
         fields: Sequence[str] = (),
@@ -220,6 +221,7 @@ def finish(
     directory: str | os.PathLike,
     shards: dict[str, list[dict[str, Any]]],
     tokenizer: Any,
+    *,
     sources: list[dict[str, Any]],
     description: dict[str, Any],
     reports: Mapping[str, str] = MappingProxyType({}),
@@ -278,11 +280,11 @@ def finish(
             names.append(unigram_file(stream))
         for split, entry in manifest["splits"].items():
             for stream in streams:
-                names += _write_offsets(directory, folder, split, stream, entry)
-            names += [_write_field(directory, folder, split, name, entry) for name in fields]
+                names += _write_offsets(directory, folder, split, stream=stream, entry=entry)
+            names += [_write_field(directory, folder, split, name=name, entry=entry) for name in fields]
         for name, text in reports.items():
             storage.write(folder / name, text)
-        _write_tfds_metadata(folder, shards, token_dtype(vocab_size), streams, fields)
+        _write_tfds_metadata(folder, shards, token_dtype(vocab_size), streams=streams, fields=fields)
         tokenizer.save(folder / "tokenizer")
         others = [*TFDS_METADATA, *reports, *(f"tokenizer/{name}" for name in storage.files(folder / "tokenizer"))]
         manifest["files"] = {name: checksums.sum_file(folder / name) for name in names}
@@ -318,7 +320,7 @@ def _payloads(directory: Path, entry: dict[str, Any], name: str, dtype: np.dtype
                 yield np.frombuffer(file.read(dtype.itemsize * count), dtype)
 
 
-def _write_offsets(directory: Path, folder: Path, split: str, stream: str, entry: dict[str, Any]) -> list[str]:
+def _write_offsets(directory: Path, folder: Path, split: str, *, stream: str, entry: dict[str, Any]) -> list[str]:
     """Write the sentence and document offsets of a stream into `folder`, one piece at a time. Return the file names."""
     names = offset_files(split, stream)
     counts = entry["streams"][stream]["sentences"], entry["documents"]
@@ -328,7 +330,7 @@ def _write_offsets(directory: Path, folder: Path, split: str, stream: str, entry
     return list(names)
 
 
-def _write_field(directory: Path, folder: Path, split: str, name: str, entry: dict[str, Any]) -> str:
+def _write_field(directory: Path, folder: Path, split: str, *, name: str, entry: dict[str, Any]) -> str:
     """Write one number for every document into `folder`. Return the file name."""
     file = field_file(split, name)
     numbers = _payloads(directory, entry, f"{FIELDS}/{name}", NUMBERS)
@@ -362,6 +364,7 @@ def _write_tfds_metadata(
     folder: Path,
     shards: dict[str, list[dict[str, Any]]],
     dtype: np.dtype,
+    *,
     streams: Iterable[str],
     fields: Iterable[str],
 ) -> None:

@@ -72,7 +72,7 @@ def train(
     files, texts = {}, chain([first], texts)
     if kind in COUNTED:
         engine = _train_by_counts(kind, vocab_size, texts, lowercase)
-        return _finish(engine, kind, lowercase, directory, files)
+        return _finish(engine, kind, lowercase, directory=directory, files=files)
     texts = list(texts)
     if kind in SENTENCEPIECE:
         files["spiece.model"] = _train_sentencepiece(kind, vocab_size, texts, lowercase)
@@ -91,7 +91,7 @@ def train(
             )
             trainer = trainers.WordLevelTrainer(**options)
         engine.train_from_iterator(texts, trainer)
-    return _finish(engine, kind, lowercase, directory, files)
+    return _finish(engine, kind, lowercase, directory=directory, files=files)
 
 
 def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
@@ -105,10 +105,10 @@ def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
     splitter = word_splitter([word for word in words if word == word.lower()] if lowercase else words)
     tokens = dict.fromkeys([*KINDS["word"].values(), *words])
     engine = engines.word(normalizer, splitter, {token: number for number, token in enumerate(tokens)})
-    return _finish(engine, "word", lowercase, directory, {})
+    return _finish(engine, "word", lowercase, directory=directory, files={})
 
 
-def _finish(engine, kind: str, lowercase: bool, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
+def _finish(engine, kind: str, lowercase: bool, *, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
     """Return the tokenizer of an engine with a vocabulary, and save it.
 
     files: extra files besides those of its kind.

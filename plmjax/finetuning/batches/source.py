@@ -39,6 +39,7 @@ class ExampleRows:
         encoded: Encoded,
         length: int,
         max_sequences: int,
+        *,
         pad: int,
         decoder_length: int = 0,
         mixing: Mixing | None = None,
@@ -153,6 +154,7 @@ class TaskSource:
         train: Sequence[ExampleRows],
         validation: ExampleRows,
         vocabulary: Vocabulary,
+        *,
         seed: int,
         unlabelled: ExampleRows | None = None,
     ) -> None:

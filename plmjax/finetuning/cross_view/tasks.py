@@ -40,8 +40,8 @@ class TaskModules:
     ) -> dict[str, ViewScores]:
         """Return the scores of the modules with these names."""
         rngs = {"dropout": self.key} if training else {}
-        inputs = self.task, states, batch, names, not training
-        return self.module.apply(self.variables, *inputs, rngs=rngs, method="view_scores")
+        asked = {"names": names, "deterministic": not training}
+        return self.module.apply(self.variables, self.task, states, batch, **asked, rngs=rngs, method="view_scores")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -116,10 +116,14 @@ class CrossViewTranslation(CrossViewTask):
             raise UserError("Expected --data.target_length above 0 for a translation, found 0; raise it.")
         room = task.sequence_length - model.template.specials(1)
         sources = [split(source) for source in examples.sources]
-        sources = fit_to_length(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        sources = fit_to_length(
+            examples, sources, room, side="source", option="--data.sequence_length", cut=task.cut_sources
+        )
         targets = [split(target or "") for target in examples.targets]
         longest = min(task.target_length, self.max_new_tokens) - 1
-        targets = fit_to_length(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
+        targets = fit_to_length(
+            examples, targets, longest, side="target", option="--data.target_length", cut=task.cut_targets
+        )
         numbers = {word: number for number, word in enumerate((*MARKS, *self.target_words))}
         asked = [[*(numbers.get(word, UNKNOWN) for word in target), END] for target in targets]
         decoder = encode_rows([[END, *row[:-1]] for row in asked], next_tokens(asked, [0] * len(asked)))
@@ -167,11 +171,11 @@ class CrossViewTranslation(CrossViewTask):
             Translator(modules, count),
             search,
             Constraints(self._target_count, (END,)),
-            modules.variables,
-            start,
-            (states, batch["segment_ids"]),
-            jax.random.split(modules.key, len(start)),
-            Lengths.alike(len(start), 0, limit),
+            variables=modules.variables,
+            prompt=start,
+            source=(states, batch["segment_ids"]),
+            keys=jax.random.split(modules.key, len(start)),
+            lengths=Lengths.alike(len(start), 0, limit),
             capacity=1 + limit,
         )
         counts = found.counts[:, 0].reshape(rows, count)
@@ -235,7 +239,7 @@ class Translator:
     sentences: int
 
     def prefill(
-        self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
+        self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, *, source: Any, capacity: int
     ) -> tuple[jax.Array, Any]:
         """Read the start token of the translations, int [R K, 1]."""
         size = self.modules.module.config.projection_size
@@ -246,8 +250,8 @@ class Translator:
         words = tokens.reshape(len(segment_ids), -1)
         beams = words.shape[1] // self.sentences
         sentences = jnp.broadcast_to(jnp.repeat(jnp.arange(self.sentences) + 1, beams), words.shape)
-        inputs = self.modules.task, states, segment_ids, sentences, words, lstm
-        scores, lstm = self.modules.module.apply(variables, *inputs, method="write")
+        inputs, target = (self.modules.task, states, segment_ids, sentences), {"words": words, "before": lstm}
+        scores, lstm = self.modules.module.apply(variables, *inputs, **target, method="write")
         return scores.reshape(len(tokens), -1), (states, segment_ids, lstm)
 
     def take_rows(self, state: Any, indices: jax.Array) -> Any:

@@ -36,7 +36,7 @@ def rows(
         )
     if kind == ".jsonl":
         return _objects(path)
-    return _cells(path, DELIMITERS[kind], tuple(columns), skip_bad_rows, spare)
+    return _cells(path, DELIMITERS[kind], tuple(columns), skip_bad_rows=skip_bad_rows, spare=spare)
 
 
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
@@ -78,7 +78,7 @@ def wrong_width(line: int, path: str, names: Sequence[str], found: int) -> UserE
 
 
 def _cells(
-    path: str, delimiter: str, names: tuple[str, ...], skip_bad_rows: bool, spare: str
+    path: str, delimiter: str, names: tuple[str, ...], *, skip_bad_rows: bool, spare: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     csv.field_size_limit(2**31 - 1)  # A cell may hold a whole document.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL

@@ -97,9 +97,9 @@ class AnswerSearch(SpanExtraction):
         self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
         """Return losses given the right starts, and the outputs of the search without them."""
-        scored = apply(self, module, given, batch, key, training=False)
+        scored = apply(self, module, given, batch=batch, key=key, training=False)
         unanswered = {name: field for name, field in batch.items() if name != "starts"}
-        found = apply(self, module, given, unanswered, key, training=False)
+        found = apply(self, module, given, batch=unanswered, key=key, training=False)
         return self.sums_of(scored, batch), self.outputs_for_prediction(found, batch)
 
     def outputs_for_prediction(self, outputs: Any, batch: Batch) -> jax.Array:
@@ -118,7 +118,9 @@ class AnswerSearch(SpanExtraction):
         """Return the best answers of a question, and the smallest "no answer" logit among its windows."""
         found = [each[:4] for each in outputs]
         null = min(float(each[4, 0]) for each in outputs)
-        return answers.rank_searched(windows, found, context, spans, self.best, self.answer_length), null
+        return answers.rank_searched(
+            windows, found, context, spans=spans, best=self.best, longest=self.answer_length
+        ), null
 
     def odds(self, best: list[Candidate], null: float) -> float:
         return null

@@ -59,7 +59,7 @@ def answer_tokens(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int]
 
 
 def candidates(
-    windows: list[Window], scores: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
+    windows: list[Window], scores: list[np.ndarray], context: str, *, spans: np.ndarray, best: int, longest: int
 ) -> tuple[list[Candidate], float]:
     """Return the best answers of a question, best first, and the score of "no answer".
 
@@ -98,7 +98,7 @@ def _texts(found: list[tuple[float, int, int]], context: str, spans: np.ndarray,
 
 
 def rank_searched(
-    windows: list[Window], found: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
+    windows: list[Window], found: list[np.ndarray], context: str, *, spans: np.ndarray, best: int, longest: int
 ) -> list[Candidate]:
     """Return the best answers of a question, best first, from a search over starts and ends (XLNet's run_squad.py).
 

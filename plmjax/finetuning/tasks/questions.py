@@ -368,7 +368,7 @@ class SpanExtraction(TaskObjective):
         outputs: `outputs_for_prediction` of each window's sequence. context, spans: the text, and its tokens'
         characters.
         """
-        return answers.candidates(windows, outputs, context, spans, self.best, self.answer_length)
+        return answers.candidates(windows, outputs, context, spans=spans, best=self.best, longest=self.answer_length)
 
     def odds(self, best: list[Candidate], null: float) -> float:
         """Return score("no answer") - score(best answer), to compare with the threshold."""

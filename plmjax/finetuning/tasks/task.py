@@ -319,7 +319,7 @@ class TaskObjective(Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        outputs, collections = apply_and_collect(self, module, loss_inputs, batch, key, training=training)
+        outputs, collections = apply_and_collect(self, module, loss_inputs, batch=batch, key=key, training=training)
         return self.sums_of(outputs, batch).replace(collections=collections)
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
@@ -341,7 +341,7 @@ class TaskObjective(Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, Any]:
         """Return losses and metrics of a batch without dropout, and the outputs for predictions."""
-        outputs = apply(self, module, loss_inputs, batch, key, training=False)
+        outputs = apply(self, module, loss_inputs, batch=batch, key=key, training=False)
         return self.sums_of(outputs, batch), () if self.generates else self.outputs_for_prediction(outputs, batch)
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

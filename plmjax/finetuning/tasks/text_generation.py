@@ -138,14 +138,15 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         sources = tokenizer.encode_batch(examples.sources)
         targets = tokenizer.encode_batch([target or "" for target in examples.targets])
         if apart:
-            return self._two_rows(examples, sources, targets, tokenizer.vocabulary, model, task)
-        return self._one_row(examples, sources, targets, tokenizer.vocabulary, model, task)
+            return self._two_rows(examples, sources, targets, vocabulary=tokenizer.vocabulary, model=model, task=task)
+        return self._one_row(examples, sources, targets, vocabulary=tokenizer.vocabulary, model=model, task=task)
 
     def _two_rows(
         self,
         examples: TextPairExamples,
         sources: list[list[int]],
         targets: list[list[int]],
+        *,
         vocabulary: Vocabulary,
         model: ModelConfig,
         task: TextPairs,
@@ -159,9 +160,13 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         template = model.template
         template.check(vocabulary)
         room = task.sequence_length - template.specials(1)
-        sources = fit_to_length(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        sources = fit_to_length(
+            examples, sources, room, side="source", option="--data.sequence_length", cut=task.cut_sources
+        )
         longest = task.target_length - template.specials(1)
-        targets = fit_to_length(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
+        targets = fit_to_length(
+            examples, targets, longest, side="target", option="--data.target_length", cut=task.cut_targets
+        )
         asked = [template.lay_out((target,), vocabulary).tokens for target in targets]
         decoder_inputs = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
         decoder = encode_rows(decoder_inputs, token_fields=next_tokens(asked, [0] * len(asked)))
@@ -174,6 +179,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         examples: TextPairExamples,
         sources: list[list[int]],
         targets: list[list[int]],
+        *,
         vocabulary: Vocabulary,
         model: ModelConfig,
         task: TextPairs,
@@ -190,9 +196,11 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
             )
         new = self.decoding().max_new_tokens
         room = task.sequence_length - 2 - new
-        sources = fit_to_length(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
+        sources = fit_to_length(
+            examples, sources, room, side="source", option="--data.sequence_length", cut=task.cut_sources
+        )
         targets = fit_to_length(
-            examples, targets, new - 1, "target", "--objective.max_new_tokens", cut=task.cut_targets
+            examples, targets, new - 1, side="target", option="--objective.max_new_tokens", cut=task.cut_targets
         )
         rows = [DECODER_ROW.lay_out(texts, vocabulary).tokens for texts in zip(sources, targets, strict=True)]
         prompts = [len(source) + 1 for source in sources]
@@ -219,7 +227,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return the loss of the targets, their nats, and the number of targets with the highest probability."""
-        outputs, collections = apply_and_collect(self, module, loss_inputs, batch, key, training=training)
+        outputs, collections = apply_and_collect(self, module, loss_inputs, batch=batch, key=key, training=training)
         terms = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
         return self._sums(outputs.scores, batch, *terms).replace(collections=collections)
 
@@ -287,7 +295,7 @@ def score_texts(judge: Scorer, examples: TextPairExamples, records: list[Record]
 
 
 def fit_to_length(
-    examples: TextPairExamples, texts: list[list[int]], longest: int, side: str, option: str, *, cut: bool
+    examples: TextPairExamples, texts: list[list[int]], longest: int, *, side: str, option: str, cut: bool
 ) -> list[list[int]]:
     """Return texts of at most `longest` tokens; with `cut`, longer texts are truncated at their end.
 

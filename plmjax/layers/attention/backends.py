@@ -47,6 +47,7 @@ def dense(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    *,
     mask_terms: MaskTerms,
     terms: tuple[BiasTerm, ...],
     rate: float,
@@ -286,6 +287,7 @@ def blockwise(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    *,
     mask_terms: MaskTerms,
     terms: tuple[BiasTerm, ...],
     rate: float,
@@ -360,6 +362,7 @@ def cudnn(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    *,
     mask_terms: MaskTerms,
     terms: tuple[BiasTerm, ...],
     rate: float,
@@ -385,7 +388,7 @@ def cudnn(
         )
     queries, keys = query.shape[1], key.shape[1]
     if queries != keys or queries % 2:
-        return dense(query, key, value, mask_terms, terms, rate, None)
+        return dense(query, key, value, mask_terms=mask_terms, terms=terms, rate=rate, dropout_key=None)
     if _is_causal(mask_terms):
         return fused_attention(query, key, value, is_causal=True)
     bias = mask_terms.bias(queries, keys)

@@ -104,6 +104,7 @@ def within_reach(backend: Backend) -> Backend:
         query: jax.Array,
         key: jax.Array,
         value: jax.Array,
+        *,
         mask_terms: MaskTerms,
         terms: tuple[BiasTerm, ...],
         rate: float,
@@ -111,7 +112,7 @@ def within_reach(backend: Backend) -> Backend:
     ) -> jax.Array:
         bands = Bands.of(mask_terms, query.shape[1], key.shape[1])
         if bands is None:
-            return backend(query, key, value, mask_terms, terms, rate, dropout_key)
+            return backend(query, key, value, mask_terms=mask_terms, terms=terms, rate=rate, dropout_key=dropout_key)
         first = mask_terms.key_offset
         around = 0, bands.blocks * bands.size, bands.start, bands.keys
         all_bands = mask_terms.also(Exists(first, first + key.shape[1])).slice_padded(*around)
@@ -125,7 +126,7 @@ def within_reach(backend: Backend) -> Backend:
             block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
             block_terms = tuple(term.block(*cut) for term in padded_terms)
             seen = all_bands.block(*cut).replace(query_offset=query_offset, key_offset=key_offset)
-            return backend(query, key, value, seen, block_terms, rate, block_key)
+            return backend(query, key, value, mask_terms=seen, terms=block_terms, rate=rate, dropout_key=block_key)
 
         numbers = jnp.arange(bands.blocks)
         # The backward pass reads these inputs again. It would need copies of sums that the loop computes.

@@ -38,7 +38,7 @@ class KeyValueCache(Cache):
     length: jax.Array
 
     @classmethod
-    def empty(cls, layers: int, batch: int, capacity: int, heads: int, size: int, dtype: jnp.dtype) -> Self:
+    def empty(cls, layers: int, batch: int, capacity: int, *, heads: int, size: int, dtype: jnp.dtype) -> Self:
         """Return a cache without tokens."""
         zeros = nn.with_logical_constraint(jnp.zeros((layers, batch, heads, size, capacity), dtype), AXES)
         return cls(zeros, zeros, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((), jnp.int32))

@@ -87,7 +87,9 @@ class MultiHeadAttention(nn.Module):
         """
         query = self.scaled(self.query(queries))
         key_values = self.key_values(source)
-        return self.output(self.context(query, key_values, mask_terms, terms, deterministic, self.name))
+        return self.output(
+            self.context(query, key_values, mask_terms, terms=terms, deterministic=deterministic, name=self.name)
+        )
 
     def key_values(self, source: jax.Array, value_source: jax.Array | None = None) -> KeyValues:
         """Project [B S ...] to the keys and values of `attend`.
@@ -118,7 +120,9 @@ class MultiHeadAttention(nn.Module):
             [B T D].
         """
         query = self.scaled(self.query(queries))
-        return self.output(self.context(query, key_values, mask_terms, terms, deterministic, self.name))
+        return self.output(
+            self.context(query, key_values, mask_terms, terms=terms, deterministic=deterministic, name=self.name)
+        )
 
     def scaled(self, query: jax.Array) -> jax.Array:
         """Multiply projected queries, [B T N H], by the factor of the scores."""
@@ -130,6 +134,7 @@ class MultiHeadAttention(nn.Module):
         query: jax.Array,
         key_values: KeyValues,
         mask_terms: MaskTerms | None,
+        *,
         terms: tuple[BiasTerm, ...],
         deterministic: bool,
         name: str | None = None,
@@ -142,7 +147,9 @@ class MultiHeadAttention(nn.Module):
         if name is not None:
             record(name, lambda: weights(query, keys, mask_terms, terms))
         backend, dropout_key = BACKENDS[self.execution.attention], self.probability_dropout.key(deterministic)
-        return backend(query, keys, values, mask_terms, terms, self.dropout, dropout_key)
+        return backend(
+            query, keys, values, mask_terms=mask_terms, terms=terms, rate=self.dropout, dropout_key=dropout_key
+        )
 
 
 def _by_heads(x: jax.Array) -> jax.Array:

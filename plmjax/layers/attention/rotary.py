@@ -85,4 +85,6 @@ class RotaryAttention(MultiHeadAttention):
         groups = self.num_heads // self.heads_of_keys
         if groups > 1:
             key_values = jax.tree.map(lambda x: jnp.repeat(x, groups, axis=2), key_values)
-        return self.output(self.context(query, key_values, mask_terms, (), deterministic, self.name))
+        return self.output(
+            self.context(query, key_values, mask_terms, terms=(), deterministic=deterministic, name=self.name)
+        )

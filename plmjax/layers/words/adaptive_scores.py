@@ -94,13 +94,13 @@ class AdaptiveScores(TokenScores):
         """
         entries, firsts = self._entries(targets)
         nats, hits = self.head.scores(self.hidden).cross_entropy(entries)
-        return self._with_tails(targets, entries, firsts, nats, hits)
+        return self._with_tails(targets, entries, firsts, nats=nats, hits=hits)
 
     def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return sum(weights x nats), float32 scalar, and the hits, as `cross_entropy` does."""
         entries, firsts = self._entries(targets)
         loss, hits = self.head.scores(self.hidden).weighted_cross_entropy(entries, weights)
-        nats, hits = self._with_tails(targets, entries, firsts, jnp.zeros(targets.shape), hits)
+        nats, hits = self._with_tails(targets, entries, firsts, nats=jnp.zeros(targets.shape), hits=hits)
         return loss + jnp.sum(weights * nats), hits
 
     def _entries(self, targets: jax.Array) -> tuple[jax.Array, list[int]]:
@@ -113,7 +113,7 @@ class AdaptiveScores(TokenScores):
         return jnp.where(past > 0, self.frequent + past - 1, targets), firsts
 
     def _with_tails(
-        self, targets: jax.Array, entries: jax.Array, firsts: list[int], nats: jax.Array, hits: jax.Array
+        self, targets: jax.Array, entries: jax.Array, firsts: list[int], *, nats: jax.Array, hits: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Add the nats of the tails, and clear hits that the tails miss."""
         everything = firsts[-1] + len(self.tails[-1].table)
@@ -121,13 +121,13 @@ class AdaptiveScores(TokenScores):
             fraction = tail_capacity(first, first + len(tail.table), everything)
             needed = entries == number
             own = jnp.clip(targets - first, 0, len(tail.table) - 1)
-            tail_nats, likeliest = _tail_cross_entropy(fraction, self.hidden, tail, own, needed)
+            tail_nats, likeliest = _tail_cross_entropy(fraction, self.hidden, tail, targets=own, needed=needed)
             nats, hits = nats + tail_nats, hits & (likeliest | ~needed)
         return nats, hits
 
 
 def _tail_cross_entropy(
-    fraction: float, hidden: jax.Array, tail: Cluster, targets: jax.Array, needed: jax.Array
+    fraction: float, hidden: jax.Array, tail: Cluster, *, targets: jax.Array, needed: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the cross-entropy within a tail and the hits where `needed`, bool [B T]; 0 and False elsewhere.
 
@@ -171,7 +171,9 @@ def _where_needed(fraction: float, needed: jax.Array, compute: Callable[[Callabl
         return compute(_score_all)
     places = jnp.argsort(~needed, axis=1, stable=True)[:, :capacity]
     fits = jnp.max(jnp.sum(needed, axis=1)) <= capacity
-    return jax.lax.cond(fits, lambda: compute(functools.partial(_score_few, places)), lambda: compute(_score_all))
+    return jax.lax.cond(
+        fits, lambda: compute(functools.partial(_score_few, places=places)), lambda: compute(_score_all)
+    )
 
 
 def _score_all(tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -180,7 +182,7 @@ def _score_all(tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax
 
 
 def _score_few(
-    places: jax.Array, tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array
+    tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array, *, places: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the positions at `places`, int [devices capacity], which include all that are needed."""
     chosen = (

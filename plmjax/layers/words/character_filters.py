@@ -26,6 +26,7 @@ def character_filters(
     param: Callable[..., jax.Array],
     x: jax.Array,
     width: int,
+    *,
     count: int,
     kernel_init: Initializer,
     suffix: str = "",

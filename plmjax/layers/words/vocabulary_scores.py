@@ -127,6 +127,7 @@ def _in_chunks(
     scores: VocabularyScores,
     targets: jax.Array,
     weights: jax.Array | None,
+    *,
     smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array, jax.Array, VocabularyScores | None]:
@@ -231,14 +232,14 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 def _weighted_cross_entropy(
     smoothing: float, z_loss: float, scores: VocabularyScores, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    losses, nats, correct, _ = _in_chunks(scores, targets, None, smoothing, z_loss)
+    losses, nats, correct, _ = _in_chunks(scores, targets, None, smoothing=smoothing, z_loss=z_loss)
     return jnp.sum(weights * losses), nats, correct
 
 
 def _weighted_forward(
     smoothing: float, z_loss: float, scores: VocabularyScores, targets: jax.Array, weights: jax.Array
 ) -> tuple[tuple, tuple]:
-    losses, nats, correct, gradient = _in_chunks(scores, targets, weights, smoothing, z_loss)
+    losses, nats, correct, gradient = _in_chunks(scores, targets, weights, smoothing=smoothing, z_loss=z_loss)
     return (jnp.sum(weights * losses), nats, correct), (scores, gradient, losses)
 
 

@@ -95,7 +95,7 @@ class SourceEncoder(nn.Module):
         """Map int [B S] twice to [B S D]."""
         x = self.dropout(self.layer_norm(self.words(input_ids) + self.positions(positions)), deterministic)
         depth = self.config.source_layers
-        last, _ = run_encoder(self.layers, depth, self.execution, x, mask_terms, deterministic=deterministic)
+        last, _ = run_encoder(self.layers, depth, self.execution, x, mask_terms=mask_terms, deterministic=deterministic)
         return last
 
 
@@ -117,7 +117,9 @@ class BartBehindEncoder(BartModel):
         x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(rows.positions, self.config.longest)))
         flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         x = self.dropout(x, deterministic)
-        return run_encoder(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.mask_terms, **flags)
+        return run_encoder(
+            self.encoder_layers, self.config.encoder_layers, self.execution, x, mask_terms=rows.mask_terms, **flags
+        )
 
 
 class BartForTranslation(BartForConditionalGeneration):

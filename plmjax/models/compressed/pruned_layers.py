@@ -55,7 +55,9 @@ class PrunedEncoder(BertEncoder):
         states = [x]
         for number in range(config.depth):
             layer = self.pruned_layer(config, execution, deterministic, number, name=f"layer_{number}")
-            states.append(stack_states(apply, layer, 1, execution, states[-1], output_hidden_states=False)[0])
+            states.append(
+                stack_states(apply, layer, 1, execution=execution, x=states[-1], output_hidden_states=False)[0]
+            )
         return states[-1], jnp.stack(states) if output_hidden_states else None
 
 

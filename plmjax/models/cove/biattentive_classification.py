@@ -212,10 +212,10 @@ class BiattentiveForSequenceClassification(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         token_type_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        *,
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
         output_attentions: bool = False,
@@ -233,8 +233,9 @@ class BiattentiveForSequenceClassification(nn.Module):
             deterministic: disables dropout.
             output_attentions: returns the weights of each word for the words of the other text, [1 B 1 T T].
         """
-        rows = (attention_mask, token_type_ids, positions, segment_ids)
-        output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, *rows, output_hidden_states=True)
+        encoder = self.config.module(Purpose.ENCODING, self.execution)
+        rows = {"token_type_ids": token_type_ids, "positions": positions, "segment_ids": segment_ids}
+        output = encoder(input_ids, attention_mask, **rows, output_hidden_states=True)
         words, context = output.hidden_states[0], output.last_hidden_state
         x = jnp.concatenate([words, context], axis=-1) if self.config.depth else words
         visible = visible_tokens(attention_mask, segment_ids)

@@ -158,10 +158,10 @@ class MtLstm(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         token_type_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
@@ -255,7 +255,7 @@ class DecoderStep(nn.Module):
 
     @nn.compact
     def __call__(
-        self, before: DecoderState, word: jax.Array, visible: jax.Array, source: EncodedSource, deterministic: bool
+        self, before: DecoderState, word: jax.Array, visible: jax.Array, *, source: EncodedSource, deterministic: bool
     ) -> tuple[DecoderState, jax.Array]:
         """Map a word [B E] and its mask, bool [B], to the state after it and s_t [B D].
 
@@ -319,7 +319,7 @@ class RecurrentDecoder(nn.Module):
 
         def body(step: DecoderStep, state: DecoderState, inputs: tuple) -> tuple[DecoderState, Any]:
             with collect(wanted()) as weights:
-                state, spoken = step(state, *inputs, source, deterministic)
+                state, spoken = step(state, *inputs, source=source, deterministic=deterministic)
             return state, (spoken, weights)
 
         shared = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
@@ -382,7 +382,7 @@ class CoveForTranslation(nn.Module):
         source = self._read(input_ids, visible_tokens(attention_mask, segment_ids), deterministic)
         visible = visible_tokens(decoder_attention_mask, decoder_segment_ids)
         with collect(output_attentions) as attentions:
-            output = self._decode_target(decoder_input_ids, visible, source, None, deterministic)
+            output = self._decode_target(decoder_input_ids, visible, source, before=None, deterministic=deterministic)
         return output.replace(encoder_last_hidden_state=source.encoded, cross_attentions=attentions.get(CROSS))
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> EncodedSource:
@@ -401,7 +401,7 @@ class CoveForTranslation(nn.Module):
         cache: the cache that the call for the previous tokens returned.
         """
         visible = visible_tokens(decoder_attention_mask, None)
-        return self._decode_target(decoder_input_ids, visible, source, cache, True)
+        return self._decode_target(decoder_input_ids, visible, source, before=cache, deterministic=True)
 
     def _read(self, input_ids: jax.Array, visible: jax.Array | None, deterministic: bool) -> EncodedSource:
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible
@@ -417,6 +417,7 @@ class CoveForTranslation(nn.Module):
         input_ids: jax.Array,
         visible: jax.Array | None,
         source: EncodedSource,
+        *,
         before: DecoderState | None,
         deterministic: bool,
     ) -> TranslationOutput:

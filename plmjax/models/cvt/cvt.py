@@ -171,11 +171,11 @@ class Cvt(nn.Module):
         self,
         input_ids: jax.Array,
         characters: jax.Array,
+        *,
         unlabelled: jax.Array | None = None,
         attention_mask: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        *,
         deterministic: bool = True,
     ) -> States:
         """Return the states of all words.
@@ -221,7 +221,9 @@ class Cvt(nn.Module):
         x = table(characters.reshape(-1, characters.shape[-1]).astype(jnp.int32))
         found = []
         for number, width in enumerate(config.filter_widths):
-            filtered = character_filters(self.param, x, width, config.filter_count, config.initializer, f"_{number}")
+            filtered = character_filters(
+                self.param, x, width, count=config.filter_count, kernel_init=config.initializer, suffix=f"_{number}"
+            )
             spelled = nn.relu(filtered).reshape(*characters.shape[:2], -1)
             found.append(DropoutOfKind(config)(spelled, kind, deterministic))
         return found
@@ -288,10 +290,10 @@ class Heads(nn.Module):
     heads: tuple[Head, ...]
 
     @nn.compact
-    def __call__(self, task: str, *given: Any, method: str = "__call__") -> Any:
+    def __call__(self, task: str, *given: Any, method: str = "__call__", **named: Any) -> Any:
         """Call a method of the modules of one task."""
         (head,) = (head for head in self.heads if head.task == task)
-        return getattr(head.make(name=task), method)(*given)
+        return getattr(head.make(name=task), method)(*given, **named)
 
 
 class CvtForTasks(nn.Module):
@@ -327,7 +329,9 @@ class CvtForTasks(nn.Module):
             "decoder_segment_ids": decoder_segment_ids,
         }
         return {
-            head.task: self.view_scores(head.task, states, tokens, (PRIMARY, *head.views), deterministic)
+            head.task: self.view_scores(
+                head.task, states, tokens, names=(PRIMARY, *head.views), deterministic=deterministic
+            )
             for head in self.heads
         }
 
@@ -336,7 +340,7 @@ class CvtForTasks(nn.Module):
         return self.cvt(input_ids, characters, **inputs)
 
     def view_scores(
-        self, task: str, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
+        self, task: str, states: States, tokens: dict[str, jax.Array], *, names: tuple[str, ...], deterministic: bool
     ) -> dict[str, ViewScores]:
         """Return a dict from name to scores, for the named modules of one task.
 
@@ -344,9 +348,9 @@ class CvtForTasks(nn.Module):
         """
         return self.classifier(task, states, tokens, names, deterministic)
 
-    def write(self, task: str, *given: Any) -> Any:
+    def write(self, task: str, *given: Any, **named: Any) -> Any:
         """Call `TranslationModules.write` for one task."""
-        return self.classifier(task, *given, method="write")
+        return self.classifier(task, *given, **named, method="write")
 
 
 def _parts(config: CvtConfig) -> tuple[ParameterGroup, ...]:

@@ -51,7 +51,7 @@ class TranslationHead(LuongAttention):
 
     @nn.compact
     def __call__(
-        self, g: jax.Array, sentences: jax.Array, h: jax.Array, segment_ids: jax.Array, deterministic: bool
+        self, g: jax.Array, sentences: jax.Array, h: jax.Array, *, segment_ids: jax.Array, deterministic: bool
     ) -> TokenScores:
         """Return the scores of the word after each of U words.
 
@@ -110,11 +110,11 @@ class TranslationModules(nn.Module):
         dropout = self.labelled_dropout if PRIMARY in names else self.unlabelled_dropout
         words = dropout(self.target(tokens["decoder_input_ids"]), deterministic)
         g, _ = self.lstm(words, starts=first_of_each(sentences), visible=sentences > 0)
-        given = g, sentences, states[2], tokens["segment_ids"], deterministic
-        return {name: getattr(self, name)(*given) for name in names}
+        given = {"segment_ids": tokens["segment_ids"], "deterministic": deterministic}
+        return {name: getattr(self, name)(g, sentences, states[2], **given) for name in names}
 
     def write(
-        self, states: States, segment_ids: jax.Array, sentences: jax.Array, words: jax.Array, before: LstmState
+        self, states: States, segment_ids: jax.Array, sentences: jax.Array, *, words: jax.Array, before: LstmState
     ) -> tuple[jax.Array, LstmState]:
         """Compute one decode step of N translations per row, by the primary decoder without dropout.
 
@@ -125,4 +125,4 @@ class TranslationModules(nn.Module):
         """
         g, after = self.lstm(self.target(words.reshape(-1, 1)), before)
         g = g.reshape(*words.shape, -1)
-        return self.primary(g, sentences, states[2], segment_ids, True).logits(), after
+        return self.primary(g, sentences, states[2], segment_ids=segment_ids, deterministic=True).logits(), after

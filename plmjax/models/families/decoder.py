@@ -264,8 +264,8 @@ def read_to_the_end(
 
 def decoder_cache(config: DecoderConfig, batch: int, capacity: int, execution: Execution) -> KeyValueCache:
     """Return an empty cache of keys and values."""
-    sizes = (config.n_head, config.n_embd // config.n_head)
-    return KeyValueCache.empty(config.n_layer, batch, capacity, *sizes, execution.dtype)
+    heads, size = config.n_head, config.n_embd // config.n_head
+    return KeyValueCache.empty(config.n_layer, batch, capacity, heads=heads, size=size, dtype=execution.dtype)
 
 
 DECODER_TEMPLATE = Template("start A extract", "start A delimiter B extract", "last")

@@ -211,11 +211,18 @@ class EncoderDecoderModel(nn.Module):
         """
         check_segments(segment_ids, decoder_segment_ids)
         flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        source = self._source(input_ids, attention_mask, positions, segment_ids, **source_inputs)
+        source = self._source(input_ids, attention_mask, positions=positions, segment_ids=segment_ids, **source_inputs)
         with collect(output_attentions) as source_attentions:
             encoded, encoder_states = self._encode(input_ids, source, **flags)
-        row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
-        rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
+        rows = read_rows(
+            self.config,
+            decoder_input_ids,
+            decoder_attention_mask,
+            positions=decoder_positions,
+            segment_ids=decoder_segment_ids,
+            prefix_lengths=None,
+            cache=None,
+        )
         seen = MaskTerms.of_rows(attention_mask, segment_ids, decoder_segment_ids)
         with collect(output_attentions) as target_attentions:
             output = self._decode(decoder_input_ids, rows, encoded, seen, **flags)
@@ -253,7 +260,15 @@ class EncoderDecoderModel(nn.Module):
 
         Raises as `__call__`.
         """
-        rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
+        rows = read_rows(
+            self.config,
+            decoder_input_ids,
+            decoder_attention_mask,
+            positions=None,
+            segment_ids=None,
+            prefix_lengths=None,
+            cache=cache,
+        )
         seen = source.key_values, source.mask_terms()
         return self._decode(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
 
@@ -261,11 +276,12 @@ class EncoderDecoderModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
     ) -> EncoderRows:
         """Return the inputs of the encoder's layers; a system with further inputs overrides this."""
-        return read_source(self.config, input_ids, attention_mask, positions, segment_ids)
+        return read_source(self.config, input_ids, attention_mask, positions=positions, segment_ids=segment_ids)
 
     def _encode(
         self,
@@ -345,8 +361,8 @@ def encoder_decoder_cache(
     config: EncoderDecoderConfig, batch: int, capacity: int, execution: Execution
 ) -> KeyValueCache:
     """Return an empty cache of the decoder's keys and values."""
-    sizes = (config.decoder_attention_heads, config.d_model // config.decoder_attention_heads)
-    return KeyValueCache.empty(config.decoder_layers, batch, capacity, *sizes, execution.dtype)
+    heads, size = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
+    return KeyValueCache.empty(config.decoder_layers, batch, capacity, heads=heads, size=size, dtype=execution.dtype)
 
 
 def encoder_decoder_parts(config: EncoderDecoderConfig) -> tuple[ParameterGroup, ...]:

@@ -131,7 +131,7 @@ class LongShortCache(KeyValueCache):
 def long_short_cache(config: Any, batch: int, capacity: int, execution: Execution) -> LongShortCache:
     """Return an empty cache of keys and values, and of inputs of the convolutions."""
     depth, half, heads = config.decoder_layers, config.width // 2, config.decoder_attention_heads
-    empty = KeyValueCache.empty(depth, batch, capacity, heads, half // heads, execution.dtype)
+    empty = KeyValueCache.empty(depth, batch, capacity, heads=heads, size=half // heads, dtype=execution.dtype)
     inputs = jnp.zeros((depth, batch, max(config.decoder_kernel_sizes) - 1, half), execution.dtype)
     fields = {field.name: getattr(empty, field.name) for field in dataclasses.fields(empty)}
     return LongShortCache(**fields, inputs=nn.with_logical_constraint(inputs, ("layers", "batch", None, "mlp")))

@@ -181,17 +181,25 @@ class LiteTransformerDecoderModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         cache: LongShortCache | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> DecoderOutput:
         """Take and return the same as `GptModel`, without a prefix that all tokens see."""
         config = self.config
-        rows = read_rows(config, input_ids, attention_mask, positions, segment_ids, None, cache)
+        rows = read_rows(
+            config,
+            input_ids,
+            attention_mask,
+            positions=positions,
+            segment_ids=segment_ids,
+            prefix_lengths=None,
+            cache=cache,
+        )
         x = self.dropout(words_at_positions(config, self.words, input_ids, rows.positions), deterministic)
         x = shard_hidden(x)
         states, cache = [x[None]], rows.cache
@@ -202,7 +210,9 @@ class LiteTransformerDecoderModel(nn.Module):
 
         with collect(output_attentions) as attentions:
             for layers, (_, first, count) in zip(self.layers, equal_kernels(config.decoder_kernel_sizes), strict=True):
-                (x, cache), after = stack(body, layers, count, self.execution, (x, cache), first + jnp.arange(count))
+                (x, cache), after = stack(
+                    body, layers, count, execution=self.execution, x=(x, cache), inputs=first + jnp.arange(count)
+                )
                 states.append(after)
         return DecoderOutput(
             last_hidden_state=x,

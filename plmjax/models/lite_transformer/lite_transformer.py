@@ -206,10 +206,10 @@ class DecoderLayer(CausalBranches):
         y: jax.Array,
         rows: DecoderRows,
         source: KeyValues,
+        *,
         source_mask: MaskTerms,
         cache: LongShortCache | None,
         layer: jax.Array,
-        *,
         deterministic: bool,
     ) -> tuple[jax.Array, LongShortCache | None]:
         """Map [B T D] to [B T D], and to the updated cache."""
@@ -254,7 +254,7 @@ class LiteTransformerModel(TransformerModel):
         for layers, (_, _, count) in zip(
             self.encoder_layers, equal_kernels(self.config.encoder_kernel_sizes), strict=True
         ):
-            x, after = stack(body, layers, count, self.execution, x)
+            x, after = stack(body, layers, count, execution=self.execution, x=x)
             states.append(after)
         return x, jnp.concatenate(states) if output_hidden_states else None
 
@@ -263,7 +263,7 @@ class LiteTransformerModel(TransformerModel):
             return encoded, layer.key_values(encoded)
 
         runs = zip(self.decoder_layers, equal_kernels(self.config.decoder_kernel_sizes), strict=True)
-        made = [stack(body, layers, count, self.execution, encoded)[1] for layers, (_, _, count) in runs]
+        made = [stack(body, layers, count, execution=self.execution, x=encoded)[1] for layers, (_, _, count) in runs]
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *made)
 
     def _decode(
@@ -284,7 +284,9 @@ class LiteTransformerModel(TransformerModel):
         def body(layer: DecoderLayer, carried: tuple[jax.Array, Any], lane: tuple) -> tuple[Any, Any]:
             (y, cache), (number, key_values) = carried, lane
             key_values = layer.key_values(source) if key_values is None else key_values
-            carried = layer(y, rows, key_values, source_mask, cache, number, deterministic=deterministic)
+            carried = layer(
+                y, rows, key_values, source_mask=source_mask, cache=cache, layer=number, deterministic=deterministic
+            )
             return carried, carried[0] if output_hidden_states else None
 
         for layers, (_, first, count) in zip(
@@ -292,7 +294,7 @@ class LiteTransformerModel(TransformerModel):
         ):
             own = slice(first, first + count)
             lanes = first + jnp.arange(count), jax.tree.map(lambda kept, own=own: kept[own], made)
-            (y, cache), after = stack(body, layers, count, self.execution, (y, cache), lanes)
+            (y, cache), after = stack(body, layers, count, execution=self.execution, x=(y, cache), inputs=lanes)
             states.append(after)
         return EncoderDecoderOutput(
             last_hidden_state=y,

@@ -143,17 +143,17 @@ class LongformerAttention(MultiHeadAttention):
         """
         dropout_key = self.probability_dropout.key(deterministic)
         query, keys = self.scaled(self.query(x)), self.key_values(x)
-        context = self._attend_dilated(query, keys, inputs, side, dropout_key)
+        context = self._attend_dilated(query, keys, inputs, side=side, dropout_key=dropout_key)
         context = jnp.where(inputs.real[..., None, None], context, 0)
         if self.is_initializing():  # the parameters exist also where no token is global
             self._attend_from_global(x, inputs._replace(tokens=GlobalTokens.of(inputs.real, 1)), True)
         if inputs.tokens is not None:
             context = inputs.tokens.scatter(context, self._attend_from_global(x, inputs, deterministic))
-        record(self.name, lambda: self._weights(x, query, keys.keys, inputs, side))
+        record(self.name, lambda: self._weights(x, query, keys.keys, inputs=inputs, side=side))
         return self.output(context)
 
     def _weights(
-        self, x: jax.Array, query: jax.Array, key: jax.Array, inputs: Inputs, side: int | jax.Array
+        self, x: jax.Array, query: jax.Array, key: jax.Array, *, inputs: Inputs, side: int | jax.Array
     ) -> jax.Array:
         """Return the weights of all pairs of tokens, float32 [B N T T]; 0 outside the window and for padding."""
         steps, everywhere = np.broadcast_to(self.dilation, self.num_heads), inputs.real & ~inputs.local
@@ -172,24 +172,24 @@ class LongformerAttention(MultiHeadAttention):
         return jnp.moveaxis(by_query, 1, 2)
 
     def _attend_dilated(
-        self, query: jax.Array, keys: KeyValues, inputs: Inputs, side: int | jax.Array, dropout_key: jax.Array | None
+        self, query: jax.Array, keys: KeyValues, inputs: Inputs, *, side: int | jax.Array, dropout_key: jax.Array | None
     ) -> jax.Array:
         """Attend with the dilation of each head, [B T N H] -> [B T N H]; heads of one dilation together."""
         steps = np.broadcast_to(self.dilation, self.num_heads)
         if (steps == 1).all():
-            return self._attend_windowed(query, keys, inputs, side, dropout_key)
+            return self._attend_windowed(query, keys, inputs, side=side, dropout_key=dropout_key)
         order, contexts = np.argsort(steps, kind="stable"), []
         for step in np.unique(steps).tolist():
             heads = np.flatnonzero(steps == step)
             own = KeyValues(*(cut(each[:, :, heads], step) for each in (keys.keys, keys.values)))
             rows = Inputs(cut(inputs.real, step), cut(inputs.local, step), None, inputs.widest)
             block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, step)
-            context = self._attend_windowed(cut(query[:, :, heads], step), own, rows, side, block_key)
+            context = self._attend_windowed(cut(query[:, :, heads], step), own, rows, side=side, dropout_key=block_key)
             contexts.append(join(context, step, query.shape[1]))
         return jnp.concatenate(contexts, axis=2)[:, :, np.argsort(order)]
 
     def _attend_windowed(
-        self, query: jax.Array, keys: KeyValues, inputs: Inputs, side: int | jax.Array, dropout_key: jax.Array | None
+        self, query: jax.Array, keys: KeyValues, inputs: Inputs, *, side: int | jax.Array, dropout_key: jax.Array | None
     ) -> jax.Array:
         """Attend to the window and the global tokens, [B T N H] -> [B T N H]."""
         length, tokens, backend = query.shape[1], inputs.tokens, BACKENDS[self.execution.attention]
@@ -213,7 +213,8 @@ class LongformerAttention(MultiHeadAttention):
             conditions = KeyMask(exists), NearOrGlobal(places, everywhere, side)
             mask_terms = MaskTerms(conditions, query_offset=number * bands.size)
             block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
-            return backend(query, key, value, mask_terms, (), self.dropout, block_key)
+            draw = {"rate": self.dropout, "dropout_key": block_key}
+            return backend(query, key, value, mask_terms=mask_terms, terms=(), **draw)
 
         parts = bands.cut_queries(query), *map(bands.cut_keys, (keys.keys, keys.values, inputs.local))
         contexts = jax.lax.map(attend_block, (jnp.arange(bands.blocks), *parts))
@@ -222,7 +223,7 @@ class LongformerAttention(MultiHeadAttention):
     def _attend_from_global(self, x: jax.Array, inputs: Inputs, deterministic: bool) -> jax.Array:
         """Attend from the global tokens to all tokens, [B T D] -> [B G N H]."""
         query, keys = self._project_global(x, inputs.tokens)
-        return self.context(query, keys, MaskTerms((KeyMask(inputs.real),)), (), deterministic)
+        return self.context(query, keys, MaskTerms((KeyMask(inputs.real),)), terms=(), deterministic=deterministic)
 
     def _project_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
         """Return the scaled queries of the global tokens, [B G N H], and the keys and values for them."""

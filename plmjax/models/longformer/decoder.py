@@ -210,9 +210,9 @@ class LongformerDecoderLayer(nn.Module):
         x: jax.Array,
         documents: Documents,
         table: jax.Array,
+        *,
         biases: tuple[jax.Array, jax.Array],
         past: KeyValues | None,
-        *,
         deterministic: bool,
     ) -> tuple[jax.Array, KeyValues]:
         """Map [B T D] to [B T D], and return the keys and values of past and new tokens, [B M+T N H].
@@ -241,7 +241,7 @@ class LongformerDecoderLayer(nn.Module):
         feed_forward = FeedForward(*sizes, init, execution, dropout=config.dropout, name="feed_forward")
         dropout = functools.partial(Dropout(config.dropout), deterministic=deterministic)
 
-        y, key_values = attention(attention_norm(x), documents, table, biases, past)
+        y, key_values = attention(attention_norm(x), documents, table, biases=biases, past=past)
         x = shard_hidden(x + dropout(y))
         return shard_hidden(x + dropout(feed_forward(feed_forward_norm(x), deterministic=deterministic))), key_values
 
@@ -292,7 +292,7 @@ class LongformerDecoderModel(nn.Module):
         inputs, kept = [x[None]], []
 
         def body(layer: LongformerDecoderLayer, x: jax.Array, past: KeyValues | None) -> tuple[jax.Array, tuple]:
-            x, key_values = layer(x, documents, table, self.biases, past, deterministic=deterministic)
+            x, key_values = layer(x, documents, table, biases=self.biases, past=past, deterministic=deterministic)
             if cache is None:
                 return x, (x if output_hidden_states else None, None)
             last = jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., length:], key_values)
@@ -301,7 +301,9 @@ class LongformerDecoderModel(nn.Module):
         with collect(output_attentions) as attentions:
             for layers, (_, numbers) in zip(self.layers, config.runs, strict=True):
                 past = None if cache is None else jax.tree.map(lambda each, own=numbers: each[own], cache.key_values)
-                x, (states, last) = stack(body, layers, numbers.stop - numbers.start, self.execution, x, past)
+                x, (states, last) = stack(
+                    body, layers, numbers.stop - numbers.start, execution=self.execution, x=x, inputs=past
+                )
                 inputs.append(states)
                 kept.append(last)
         after = None

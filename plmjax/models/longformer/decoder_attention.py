@@ -52,6 +52,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         x: jax.Array,
         documents: Documents,
         table: jax.Array,
+        *,
         biases: tuple[jax.Array, jax.Array],
         past: KeyValues | None,
     ) -> tuple[jax.Array, KeyValues]:
@@ -71,9 +72,9 @@ class LongformerDecoderAttention(MultiHeadAttention):
             for heads, step in ((slice(0, near), 1), (slice(near, self.num_heads), self.dilation))
             if heads.start < heads.stop
         ]
-        given = query, seen, documents, table, biases
-        contexts = [self._attend_heads(*part, *given) for part in parts]
-        record(self.name, lambda: jnp.concatenate([self._weights(*part, *given) for part in parts], axis=1))
+        given = {"query": query, "seen": seen, "documents": documents, "table": table, "biases": biases}
+        contexts = [self._attend_heads(*part, **given) for part in parts]
+        record(self.name, lambda: jnp.concatenate([self._weights(*part, **given) for part in parts], axis=1))
         return self.output(jnp.concatenate(contexts, axis=2)), seen
 
     def _attend_heads(
@@ -81,6 +82,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         heads: slice,
         dilation: int,
         query: jax.Array,
+        *,
         seen: KeyValues,
         documents: Documents,
         table: jax.Array,
@@ -89,13 +91,16 @@ class LongformerDecoderAttention(MultiHeadAttention):
         """Return the context of heads with one dilation, [B T n H]."""
         length = query.shape[1]
         apart = 1 if seen.keys.shape[1] > length else dilation  # where there is a memory, rows stay whole
-        query, keys, values, *how = self._cut(heads, dilation, apart, query, seen, documents, table, biases)
-        context = BACKENDS[self.execution.attention](query, keys, values, *how, 0.0, None)
+        query, keys, values, mask_terms, terms = self._cut(
+            heads, dilation, apart, query=query, seen=seen, documents=documents, table=table, biases=biases
+        )
+        backend = BACKENDS[self.execution.attention]
+        context = backend(query, keys, values, mask_terms=mask_terms, terms=terms, rate=0.0, dropout_key=None)
         return join(context, apart, length)
 
-    def _weights(self, heads: slice, dilation: int, *given: Any) -> jax.Array:
+    def _weights(self, heads: slice, dilation: int, **given: Any) -> jax.Array:
         """Return the weights of heads with one dilation in whole rows, float32 [B n T M+T]."""
-        query, keys, _, *how = self._cut(heads, dilation, 1, *given)
+        query, keys, _, *how = self._cut(heads, dilation, 1, **given)
         return weights(query, keys, *how)
 
     def _cut(
@@ -103,6 +108,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         heads: slice,
         dilation: int,
         apart: int,
+        *,
         query: jax.Array,
         seen: KeyValues,
         documents: Documents,
@@ -120,11 +126,14 @@ class LongformerDecoderAttention(MultiHeadAttention):
         places = SameSegment(cut(documents.queries, apart), cut(documents.keys, apart))
         conditions = (places, Causal(), Window(self.window * step, 0), *([EverySoMany(step)] if step > 1 else []))
         u, v = (each[heads] * self.size**-0.5 for each in biases)
-        terms = ContentBias(u), self._positional(table, v, heads, apart, step, query.shape[1], keys.shape[1])
+        terms = (
+            ContentBias(u),
+            self._positional(table, v, heads, apart=apart, step=step, queries=query.shape[1], keys=keys.shape[1]),
+        )
         return query, keys, values, MaskTerms(conditions, query_offset=memory), terms
 
     def _positional(
-        self, table: jax.Array, v: jax.Array, heads: slice, apart: int, step: int, queries: int, keys: int
+        self, table: jax.Array, v: jax.Array, heads: slice, *, apart: int, step: int, queries: int, keys: int
     ) -> PositionalScores:
         """Return the term of the distances 0, d, ... within the window and the row; d = `apart`."""
         reach = min(self.window * step, keys - 1)

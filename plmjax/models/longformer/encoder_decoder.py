@@ -149,6 +149,7 @@ class LedModel(BartModel):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         global_attention_mask: jax.Array | None = None,
@@ -157,7 +158,7 @@ class LedModel(BartModel):
 
         global_attention_mask: [B S], 1 for global tokens; by default the first token of each row.
         """
-        rows = read_source(self.config, input_ids, attention_mask, positions, segment_ids)
+        rows = read_source(self.config, input_ids, attention_mask, positions=positions, segment_ids=segment_ids)
         masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
         real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
         chosen, slots = jnp.arange(input_ids.shape[1])[None] == 0, 1
@@ -178,7 +179,7 @@ class LedModel(BartModel):
 
         depth, sides = config.encoder_layers, jnp.array(config.layer_windows) // 2
         layers, states = self.encoder_layers, {"output_hidden_states": output_hidden_states}
-        return stack_states(apply, layers, depth, self.execution, x, sides, **states)
+        return stack_states(apply, layers, depth, execution=self.execution, x=x, inputs=sides, **states)
 
 
 class LedForConditionalGeneration(EncoderDecoderForConditionalGeneration):

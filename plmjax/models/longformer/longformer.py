@@ -232,7 +232,9 @@ class LongformerEncoder(nn.Module):
 
         layers = LongformerLayer(self.config, self.execution, deterministic, name="layers")
         depth, sides = self.config.num_hidden_layers, jnp.array(self.config.layer_windows) // 2
-        return stack_states(apply, layers, depth, self.execution, x, sides, output_hidden_states=output_hidden_states)
+        return stack_states(
+            apply, layers, depth, execution=self.execution, x=x, inputs=sides, output_hidden_states=output_hidden_states
+        )
 
 
 class LongformerModel(RobertaModel):
@@ -251,12 +253,12 @@ class LongformerModel(RobertaModel):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         token_type_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         cls_positions: jax.Array | None = None,
         global_attention_mask: jax.Array | None = None,
-        *,
         global_slots: int | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,

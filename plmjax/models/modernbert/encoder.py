@@ -125,10 +125,10 @@ class ModernBertModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         cls_positions: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
@@ -173,7 +173,7 @@ class ModernBertModel(nn.Module):
             for run in config.layer_runs:
                 settings = (run.kinds, run.name == "first_layers", deterministic)
                 period = ModernBertPeriod(config, execution, *settings, name=run.name)
-                x, outputs = stack(body, period, run.repetitions, execution, x)
+                x, outputs = stack(body, period, run.repetitions, execution=execution, x=x)
                 states.append(outputs)
         x = self.final_norm(x)
         hidden_states = None

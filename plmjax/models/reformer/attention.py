@@ -73,18 +73,30 @@ class ChunkedAttention(nn.Module):
         """Attend within the chunks of rows, [B N S H] each; a row that is not longer than a chunk is one chunk."""
         chunks = self.chunks_of(vectors[0].shape[2])
         key = self.probability_dropout.key(deterministic)
-        return attend(*vectors, tokens, chunks, self.causal, itself, self.dropout, key, self.execution.at_once)
+        return attend(
+            *vectors,
+            tokens=tokens,
+            chunks=chunks,
+            causal=self.causal,
+            itself=itself,
+            rate=self.dropout,
+            dropout_key=key,
+            at_once=self.execution.at_once,
+        )
 
     def chunks_of(self, length: int) -> Chunks:
         """Return the chunks of rows of `length` tokens."""
         return Chunks(length, 0, 0) if length <= self.chunks.size else self.chunks
 
     def record(
-        self, query: jax.Array, key: jax.Array, documents: jax.Array, ranks: jax.Array, itself: float | None
+        self, query: jax.Array, key: jax.Array, documents: jax.Array, *, ranks: jax.Array, itself: float | None
     ) -> None:
         """Offer the weights of rows, [B N T H] each; the arguments are those of `chunked_attention.weights`."""
         tokens, chunks = Tokens.of_rows(documents), self.chunks_of(query.shape[2])
-        record(self.name, lambda: weights(query, key, tokens, ranks, chunks, self.causal, itself))
+        record(
+            self.name,
+            lambda: weights(query, key, tokens, ranks=ranks, chunks=chunks, causal=self.causal, itself=itself),
+        )
 
     def join(self, context: jax.Array) -> jax.Array:
         """Project the results of all heads: [B N T H] -> [B T D]."""
@@ -116,7 +128,7 @@ class LocalAttention(ChunkedAttention):
         """
         vectors, tokens = self.vectors(x), Tokens.of_rows(documents)
         context = self.attend(*vectors, tokens=tokens, itself=None, deterministic=deterministic)
-        self.record(vectors.query, vectors.key, documents, jnp.arange(x.shape[1])[None, None, None], None)
+        self.record(vectors.query, vectors.key, documents, ranks=jnp.arange(x.shape[1])[None, None, None], itself=None)
         return self.join(context.result()), vectors
 
     def decode_step(self, x: jax.Array, cache: ReformerCache, layer: jax.Array) -> tuple[jax.Array, ReformerCache]:
@@ -128,7 +140,7 @@ class LocalAttention(ChunkedAttention):
         cache = cache.write(layer, vectors.key, vectors.value)
         first = (cache.length // self.chunks.size - self.chunks.before) * self.chunks.size
         counts = (jnp.arange(cache.capacity) >= first).astype(jnp.float32)
-        return self.join(_attend_one_token(vectors.query, cache, layer, counts, None)), cache
+        return self.join(_attend_one_token(vectors.query, cache, layer, counts=counts, itself=None)), cache
 
 
 class LshAttention(ChunkedAttention):
@@ -162,7 +174,7 @@ class LshAttention(ChunkedAttention):
         """Return the buckets of projected queries: [B N T H], bool [B T] -> int [B N R T]."""
         sampled = self.has_rng("sampling")
         key = self.make_rng("sampling") if sampled else jax.random.fold_in(jax.random.key(self.seed), layer)
-        rotations = random_rotations(key, self.num_heads, self.head_size, self.rounds, self.buckets)
+        rotations = random_rotations(key, self.num_heads, self.head_size, rounds=self.rounds, factors=self.buckets)
         return hash_vectors(query, rotations, self.buckets, real)
 
     def __call__(
@@ -179,11 +191,13 @@ class LshAttention(ChunkedAttention):
         buckets = self.hash(vectors.query, documents > 0, layer) if buckets is None else buckets
         attend = functools.partial(self.attend, itself=ITSELF, deterministic=deterministic)
         if x.shape[1] <= self.chunks.size:
-            self.record(vectors.query, vectors.key, documents, jnp.arange(x.shape[1])[None, None, None], ITSELF)
+            self.record(
+                vectors.query, vectors.key, documents, ranks=jnp.arange(x.shape[1])[None, None, None], itself=ITSELF
+            )
             return self.join(attend(*vectors, tokens=tokens).result()), vectors, buckets
 
         order, ranks = order_by_bucket(buckets)
-        self.record(vectors.query, vectors.key, documents, ranks, ITSELF)
+        self.record(vectors.query, vectors.key, documents, ranks=ranks, itself=ITSELF)
         # One lookup for several arrays: on a TPU it takes as long for 64 features as for 128.
         both = jnp.concatenate([vectors.query, vectors.value], axis=-1)
         query, value = jnp.split(_join_rounds(sort_tokens(both, order, ranks)), 2, axis=-1)
@@ -211,7 +225,7 @@ class LshAttention(ChunkedAttention):
         cache = cache.write(layer, vectors.key, vectors.value).write_buckets(hashing_layer, new)
         ranks = order_by_bucket(cache.buckets[hashing_layer])[1]
         counts = self._counts(ranks, cache.length, cache.padded_length)
-        return self.join(_attend_one_token(vectors.query, cache, layer, counts, ITSELF)), cache
+        return self.join(_attend_one_token(vectors.query, cache, layer, counts=counts, itself=ITSELF)), cache
 
     def _counts(self, ranks: jax.Array, last: jax.Array, length: jax.Array) -> jax.Array:
         """Return how many times the token at `last` sees each token: int [B N R S] -> float32 [B N S].
@@ -234,7 +248,7 @@ def _join_rounds(x: jax.Array) -> jax.Array:
 
 
 def _attend_one_token(
-    query: jax.Array, cache: ReformerCache, layer: jax.Array, counts: jax.Array, itself: float | None
+    query: jax.Array, cache: ReformerCache, layer: jax.Array, *, counts: jax.Array, itself: float | None
 ) -> jax.Array:
     """Attend from the last token in a cache: [B N 1 H] -> float32 [B N 1 H].
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 
-def random_rotations(key: jax.Array, heads: int, size: int, rounds: int, factors: tuple[int, ...]) -> jax.Array:
+def random_rotations(key: jax.Array, heads: int, size: int, *, rounds: int, factors: tuple[int, ...]) -> jax.Array:
     """Return the matrices of all heads and rounds, float32 [N H R K], K half of the sum of the factors."""
     return jax.random.normal(key, (heads, size, rounds, sum(factors) // 2))
 

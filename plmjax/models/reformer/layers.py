@@ -131,7 +131,7 @@ class ReformerBlock(nn.Module):
         return 2 * len(self.config.period)
 
     def function(
-        self, number: int, x: jax.Array, context: jax.Array, inputs: jax.Array, kept: jax.Array | None
+        self, number: int, x: jax.Array, context: jax.Array, *, inputs: jax.Array, kept: jax.Array | None
     ) -> tuple[jax.Array, jax.Array | None]:
         """Compute the attention or the feed-forward network of a layer; keep the buckets of an LSH layer."""
         place, feeds = divmod(number, 2)

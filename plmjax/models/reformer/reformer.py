@@ -357,10 +357,10 @@ class ReformerModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
         cache: ReformerCache | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
@@ -415,9 +415,13 @@ class ReformerModel(nn.Module):
 
         with collect(output_attentions) as attentions:
             if cache is None and not output_hidden_states and not output_attentions:
-                streams = reversible_stack(block, repetitions, self.execution, streams, documents, numbers)
+                streams = reversible_stack(
+                    block, repetitions, self.execution, streams=streams, context=documents, inputs=numbers
+                )
             else:
-                (streams, cache), states = stack(body, block, repetitions, self.execution, (streams, cache), numbers)
+                (streams, cache), states = stack(
+                    body, block, repetitions, execution=self.execution, x=(streams, cache), inputs=numbers
+                )
         x = self.dropout(self.layer_norm(jnp.concatenate(streams, axis=-1)[:, :length]), deterministic)
         x = shard_hidden(x)
         if states is not None:
@@ -443,9 +447,9 @@ def _parts(config: ReformerConfig) -> tuple[ParameterGroup, ...]:
 
 
 def _empty_cache(config: ReformerConfig, batch: int, capacity: int, execution: Execution) -> ReformerCache:
-    heads = config.num_attention_heads, config.attention_head_size
-    key_values = KeyValueCache.empty(config.depth, batch, capacity, *heads, execution.dtype)
-    shape = (config.attn_layers.count("lsh"), batch, heads[0], config.num_hashes, capacity)
+    heads, size = config.num_attention_heads, config.attention_head_size
+    key_values = KeyValueCache.empty(config.depth, batch, capacity, heads=heads, size=size, dtype=execution.dtype)
+    shape = (config.attn_layers.count("lsh"), batch, heads, config.num_hashes, capacity)
     buckets = jnp.full(shape, math.prod(config.num_buckets), bucket_type(config.num_buckets))
     return ReformerCache(key_values, buckets, config.smallest_chunk, config.padding_multiple)
 

@@ -206,7 +206,9 @@ class Words(nn.Module):
             spelled = self._read(x, characters.reshape(-1, characters.shape[-1]), deterministic)
         else:
             init = nn.initializers.glorot_uniform()
-            filtered = character_filters(self.param, x, config.filter_width, config.character_features, init)
+            filtered = character_filters(
+                self.param, x, config.filter_width, count=config.character_features, kernel_init=init
+            )
             spelled = jnp.tanh(filtered)
         bound = math.sqrt(3 / config.word_dim)
         word = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), self.dtype, name="vectors")
@@ -264,9 +266,9 @@ class Tagger(TaggerModule):
         input_ids: jax.Array,
         characters: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
-        *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:

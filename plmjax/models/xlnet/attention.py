@@ -125,9 +125,9 @@ class TwoStreamAttention(MultiHeadAttention):
         queries: jax.Array,
         targets: jax.Array,
         key_values: KeyValues,
+        *,
         mask_terms: MaskTerms,
         terms: tuple[BiasTerm, ...],
-        *,
         deterministic: bool,
     ) -> jax.Array:
         """Attend from the positions of the predictions, for queries [B P D]; other arguments as in `attend`.
@@ -136,7 +136,7 @@ class TwoStreamAttention(MultiHeadAttention):
         results are moved back.
         """
         moved = jnp.einsum("BPNH,BPT->BTNH", self.scaled(self.query(queries)), targets)
-        context = self.context(moved, key_values, mask_terms, terms, deterministic)
+        context = self.context(moved, key_values, mask_terms, terms=terms, deterministic=deterministic)
         record(
             QUERY_STREAM,
             lambda: jnp.einsum("BNTS,BPT->BNPS", weights(moved, key_values.keys, mask_terms, terms), targets),

@@ -255,7 +255,7 @@ class XlnetLayer(nn.Module):
         attended = attention.attend(content, key_values, inputs.content, terms, deterministic=still)
         if query is not None:
             attended_by_query = attention.predict(
-                query, inputs.targets, key_values, inputs.query, terms, deterministic=still
+                query, inputs.targets, key_values, mask_terms=inputs.query, terms=terms, deterministic=still
             )
             query = after(query, attended_by_query)
         return after(content, attended), query
@@ -279,6 +279,7 @@ class XlnetModel(nn.Module):
         self,
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
+        *,
         token_type_ids: jax.Array | None = None,
         positions: jax.Array | None = None,
         segment_ids: jax.Array | None = None,
@@ -286,7 +287,6 @@ class XlnetModel(nn.Module):
         target_positions: jax.Array | None = None,
         backwards: jax.Array | None = None,
         memory: XlnetMemory | None = None,
-        *,
         reuse_length: int | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
@@ -334,7 +334,7 @@ class XlnetModel(nn.Module):
         inputs = Inputs(
             dropout(table.astype(dtype)),
             None if token_type_ids is None else (token_type_ids, _after(before, token_type_ids, 0)),
-            *_mask_terms(attention_mask, segment_ids, ranks, memory, input_ids),
+            *_mask_terms(attention_mask, segment_ids, ranks, memory=memory, input_ids=input_ids),
             targets,
         )
 
@@ -350,7 +350,7 @@ class XlnetModel(nn.Module):
         layers = XlnetLayer(config, execution, deterministic, name="layers")
         states = None if memory is None else jax.lax.stop_gradient(memory.states)
         with collect(output_attentions) as attentions:
-            last, (kept, hidden) = stack(body, layers, config.n_layer, execution, streams, states)
+            last, (kept, hidden) = stack(body, layers, config.n_layer, execution=execution, x=streams, inputs=states)
         if memory is not None:
             mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
             memory = XlnetMemory(kept, _next_memory(memory.mask, mask, reuse_length))
@@ -378,6 +378,7 @@ def _mask_terms(
     attention_mask: jax.Array | None,
     segment_ids: jax.Array | None,
     ranks: jax.Array | None,
+    *,
     memory: XlnetMemory | None,
     input_ids: jax.Array,
 ) -> tuple[MaskTerms, MaskTerms]:

@@ -100,7 +100,7 @@ class SpanCorruption(TextToText):
         return replace_spans(ids, mask, real, vocabulary), replace_spans(ids, ~mask, real, vocabulary)
 
 
-def composition(key: jax.Array, items: jax.Array, parts: jax.Array, room: int, most: int) -> jax.Array:
+def composition(key: jax.Array, items: jax.Array, parts: jax.Array, *, room: int, most: int) -> jax.Array:
     """Divide items into parts of at least one, uniformly over all divisions: int32 [most], 0 after the last part.
 
     items, parts: int scalars, 1 <= parts <= items <= room, parts <= most.

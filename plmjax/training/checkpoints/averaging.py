@@ -53,6 +53,6 @@ def average(run: str | Path, output: str | Path, last: int = 5) -> list[int]:
     description = checkpoints.describe(storage.absolute(folder) / str(steps[-1]))
     params, collections = mean
     checkpoints.save_parameters(
-        storage.path(output), params, description.experiment, description.tokenizer, collections
+        storage.path(output), params, description.experiment, tokenizer=description.tokenizer, collections=collections
     )
     return steps

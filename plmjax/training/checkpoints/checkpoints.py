@@ -399,6 +399,7 @@ def save_parameters(
     params: Any,
     run: Experiment,
     tokenizer: dict[str, bytes],
+    *,
     collections: Any = None,
     constants: Any = (),
     ancestors: Sequence[Ancestor] = (),

@@ -30,6 +30,6 @@ class GradientOf(Protocol):
     """A method to compute the gradient of a batch on the devices of a mesh."""
 
     def __call__(
-        self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
+        self, loss: Loss, inputs: LossInputs, weights: Weights, *, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
         """Return (gradient, sums) of a batch. `inputs` has the float32 parameter shards of each device."""

@@ -26,14 +26,14 @@ class AllGather:
     data_shards: int
 
     def __call__(
-        self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
+        self, loss: Loss, inputs: LossInputs, weights: Weights, *, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
         gradient, sums = accumulate(
             loss,
             self.gather(inputs, batch),
             weights,
-            batch,
-            key,
+            batch=batch,
+            key=key,
             carry_axes=self.carry_axes,
             microbatches=self.microbatches,
             shards=self.data_shards,

@@ -50,7 +50,7 @@ class LookedUpRows:
     others: AllGather
 
     def __call__(
-        self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
+        self, loss: Loss, inputs: LossInputs, weights: Weights, *, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
         """Return (gradient, sums); see `GradientOf`. `Gradient.rows` is a dict from path to `TableRows`."""
         rest, tables = self.tables.split(inputs.params)
@@ -60,7 +60,7 @@ class LookedUpRows:
             return loss(inputs.replace(params=join(inputs.params, tables)), *arguments)
 
         inputs = inputs.replace(params=rest, rows=nest(self.tables.look_up(tables, ids)))
-        gradient, sums = self.others(with_tables, inputs, weights, batch, key)
+        gradient, sums = self.others(with_tables, inputs, weights, batch=batch, key=key)
         found = _flat(gradient.rows)
         return Gradient(gradient.params, {name: TableRows(ids[name], found[name]) for name in ids}), sums
 

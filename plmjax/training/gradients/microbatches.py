@@ -13,7 +13,7 @@ from plmjax.training.gradients import Gradient, Loss, Weights
 
 
 def microbatch_gradient(
-    loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array, total: Any = None
+    loss: Loss, inputs: LossInputs, weights: Weights, *, batch: Batch, key: jax.Array, total: Any = None
 ) -> tuple[Gradient, LossSums]:
     """Return (gradient, sums) of one microbatch; the gradient of the parameters is added to `total`.
 
@@ -33,9 +33,9 @@ def accumulate(
     loss: Loss,
     inputs: LossInputs,
     weights: Weights,
+    *,
     batch: Batch,
     key: jax.Array,
-    *,
     carry_axes: Any,
     microbatches: int,
     shards: int = 1,
@@ -52,7 +52,7 @@ def accumulate(
     all shards share it, and the gradient is summed for every microbatch.
     """
     if microbatches == 1:
-        return microbatch_gradient(loss, inputs, weights, batch, key)
+        return microbatch_gradient(loss, inputs, weights, batch=batch, key=key)
     carried = (inputs.carry, inputs.collections, inputs.rows)
     axes = (carry_axes, jax.tree.map(lambda _: (), inputs.collections), jax.tree.map(lambda _: ("batch",), inputs.rows))
     structure = jax.tree.structure(carried)
@@ -76,14 +76,14 @@ def accumulate(
         return [leaf for leaf, axis in pairs if axis is not None], [leaf for leaf, axis in pairs if axis is None]
 
     def every_shard(
-        rows: list[jax.Array], others: list[jax.Array], microbatch: Batch, key: jax.Array, total: Any
+        rows: list[jax.Array], others: list[jax.Array], microbatch: Batch, *, key: jax.Array, total: Any
     ) -> tuple:
         """Return (total + gradient, losses, metrics) of every shard, its rows of the carry, and the other leaves."""
 
         def shard(rows: list[jax.Array], microbatch: Batch, total: Any, key: jax.Array) -> tuple:
             carry, collections, table_rows = merge(rows, others)
             given = inputs.replace(carry=carry, collections=collections, rows=table_rows)
-            gradient, sums = microbatch_gradient(loss, given, weights, microbatch, key, total)
+            gradient, sums = microbatch_gradient(loss, given, weights, batch=microbatch, key=key, total=total)
             after, shared = parts((sums.carry, sums.collections, gradient.rows))
             return ((gradient.params, sums.losses, sums.metrics), after), shared
 
@@ -99,15 +99,15 @@ def accumulate(
     def body(scanned: Any, slices: Any) -> tuple[Any, list[jax.Array]]:
         total, sums, others = scanned
         rows, microbatch, key = slices
-        (total, *made), rows, others = every_shard(rows, others, microbatch, key, total)
+        (total, *made), rows, others = every_shard(rows, others, microbatch, key=key, total=total)
         return (total, jax.tree.map(jnp.add, sums, made), others), rows
 
     rows, others = parts(carried)
     batch_axes = [axis for axis in axes if axis is not None]
     rows = [split(leaf, axis) for leaf, axis in zip(rows, batch_axes, strict=True)]
     slices = (rows, jax.tree.map(split, batch), jax.random.split(key, microbatches))
-    first = jax.tree.map(lambda x: x[0], slices)
-    gradients, *shapes = jax.eval_shape(every_shard, first[0], others, *first[1:], None)[0]
+    own, microbatch, one = jax.tree.map(lambda x: x[0], slices)
+    gradients, *shapes = jax.eval_shape(every_shard, own, others, microbatch, key=one, total=None)[0]
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), gradients)
     none = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     (total, sums, others), rows = jax.lax.scan(body, (zeros, none, others), slices)

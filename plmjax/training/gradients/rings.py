@@ -37,7 +37,7 @@ class RingExchange:
     microbatches: int
 
     def __call__(
-        self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
+        self, loss: Loss, inputs: LossInputs, weights: Weights, *, batch: Batch, key: jax.Array
     ) -> tuple[Gradient, LossSums]:
         params, shards = inputs.params, self.shards
         structure = jax.tree.structure(params)
@@ -64,7 +64,13 @@ class RingExchange:
             local = LossInputs(structure.unflatten(leaves), constants, carry=carry, step=step)
             with sharding.within_device():
                 gradient, sums = accumulate(
-                    loss, local, weights, batch, key, carry_axes=self.carry_axes, microbatches=self.microbatches
+                    loss,
+                    local,
+                    weights,
+                    batch=batch,
+                    key=key,
+                    carry_axes=self.carry_axes,
+                    microbatches=self.microbatches,
                 )
             summed = [leaf.value if kept else leaf for leaf, kept in zip(flat(gradient.params), stacked, strict=True)]
             others = [number for number, kept in enumerate(stacked) if not kept]

@@ -46,6 +46,7 @@ def layer_rates(
     update: optax.GradientTransformation,
     layer_decay: float,
     unfreeze_every: int,
+    *,
     params: Params,
     groups: Sequence[ParameterGroup],
 ) -> optax.GradientTransformation:

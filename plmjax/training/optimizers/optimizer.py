@@ -99,7 +99,7 @@ class Optimizer(Choice):
             scale_by_schedule_state(self.schedule),
         )
         if self.layer_decay != 1 or self.unfreeze_every:
-            update = layer_rates(update, self.layer_decay, self.unfreeze_every, params, groups)
+            update = layer_rates(update, self.layer_decay, self.unfreeze_every, params=params, groups=groups)
         update = freeze_layers(update, self.frozen, params)
         return freeze(self.with_average(update), self.frozen, params)
 

@@ -85,7 +85,8 @@ def pair(
     batch = jax.jit(functools.partial(run.objective.corrupt, vocabulary=source.vocabulary))(batch, jax.random.key(2))
     modules = [run.objective.module(config, Execution()) for config in (run.model, teacher)]
     constants, key = {TEACHER: random_params(modules[1], seed=4)}, jax.random.key(3)
-    shapes = jax.eval_shape(lambda *inputs: objective.init(modules[0], *inputs, ())["params"], key, batch, constants)
+    init = functools.partial(objective.init, modules[0], carry=())
+    shapes = jax.eval_shape(init, key, batch, constants=constants)["params"]
     return Pair(run.objective, objective, *modules, LossInputs(drawn(shapes, seed=3), constants), batch)
 
 

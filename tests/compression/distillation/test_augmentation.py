@@ -114,7 +114,9 @@ def test_files(
         lines = [f"label{mark}sentence", *(f"{number}{mark}{quote}{text}{quote}" for number, text in enumerate(TEXTS))]
     source, output = tmp_path / f"train{suffix}", tmp_path / f"more{suffix}"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    read, written = augment(small_run, source, output, ("sentence",), vectors, keep, settings=augmenter.settings)
+    read, written = augment(
+        small_run, source, output, text=("sentence",), vectors=vectors, keep=keep, settings=augmenter.settings
+    )
     found = output.read_text(encoding="utf-8").splitlines()
     assert all((" class " in line) != (" Expression" in line) for line in found[suffix != ".jsonl" :])
     if suffix == ".csv":
@@ -132,7 +134,14 @@ def test_one_text_of_a_pair_is_replaced_at_a_time(
     """Deviation named in the module."""
     pair, output = {"first": TEXTS[0], "second": TEXTS[1], "label": "1"}, tmp_path / "more.jsonl"
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n", encoding="utf-8")
-    augment(small_run, tmp_path / "pairs.jsonl", output, ("first", "second"), vectors, settings=augmenter.settings)
+    augment(
+        small_run,
+        tmp_path / "pairs.jsonl",
+        output,
+        text=("first", "second"),
+        vectors=vectors,
+        settings=augmenter.settings,
+    )
     rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     changed = [tuple(name for name in pair if row[name] != pair[name]) for row in rows]
     assert changed[0] == () and {*changed[1:]} == {("first",), ("second",)}

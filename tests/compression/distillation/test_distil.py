@@ -127,7 +127,7 @@ def test_a_mobilebert_learns_its_layers_and_has_the_embeddings_of_its_teacher(
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token_inputs(larger)))["params"]
     params = jax.tree.map(lambda one: draws.normal(size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
     files = checkpoints.tokenizer_files(small_run / "tokenizer")
-    checkpoints.save_parameters(teacher, params, dataclasses.replace(run, model=larger), files)
+    checkpoints.save_parameters(teacher, params, dataclasses.replace(run, model=larger), tokenizer=files)
     words = ["compress", "distil", str(teacher), "--method", "mobilebert", "--experiment", "mobilebert_8x8:tiny"]
     text = ["--data.path", str(small_run / "dataset"), "--compression.steps_per_layer", "2"]
     sizes |= {"intra_bottleneck_size": 8, "intermediate_size": 16, "num_feedforward_networks": 1}

@@ -62,7 +62,7 @@ def test_products_of_terms_have_factors_of_the_dtype_of_the_states() -> None:
     added = {MAP: {"kernel": jnp.zeros((5, 6)), "bias": jnp.zeros(6)}}
 
     def mapped(added: Any) -> jax.Array:
-        return HiddenStates(1.0).sum(TASK, student, teacher, {"segment_ids": SEGMENTS}, added)
+        return HiddenStates(1.0).sum(TASK, student, teacher, batch={"segment_ids": SEGMENTS}, added=added)
 
     def scored(attention: Any) -> jax.Array:
         return jnp.sum(jnp.sin(scores_of(attention, student.hidden_states[0])))
@@ -81,7 +81,9 @@ def test_stored_scores_of_a_place_without_a_text_add_nothing() -> None:
     scores = StoredScores(jnp.asarray(classes), jnp.asarray(np.take_along_axis(taught, classes, axis=-1)))
     student = reading(outputs=types.SimpleNamespace(logits=jnp.asarray(mine)))
     term, live = SoftTargets(1.0, 2.0), reading(outputs=types.SimpleNamespace(logits=jnp.asarray(taught)))
-    found = [float(term.sum(TASK, student, teacher, batch, {})) for teacher in (reading(outputs=scores), live)]
+    found = [
+        float(term.sum(TASK, student, teacher, batch=batch, added={})) for teacher in (reading(outputs=scores), live)
+    ]
     p, log_q = softmax(taught / 2, -1), log_softmax(mine / 2, -1)
     apart = 4 * (p * (np.log(p) - log_q)).sum(-1)
     assert found == pytest.approx([apart.sum() - apart[0, 1]] * 2, rel=1e-4)

@@ -27,7 +27,9 @@ def trained(name: str, distillation: Distillation, mesh: tuple[int, int, int], a
     (phase,) = run.resolved_phases
     source = source(run.data)
     devices = jax.devices()[: int(np.prod(mesh))]
-    built = programs.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)
+    built = programs.build(
+        run, phase, meshes.make(run.mesh, devices), vocabulary=source.vocabulary, shapes=source.batch
+    )
     made = ConstantSources(
         source.vocabulary, source.unigram_counts, list, lambda checkpoint, init: init(jax.random.key(7))
     )

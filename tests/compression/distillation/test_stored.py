@@ -60,7 +60,7 @@ def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.Mo
     found = {}
     for top_k in (run.model.vocab_size, 3):
         path = tmp_path / stored.FILE.format(top_k)
-        stored.write(path, run, teacher, "teacher", tokenizer, top_k)
+        stored.write(path, run, teacher, teacher="teacher", tokenizer=tokenizer, top_k=top_k)
         compression = dataclasses.replace(run.compression, top_k=top_k, stored=str(path))
         constants = compression.teacher_constants(run.objective, None)
         found[top_k] = loss_of(dataclasses.replace(run, compression=compression), student, constants, batch)
@@ -81,7 +81,7 @@ def test_labels_of_texts(task_run: Path, tmp_path: Path) -> None:
 
     def written(params: dict, teacher: str, run: Experiment = run) -> bool:
         before = path.stat().st_mtime_ns if path.exists() else 0
-        stored.write(path, run, params, teacher, tokenizer, 2)
+        stored.write(path, run, params, teacher=teacher, tokenizer=tokenizer, top_k=2)
         return path.stat().st_mtime_ns != before
 
     assert [written(params, "one"), written(params, "one")] == [True, False]

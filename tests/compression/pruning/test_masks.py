@@ -200,5 +200,5 @@ def test_importances_are_means_of_magnitudes_in_the_order_of_the_layers() -> Non
         params[f"bert/{layer}/attention/output/kernel"] = kernel.astype(np.float32)
     run = types.SimpleNamespace(objective=Linear(), training=types.SimpleNamespace(seed=0))
     rows = iter([{"slope": jnp.float32(slope)} for slope in (1, 2, 1, 1, 2)])
-    found = importance(params, BertConfig(), run, None, rows)
+    found = importance(params, BertConfig(), run, vocabulary=None, batches=rows)
     np.testing.assert_allclose(found, [[0.6, 0.8], [0.0, 1.0]], rtol=1e-5, atol=1e-6)

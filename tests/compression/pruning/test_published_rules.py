@@ -71,7 +71,9 @@ def ours(pruning: Pruning, params: Any) -> tuple[list[Any], list[float]]:
     """(parameters before each step and after the last, loss of each step) of plain gradient descent."""
     objective = Pruned(SequenceClassification(labels=("a", "b")), pruning, STEPS)
     module = objective.module(CONFIG, Execution())
-    boxed = jax.eval_shape(lambda: objective.init(module, jax.random.key(0), batch_of(0), (), ())["params"])
+    boxed = jax.eval_shape(
+        lambda: objective.init(module, jax.random.key(0), batch_of(0), constants=(), carry=())["params"]
+    )
     state = dict(params)
     if ADDED in boxed:
         added = nn.meta.unbox(boxed[ADDED])

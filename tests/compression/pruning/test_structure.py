@@ -119,7 +119,7 @@ def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
         "attention/query/kernel",
         "feed_forward/intermediate/kernel",
     }
-    masks = pruning.masks({path: flat[path] for path in stacks}, scores, stacks, 1, 1)
+    masks = pruning.masks({path: flat[path] for path in stacks}, scores, stacks, step=1, steps=1)
     of = {path.split("/layers/")[1]: np.broadcast_to(mask, flat[path].shape) for path, mask in masks.items()}
     heads = of["attention/query/kernel"][:, 0, :, 0]
     assert (heads.sum(axis=1) == 1).all()  # half of three heads
@@ -135,7 +135,7 @@ def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
     scores = {
         path: draws.normal(size=one.value.shape) for path, box in boxes.items() if (one := blocks.scores(path, box))
     }
-    masks = blocks.masks({path: flat[path] for path in stacks}, scores, stacks, 1, 1)
+    masks = blocks.masks({path: flat[path] for path in stacks}, scores, stacks, step=1, steps=1)
     for name, axes in (("key", (0, 2)), ("output", (1, 2))):  # of [D N H] and [N H D]
         (path,) = (path for path in scores if path.endswith(f"attention/{name}/kernel"))
         kept = np.stack([one >= np.sort(one.ravel())[-18] for one in scores[path].astype(np.float32)])  # half of 36

@@ -86,7 +86,8 @@ def published_loss(params: dict, thresholds: dict, batch: dict) -> tuple[jax.Arr
     seen = MaskTerms()
     for layer in range(CONFIG.num_hidden_layers):
         query, key, value = (layers.linear(x, f"{of}/attention/{name}", layer) for name in ("query", "key", "value"))
-        context = BACKENDS["dense"](query * (1 / np.sqrt(size)).astype(np.float32), key, value, seen, (), 0.0, None)
+        query = query * (1 / np.sqrt(size)).astype(np.float32)
+        context = BACKENDS["dense"](query, key, value, mask_terms=seen, terms=(), rate=0.0, dropout_key=None)
         x = layers.norm(
             x + layers.linear(context, f"{of}/attention/output", layer, 2), f"{of}/attention_layer_norm", layer
         )
@@ -122,7 +123,7 @@ def descended(params: dict, gradient: dict) -> dict:
 def test_twenty_steps_are_those_of_the_published_rule() -> None:
     objective = QuantizationAware("tensor").training_objective(SequenceClassification(labels=("even", "odd")), STEPS)
     module = objective.module(CONFIG, Execution())
-    init = jax.jit(lambda key: objective.init(module, key, batch_of(0), (), ()))
+    init = jax.jit(lambda key: objective.init(module, key, batch_of(0), constants=(), carry=()))
     variables = nn.meta.unbox(init(jax.random.key(0)))
     flatten = functools.partial(flax.traverse_util.flatten_dict, sep="/")
     theirs, thresholds = flatten(variables["params"]), {}

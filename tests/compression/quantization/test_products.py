@@ -123,7 +123,7 @@ def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path
     model = AwdLstmConfig(vocab_size=description.experiment.model.vocab_size, embedding_size=4, hidden_size=6)
     run = dataclasses.replace(description.experiment, model=model, objective=AwdLstmPretraining())
     module = model.module(Purpose.PRETRAINING, Execution())
-    checkpoints.save_parameters(tmp_path / "lstm", random_params(module), run, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "lstm", random_params(module), run, tokenizer=description.tokenizer)
     with pytest.raises(UserError, match=r"found AwdLstmConfig.*take --method weight_only"):
         quantized(tmp_path / "lstm", tmp_path / "none", "--method", "static", "--data.path", str(dataset))
     quantized(tmp_path / "lstm", tmp_path / "stored")

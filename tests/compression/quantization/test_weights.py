@@ -34,7 +34,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory):
             cli.run(["compress", "quantize", str(run), "--output", str(folder / "int8")])
             params, description = checkpoints.load_parameters(folder / "int8")
             plain = folder / "float32"
-            checkpoints.save_parameters(plain, params, description.experiment, description.tokenizer)
+            checkpoints.save_parameters(plain, params, description.experiment, tokenizer=description.tokenizer)
             done[run] = folder / "int8", plain
         return done[run]
 

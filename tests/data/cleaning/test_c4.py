@@ -121,7 +121,7 @@ def test_bad_words_are_those_of_the_released_code(language: str, tmp_path) -> No
     words = ["foo", "a b", "c++"]
     (tmp_path / "words.txt").write_text("\n".join(f"  {word} " for word in words) + "\n \n")
     keeps = c4_utils.get_badwords_filter_fn({language: words})
-    rules = cleaner(["c4_bad_words"], tmp_path / "words.txt", language)
+    rules = cleaner(["c4_bad_words"], bad_words=tmp_path / "words.txt", language=language)
     for text in ("A Foo.", "foolish", "Foo", "an a b", "a  b", "write c++ now", "c+", "xfoo"):
         kept = keeps(c4_utils.PageFeatures(text=text, language=language, normalized_url="a"))
         assert bool(list(rules.texts([text]))) == kept, text

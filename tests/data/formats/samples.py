@@ -87,7 +87,7 @@ EXTRACTED = '<doc id="1" url="u" title="Fox &amp; Co">\nFox &amp; Co\n\nFoxes di
 
 
 def read(paths, format="auto"):
-    return [(d.format, formats.prose(d)) for d in formats.documents(paths, format)]
+    return [(d.format, formats.prose(d)) for d in formats.documents(paths, format=format)]
 
 
 def write_table(path: Path, table: pyarrow.Table, rows: int | None = None) -> Path:

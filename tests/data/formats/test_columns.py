@@ -56,7 +56,7 @@ def test_numbers_of_every_type_are_read(tmp_path: Path) -> None:
 def test_rows_are_numbered_and_counted_through_groups_of_any_size(suffix: str, tmp_path: Path) -> None:
     rows = {"text": ["One.\nTwo.", None, *(f"Number {n}." for n in range(618))], "body": ["A."] * 620}
     path, counts = write_table(tmp_path / f"a{suffix}", pyarrow.table(rows), 100 if suffix == ".parquet" else 500), []
-    found = list(formats.documents([path], "auto", counts.append))
+    found = list(formats.documents([path], format="auto", progress=counts.append))
     assert formats.prose(found[0]) == ["One.", "Two."] and [d.text for d in found[1:]] == ["", *rows["text"][2:]]
     assert [document.place for document in found] == [f"{path} row {number}" for number in range(1, 621)]
     size = path.stat().st_size

@@ -18,7 +18,7 @@ from tests.data.formats.published import BYTES, LETTERS, WIKITEXT, WORDS, write
 def prepared(name, kind, tmp_path, **options):
     """A dataset of a small corpus, and its tokenizer."""
     path = write(name, tmp_path / name)
-    texts = formats.texts([path], name, tokenizers.sample(kind))
+    texts = formats.texts([path], format=name, limit_bytes=tokenizers.sample(kind))
     tokenizer = tokenizers.train(kind, 300, texts, tmp_path / kind)
     return prepare([path], name, tokenizer, tmp_path / "dataset", progress=False, **options), tokenizer
 
@@ -45,9 +45,9 @@ def test_the_sizes_are_the_published_ones():
 def test_every_byte_is_kept(small_corpora, tmp_path):
     """A character that a cut divides stays whole; half of one at the end is left out."""
     path = write("enwik8", tmp_path)
-    documents = list(formats.documents([path], "enwik8"))
+    documents = list(formats.documents([path], format="enwik8"))
     assert [document.split for document in documents] == ["train", "validation"]
-    (test,) = formats.documents([tmp_path], "enwik8", split="test")
+    (test,) = formats.documents([tmp_path], format="enwik8", split="test")
     assert not test.split
     texts = [document.text.encode() for document in (*documents, test)]
     assert b"".join(texts) == BYTES[:-1] and list(map(len, texts)) == [901, 49, 49]
@@ -65,7 +65,7 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small_corpora, tmp_path, name, 
     for split, expected in (("train", data[:train]), ("validation", data[train:950])):
         assert tokenizer.decode(joined(dataset, split, tokenizer)).encode() == expected
         assert dataset.split(split).documents == 1
-    rows = Chunks().rows(dataset, "validation", 16, tokenizer.vocabulary, seed=0)
+    rows = Chunks().rows(dataset, "validation", 16, vocabulary=tokenizer.vocabulary, seed=0)
     asked = rows.fields(np.arange(rows.count))["next_weights"]
     assert asked.sum() == 950 - train - 1  # each byte but the first
     text = JoinedText(dataset.split("validation"), -1)
@@ -87,10 +87,10 @@ def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_bef
         text = "a" * (900 - known) + character
         last = "a" * (1000 - len(text.encode()) - known)
         (tmp_path / "enwik8").write_bytes((text + last).encode() + character.encode()[:known])
-        found = "".join(document.text for document in formats.documents([tmp_path / "enwik8"], "enwik8"))
-        (test,) = formats.documents([tmp_path / "enwik8"], "enwik8", split="test")
+        found = "".join(document.text for document in formats.documents([tmp_path / "enwik8"], format="enwik8"))
+        (test,) = formats.documents([tmp_path / "enwik8"], format="enwik8", split="test")
         assert found.startswith(f"{text}a") and found + test.text == text + last + character * (known == size)
-        train = next(formats.documents([tmp_path / "enwik8"], "enwik8")).text
+        train = next(formats.documents([tmp_path / "enwik8"], format="enwik8")).text
         assert train == text
 
 
@@ -120,8 +120,8 @@ def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small_
 def test_a_vocabulary_counts_the_splits_of_its_paper(small_corpora, tmp_path):
     """All three of text8, and the training split alone of WikiText."""
     path = write("text8", tmp_path / "text8")
-    assert [len(text) for text in formats.texts([path], "text8")] == [900, 50, 50]
-    texts = list(formats.texts([write("wikitext-2", tmp_path / "text")], "wikitext-2"))
+    assert [len(text) for text in formats.texts([path], format="text8")] == [900, 50, 50]
+    texts = list(formats.texts([write("wikitext-2", tmp_path / "text")], format="wikitext-2"))
     assert "\n".join(texts) + "\n" == WIKITEXT["train"]
 
 
@@ -140,7 +140,7 @@ def test_articles_begin_at_titles_between_blank_lines(lines, first, tmp_path, mo
     words = sum(len(line.split()) + 1 for line in lines)
     corpus = dataclasses.replace(CORPORA["wikitext-2"], sizes={"train": words})
     monkeypatch.setitem(CORPORA, "wikitext-2", corpus)
-    articles = [document.text for document in formats.documents([tmp_path], "wikitext-2", split="train")]
+    articles = [document.text for document in formats.documents([tmp_path], format="wikitext-2", split="train")]
     assert [article.split("\n")[0] for article in articles] == first and "\n".join(articles) + "\n" == text
 
 
@@ -154,18 +154,18 @@ def test_a_file_may_be_compressed_or_have_the_name_of_a_mirror(small_corpora, tm
     for name in ("train", "valid"):
         text = WIKITEXT["validation" if name == "valid" else name].encode()
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text))
-    assert len(list(formats.documents([tmp_path], "wikitext-2"))) == 3
+    assert len(list(formats.documents([tmp_path], format="wikitext-2"))) == 3
     assert [source["path"] for source in formats.sources([tmp_path], "wikitext-2", "validation")] == [
         str(tmp_path / "valid.txt.gz")
     ]
     (tmp_path / "enwik8.gz").write_bytes(gzip.compress(BYTES))
-    assert len(list(formats.documents([tmp_path], "enwik8"))) == 2
+    assert len(list(formats.documents([tmp_path], format="enwik8"))) == 2
 
 
 def test_the_held_out_text_of_wikitext_2_is_whole(shared_data, tmp_path):
     """217,646 words and line ends in 60 articles, as published; the real declaration reads it."""
     folder = shared_data / "pretrain" / "wikitext2"
-    articles = [document.text for document in formats.documents([folder], "wikitext-2", split="validation")]
+    articles = [document.text for document in formats.documents([folder], format="wikitext-2", split="validation")]
     text = gzip.decompress((folder / "valid.txt.gz").read_bytes()).decode()
     assert "\n".join(articles) + "\n" == text and len(articles) == 60
     assert text_size.measure([folder], "wikitext-2", split="validation") == text_size.TextSize(

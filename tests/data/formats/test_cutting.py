@@ -14,7 +14,7 @@ def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
     long = " ".join(f"word{n}" for n in range(40))
     for format, text in (("text", long), ("books", long), ("lines", f"One. And more.\n\nTwo.\n{long}\n")):
         (tmp_path / "a.txt").write_text(text)
-        found = [document.text for document in formats.documents([tmp_path / "a.txt"], format)]
+        found = [document.text for document in formats.documents([tmp_path / "a.txt"], format=format)]
         short = 2 * (format == "lines")
         assert found[:short] == ["One. And more.", "Two."][:short]
         assert " ".join(found[short:]) == long and len(found) > 2 and max(map(len, found)) <= 100

@@ -31,7 +31,7 @@ def save_to_disk(folder: Path, *shards: str) -> Path:
 
 
 def texts(*inputs: Path, format: str = "auto") -> list[str]:
-    return [document.text for document in formats.documents(inputs, format)]
+    return [document.text for document in formats.documents(inputs, format=format)]
 
 
 @pytest.mark.parametrize("format", ["auto", "arrow"])
@@ -81,7 +81,7 @@ def test_descriptions_beside_tables_are_no_text(data: str, tmp_path: Path) -> No
     for name in ("README.md", "LICENSE", "dataset_infos.json", ".gitattributes"):
         (tmp_path / name).write_text("---\nlicense: mit\n---\n")
     format = "tsv" if path.suffix == ".tsv" else "auto"
-    assert [formats.prose(document) for document in formats.documents([tmp_path], format)] == [["One."]]
+    assert [formats.prose(document) for document in formats.documents([tmp_path], format=format)] == [["One."]]
 
 
 def test_a_readme_beside_text_is_text(tmp_path: Path) -> None:

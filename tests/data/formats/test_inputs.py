@@ -60,15 +60,15 @@ def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
     for part in range(3):
         (tmp_path / f"{part}.txt").write_text("\n\n".join(texts[part::3]))
     paths = sorted(tmp_path.iterdir())
-    sample = list(formats.texts(paths, "text", limit_bytes=6000))
+    sample = list(formats.texts(paths, format="text", limit_bytes=6000))
     read = [text for part in range(3) for text in texts[part::3]]
     assert sample == [text for text in read if text in sample]  # in order
     assert 6000 <= sum(map(len, sample)) < 6000 + max(map(len, texts))
     assert sorted(sample, key=blake) == sorted(texts, key=blake)[: len(sample)]
-    assert sorted(formats.texts(paths[::-1], "text", limit_bytes=6000)) == sorted(sample)
+    assert sorted(formats.texts(paths[::-1], format="text", limit_bytes=6000)) == sorted(sample)
     counts = [sum(text in texts[part::3] for text in sample) for part in range(3)]
     assert min(counts) > len(sample) / 6 and any(text in texts[500:] for text in sample)
-    assert list(formats.texts(paths, "text")) == read  # a small text is its own sample
+    assert list(formats.texts(paths, format="text")) == read  # a small text is its own sample
 
 
 def test_a_sample_is_full_at_exactly_the_limit(tmp_path):
@@ -76,7 +76,9 @@ def test_a_sample_is_full_at_exactly_the_limit(tmp_path):
     texts = [f"Document {number:02}." for number in range(20)]  # 12 bytes each
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     for limit, count in ((36, 3), (37, 4), (12, 1)):
-        assert list(formats.texts([tmp_path / "a.txt"], "text", limit)) == sorted(sorted(texts, key=blake)[:count])
+        assert list(formats.texts([tmp_path / "a.txt"], format="text", limit_bytes=limit)) == sorted(
+            sorted(texts, key=blake)[:count]
+        )
 
 
 def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypatch):
@@ -106,10 +108,10 @@ def test_sources_name_the_text_whatever_it_is(tmp_path):
 
 def test_the_embedded_corpus_is_read_as_texts_with_the_names_of_their_modules(monkeypatch):
     monkeypatch.setattr(documentation, "documents", lambda: (("json", "It reads.\nIt writes."), ("re", "It finds.")))
-    found = list(formats.documents([], "documentation"))
+    found = list(formats.documents([], format="documentation"))
     assert [document.place for document in found] == ["documentation of json", "documentation of re"]
     assert [formats.prose(document) for document in found] == [["It reads.", "It writes."], ["It finds."]]
-    assert list(formats.texts([], "documentation")) == ["It reads.\nIt writes.", "It finds."]
+    assert list(formats.texts([], format="documentation")) == ["It reads.\nIt writes.", "It finds."]
 
 
 def test_documents_without_text_are_no_part_of_a_sample(tmp_path):

@@ -31,7 +31,7 @@ NUMBER = '{"a": "One.", "n": %s}'
 def read(*paths: Path, format: str = "auto", **options: Any) -> list:
     """All that a preparation reads of some files."""
     parts = options.get("parts")
-    found = list(formats.documents(paths, format, **options))
+    found = list(formats.documents(paths, format=format, **options))
     return [
         (formats.streams_of(one, parts), formats.fields_of(one, parts)) if parts else formats.prose(one)
         for one in found
@@ -205,7 +205,7 @@ def test_corpora_of_another_size_and_requests_for_them(small_corpora, tmp_path: 
     refused(lambda: read(folder, format="wikitext-2"), f"{known} words .. validation .. {known + 3}")
     assert read(folder, format="wikitext-2", split="test")
     refused(lambda: read(path, path, format="enwik8"), "one path .. 2")
-    refused(lambda: formats.documents([path], "enwik8", parts=PARTS), "--streams .. enwik8")
+    refused(lambda: formats.documents([path], format="enwik8", parts=PARTS), "--streams .. enwik8")
     for options in (["=en"], ["source="], ["a=1", "a=2"]):
         refused(lambda options=options: records.streams(options), "--streams .. NAME=KEY")
 

@@ -44,7 +44,7 @@ def test_ranges_have_every_document_once(format, tmp_path, monkeypatch):
     text = written(format, texts(draws, 60), draws)
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
-    whole = [document.text.strip() for document in formats.documents([path], format)]
+    whole = [document.text.strip() for document in formats.documents([path], format=format)]
     source = formats.Input((str(path),), format)
     assert len(whole) == 60
     counts = set()

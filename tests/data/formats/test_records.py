@@ -77,8 +77,8 @@ def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, token
 
 def test_a_tokenizer_is_trained_on_all_streams_or_on_one_column(tmp_path):
     path, parts = table(tmp_path), records.Parts(records.streams(["source=en", "de"]))
-    assert list(formats.texts([path], "tsv", parts=parts)) == [f"{en}\n{de}" for en, de in PAIRS]
-    found = [formats.prose(document) for document in formats.documents([path], "tsv", text_key="de")]
+    assert list(formats.texts([path], format="tsv", parts=parts)) == [f"{en}\n{de}" for en, de in PAIRS]
+    found = [formats.prose(document) for document in formats.documents([path], format="tsv", text_key="de")]
     assert found == [[de] for _, de in PAIRS]
 
 
@@ -105,7 +105,9 @@ def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_pat
         (("1", "2"), [("1", "de"), ("one", "eins"), ("two", "zwei")]),
     ):
         parts = records.Parts(dict(zip("ab", keys, strict=True)))
-        found = [formats.streams_of(document, parts) for document in formats.documents([path], "tsv", parts=parts)]
+        found = [
+            formats.streams_of(document, parts) for document in formats.documents([path], format="tsv", parts=parts)
+        ]
         assert found == [{"a": [a], "b": [b]} for a, b in expected]
 
 

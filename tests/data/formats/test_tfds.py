@@ -39,26 +39,28 @@ TEXTS = ["One.\nTwo.", "Three é."]
 def test_tfds(stored, tmp_path):
     """The text of every split of a dataset on disk."""
     stored("letters", body=TEXTS, text=TEXTS)
-    found = sorted((d.place, formats.prose(d)) for d in formats.documents([tmp_path], "tfds:letters"))
+    found = sorted((d.place, formats.prose(d)) for d in formats.documents([tmp_path], format="tfds:letters"))
     places = [f"tfds:letters/{name}" for name in ("test example 0", "train example 0", "train example 1")]
     assert [place for place, _ in found] == places
     assert sorted(paragraphs for _, paragraphs in found[1:]) == [["One.", "Two."], ["Three é."]]
     stored("pairs", left=TEXTS, right=TEXTS)
-    refused(lambda: formats.documents([tmp_path], "tfds:pairs"), "'text' .. 'pairs' .. left, right .. --text_key")
-    assert len(list(formats.documents([tmp_path], "tfds:pairs", text_key="right"))) == 3
+    refused(
+        lambda: formats.documents([tmp_path], format="tfds:pairs"), "'text' .. 'pairs' .. left, right .. --text_key"
+    )
+    assert len(list(formats.documents([tmp_path], format="tfds:pairs", text_key="right"))) == 3
     parts = records.Parts({"source": "left", "target": "right"})
-    for document in formats.documents([tmp_path], "tfds:pairs", parts=parts):
+    for document in formats.documents([tmp_path], format="tfds:pairs", parts=parts):
         streams = formats.streams_of(document, parts)
         assert streams["source"] == streams["target"] and streams["source"] in (["One.", "Two."], ["Three é."])
-    refused(lambda: formats.documents([tmp_path], "tfds:no_such_corpus"), "no_such_corpus")
+    refused(lambda: formats.documents([tmp_path], format="tfds:no_such_corpus"), "no_such_corpus")
     stored("latin", text=[b"caf\xe9", b"caf\xe9"])
-    refused(lambda: formats.documents([tmp_path], "tfds:latin"), "example 0 of latin/ .. offset 3")
+    refused(lambda: formats.documents([tmp_path], format="tfds:latin"), "example 0 of latin/ .. offset 3")
 
 
 def test_numbers_stay_with_their_texts_and_ranges_have_their_own_examples(stored, tmp_path):
     stored("scored", content=TEXTS, document=TEXTS, other=TEXTS, label=[2, 1])
     parts = records.Parts({"text": "other"}, ("label",))
-    found = list(formats.documents([tmp_path], "tfds:scored", parts=parts))
+    found = list(formats.documents([tmp_path], format="tfds:scored", parts=parts))
     of_text = {"One.": [2.0], "Three é.": [1.0]}
     assert all(formats.fields_of(one, parts) == of_text[formats.streams_of(one, parts)["text"][0]] for one in found)
     source = formats.Input((str(tmp_path),), "tfds:scored", parts=parts)
@@ -77,6 +79,6 @@ def test_the_only_text_of_a_dataset_is_its_documents(stored, tmp_path):
         (("title", "text"), "title", "title"),
     )):  # fmt: skip
         stored(f"letters{number}", **{name: [f"Of {name}."] * 2 for name in names})
-        documents = list(formats.documents([tmp_path], f"tfds:letters{number}", text_key=key))
+        documents = list(formats.documents([tmp_path], format=f"tfds:letters{number}", text_key=key))
         assert {document.text for document in documents} == {f"Of {expected}."}
-    refused(lambda: formats.documents([tmp_path], "tfds:letters3", text_key="no"), "'no' .. text, title")
+    refused(lambda: formats.documents([tmp_path], format="tfds:letters3", text_key="no"), "'no' .. text, title")

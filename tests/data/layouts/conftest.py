@@ -10,4 +10,4 @@ from tests.data.layouts.rows import TEXTS, V
 @pytest.fixture(scope="package")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> store.Dataset:
     """Forty documents to train on, and eight that are held out."""
-    return write(tmp_path_factory.mktemp("dataset"), TEXTS["train"], TEXTS["validation"], V)
+    return write(tmp_path_factory.mktemp("dataset"), TEXTS["train"], TEXTS["validation"], vocab_size=V)

@@ -16,9 +16,9 @@ TEXTS = {"train": documents(40, V), "validation": documents(8, V, seed=1)}
 
 
 def rows_of(
-    dataset: store.Dataset, layout: Layout, length: int = 64, split: str = "train", vocabulary=WORDS, seed: int = 0
+    dataset: store.Dataset, layout: Layout, *, length: int = 64, split: str = "train", vocabulary=WORDS, seed: int = 0
 ) -> Any:
-    return layout.rows(dataset, split, length, vocabulary, seed)
+    return layout.rows(dataset, split, length, vocabulary=vocabulary, seed=seed)
 
 
 def all_fields(rows: Any) -> dict[str, np.ndarray]:

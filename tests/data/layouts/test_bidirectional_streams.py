@@ -13,12 +13,12 @@ from tests.data.corpora import documents, phase, write
 
 V = 100
 WORDS = Vocabulary.placeholder(V)
-TEXTS = {"train": documents(9, V, sentences=6, words=9), "validation": documents(4, V, 1, sentences=6, words=9)}
+TEXTS = {"train": documents(9, V, sentences=6, words=9), "validation": documents(4, V, seed=1, sentences=6, words=9)}
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("dataset"), TEXTS["train"], TEXTS["validation"], V)
+    return write(tmp_path_factory.mktemp("dataset"), TEXTS["train"], TEXTS["validation"], vocab_size=V)
 
 
 def gaps(split: str) -> list[tuple[int, int, bool, bool]]:
@@ -46,7 +46,7 @@ def fields(rows, prefix: str) -> list[list[int]]:
 @pytest.mark.parametrize("length", [1, 7, 20])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_each_direction_reads_every_sentence_and_asks_for_its_next_token(dataset, split, length):
-    rows, text = BidirectionalStreams().rows(dataset, split, length, WORDS, seed=0), gaps(split)
+    rows, text = BidirectionalStreams().rows(dataset, split, length, vocabulary=WORDS, seed=0), gaps(split)
     whole = len(text) // length * length if split == "train" else len(text)
     text = text[:whole]
     assert rows.count == -(-whole // length)
@@ -77,7 +77,7 @@ def test_both_directions_go_on_from_batch_to_batch(dataset, split):
 
 def test_every_target_is_counted(dataset):
     layout = BidirectionalStreams()
-    rows = layout.rows(dataset, "train", 1, WORDS, seed=0)
+    rows = layout.rows(dataset, "train", 1, vocabulary=WORDS, seed=0)
     read = rows.fields(np.arange(rows.count))
     asked = np.concatenate([read["next_ids"].ravel(), read["backward_next_ids"].ravel()])
     np.testing.assert_array_equal(layout.target_counts(dataset, WORDS), np.bincount(asked, minlength=V))

@@ -23,9 +23,9 @@ def test_packed_rows_of_real_text_waste_less_than_three_percent(shared_data, tmp
     text = gzip.decompress((shared_data / "pretrain" / "wikipedia_en" / "sample_blankline_docs.txt.gz").read_bytes())
     every = [[[5 + len(word) % 9 for word in line.split()]] for line in text.decode()[:500_000].split("\n\n")]
     cut = len(every) * 19 // 20
-    real = write(tmp_path / "real", every[:cut], every[cut:], V)
+    real = write(tmp_path / "real", every[:cut], every[cut:], vocab_size=V)
     for split in ("train", "validation"):
-        asked = all_fields(rows_of(real, Chunks(), 128, split))["next_weights"]
+        asked = all_fields(rows_of(real, Chunks(), length=128, split=split))["next_weights"]
         tokens = real.split(split).token_count + real.split(split).documents - 1
         assert tokens > 5000 and asked.sum() >= 0.97 * tokens and asked.mean() >= 0.97
 
@@ -33,7 +33,7 @@ def test_packed_rows_of_real_text_waste_less_than_three_percent(shared_data, tmp
 def test_a_text_that_just_fills_a_row_is_one_row_and_a_separator_may_join_documents(dataset):
     """A row goes with the token that its last one asks for."""
     size = len(joined("train"))
-    assert [rows_of(dataset, Chunks(), length).count for length in (size - 2, size - 1, size)] == [1, 1, 0]
+    assert [rows_of(dataset, Chunks(), length=length).count for length in (size - 2, size - 1, size)] == [1, 1, 0]
     found = all_fields(rows_of(dataset, Chunks(), vocabulary=Vocabulary(size=V, sep=4)))["input_ids"].ravel()
     np.testing.assert_array_equal(found, joined("train", 4)[: found.size])
 
@@ -46,7 +46,7 @@ CUTS = [(1, 0), (7, 0), (64, 0), (1000, 0), (2, 1), (7, 3), (64, 16), (64, 63), 
 def test_blocks_are_cut_from_the_joined_documents_and_ask_for_each_token_once(dataset, split, length, overlap):
     """An overlap repeats tokens as context. The last held-out row is filled with padding."""
     text, stride = joined(split), length - overlap
-    rows = rows_of(dataset, Chunks(overlap=overlap), length, split)
+    rows = rows_of(dataset, Chunks(overlap=overlap), length=length, split=split)
     fields, asked = all_fields(rows), []
     for row in range(rows.count):
         here = text[row * stride : row * stride + length + 1]
@@ -68,7 +68,7 @@ def test_blocks_are_cut_from_the_joined_documents_and_ask_for_each_token_once(da
 @pytest.mark.parametrize("overlap", [0, 5])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_stream_tells_where_documents_begin(dataset, split, overlap):
-    rows = rows_of(dataset, ContiguousStreams(overlap=overlap), 16, split)
+    rows = rows_of(dataset, ContiguousStreams(overlap=overlap), length=16, split=split)
     first = np.cumsum([0, *(sum(map(len, document)) + 1 for document in TEXTS[split])])[:-1]
     starts = all_fields(rows)["document_starts"]
     assert starts.dtype == bool
@@ -81,7 +81,7 @@ def test_a_stream_tells_where_documents_begin(dataset, split, overlap):
 @pytest.mark.parametrize("layout", [ContiguousStreams(), ContiguousStreams(overlap=4), Windows(overlap=4)], ids=repr)
 def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layout):
     source, size, length = DatasetSource(layout, dataset, WORDS, seed=0), 6, 16
-    steps = rows_of(dataset, layout, length).count // size
+    steps = rows_of(dataset, layout, length=length).count // size
     batches = source.train(phase(length, size), steps - 3)  # over the end of an epoch
     run = [next(batches) for _ in range(steps + 3)]
     batches.close()
@@ -112,7 +112,7 @@ def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layo
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_backwards_every_text_runs_from_its_end_and_stands_behind_the_token_after_it(dataset, split):
     text = joined(split)[::-1]
-    rows = rows_of(dataset, ContiguousStreams(backwards=True), 7, split)
+    rows = rows_of(dataset, ContiguousStreams(backwards=True), length=7, split=split)
     fields = all_fields(rows)
     real = fields["segment_ids"].ravel() > 0
     np.testing.assert_array_equal(fields["input_ids"].ravel()[real], text[: real.sum()])

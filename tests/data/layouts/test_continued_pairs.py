@@ -37,7 +37,7 @@ def joined(texts):
     return np.array(data), np.array(sentences)
 
 
-def split_a_and_b(data, sentences, begin, room, probability, draws):
+def split_a_and_b(data, sentences, begin, *, room, probability, draws):
     """zihangdai/xlnet data_utils.py's `_split_a_and_b`, told again."""
     end, cuts = begin + 1, []
     while end < len(data):
@@ -75,7 +75,9 @@ def published(texts, length, layout, seed):
         half, number = length // 2, 0
         while number * half + length < len(data):
             draws, begin = CountedDraws(seed, direction, number), number * half
-            a, b = split_a_and_b(data, sentences, begin + half, half - 3, layout.random_probability, draws)
+            a, b = split_a_and_b(
+                data, sentences, begin + half, room=half - 3, probability=layout.random_probability, draws=draws
+            )
             ids = [*data[begin : begin + half], *a, WORDS.sep, *b, WORDS.sep, WORDS.cls]
             types = [0] * (half + len(a) + 1) + [1] * (len(b) + 1) + [2]
             begins = np.r_[not direction, data[:-1] == WORDS.document_end][begin : begin + half]
@@ -96,7 +98,7 @@ def published(texts, length, layout, seed):
 )
 def test_is_the_published_procedure(tmp_path, count, sentences, words, length, layout):
     texts = documents(count, V, sentences=sentences, words=words)
-    rows = rows_of(write(tmp_path, texts, [], V), layout, length, seed=9)
+    rows = rows_of(write(tmp_path, texts, [], vocab_size=V), layout, length=length, seed=9)
     fields, expected = rows.fields(np.arange(rows.count)), published(texts, length, layout, 9)
     assert rows.count == len(expected) > 5
     for row, (ids, types, starts, backwards) in enumerate(expected):
@@ -112,7 +114,7 @@ def test_is_the_published_procedure(tmp_path, count, sentences, words, length, l
 def test_rows_continue_those_of_the_batch_before(tmp_path):
     """In both directions, until the text ends."""
     texts, length, half = documents(12, V, seed=3), 32, 16
-    rows = rows_of(write(tmp_path, texts, [], V), ContinuedPairs(), length)
+    rows = rows_of(write(tmp_path, texts, [], vocab_size=V), ContinuedPairs(), length=length)
     data, _ = joined(texts)
     batch, key = 6, order.fold_in(0, 0)
     steps = rows.count // 2 // 3
@@ -132,15 +134,17 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
 
 
 def test_held_out_rows_occur_once_and_are_the_same_for_every_seed(tmp_path):
-    dataset = write(tmp_path, documents(4, V), documents(6, V, seed=5), V)
-    rows = rows_of(dataset, ContinuedPairs(), 32, "validation", seed=1)
+    dataset = write(tmp_path, documents(4, V), documents(6, V, seed=5), vocab_size=V)
+    rows = rows_of(dataset, ContinuedPairs(), length=32, split="validation", seed=1)
     found = [rows.evaluation(step, 8, np.arange(8)) for step in range(rows.evaluation_steps(8))]
     assert sorted(row for row in np.concatenate(found) if row >= 0) == list(range(rows.count))
     assert (np.diff(np.stack(found), axis=0)[:-1] == 1).all()
-    other = rows_of(dataset, ContinuedPairs(), 32, "validation", seed=2)
+    other = rows_of(dataset, ContinuedPairs(), length=32, split="validation", seed=2)
     every = np.arange(rows.count)
     np.testing.assert_array_equal(rows.fields(every)["input_ids"], other.fields(every)["input_ids"])
-    trained = [rows_of(dataset, ContinuedPairs(), 32, seed=seed).fields(np.arange(4))["input_ids"] for seed in (1, 2)]
+    trained = [
+        rows_of(dataset, ContinuedPairs(), length=32, seed=seed).fields(np.arange(4))["input_ids"] for seed in (1, 2)
+    ]
     assert (trained[0] != trained[1]).any()
 
 
@@ -151,14 +155,14 @@ def test_synthetic_batches_have_the_layouts_fields(tmp_path):
     assert (made["input_ids"][:, -1] == WORDS.cls).all() and (made["input_ids"] == WORDS.sep).sum() == 8
     assert (made["input_ids"][:, [23, 30]] == WORDS.sep).all()
     assert (made["token_type_ids"] == [0] * 24 + [1] * 7 + [2]).all()
-    short = write(tmp_path, documents(1, V, sentences=2, words=3), [], V)
-    assert rows_of(short, layout, 64).count == 0
+    short = write(tmp_path, documents(1, V, sentences=2, words=3), [], vocab_size=V)
+    assert rows_of(short, layout, length=64).count == 0
 
 
 @pytest.mark.parametrize("batch", [5, 1])
 def test_a_batch_of_an_odd_size_reads_one_row_more_forward(tmp_path, batch):
     layout = ContinuedPairs()
-    rows = rows_of(write(tmp_path, documents(12, V, seed=3), [], V), layout, 32)
+    rows = rows_of(write(tmp_path, documents(12, V, seed=3), [], vocab_size=V), layout, length=32)
     steps = [rows.train(step, batch, np.arange(batch), order.fold_in(0, 0)) for step in range(4)]
     backwards = [False] * (batch // 2 + 1) + [True] * (batch // 2)
     assert rows.fields(steps[0])["backwards"].tolist() == backwards

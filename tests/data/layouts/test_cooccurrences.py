@@ -20,7 +20,7 @@ LAYOUT = Cooccurrences(window=3, min_count=2, held_out=0.1)
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("dataset"), documents(20, SIZE), [], SIZE)
+    return write(tmp_path_factory.mktemp("dataset"), documents(20, SIZE), [], vocab_size=SIZE)
 
 
 def cells_of(batches, steps: int) -> list[tuple[int, int, float]]:
@@ -44,7 +44,7 @@ def test_every_cell_is_there_once(dataset):
     made = LAYOUT.synthetic(ROWS, LENGTH, SIZE, 0)
     assert shapes(made) == shapes(batch) == shapes(LAYOUT.batch(ROWS, LENGTH))
     assert made["context_ids"].min() >= 5 and made["cooccurrences"].min() > 0
-    steps = LAYOUT.rows(dataset, "train", LENGTH, VOCABULARY, 0).count // ROWS
+    steps = LAYOUT.rows(dataset, "train", LENGTH, vocabulary=VOCABULARY, seed=0).count // ROWS
     trained, held_out = cells_of(source.train(one, 0), steps), cells_of(source.evaluation(one), 10**6)
     assert len(trained) == steps * ROWS * LENGTH
     every = {tuple(cell) for cell in cells.read(0, cells.count).tolist()}
@@ -62,7 +62,7 @@ def test_every_cell_is_there_once(dataset):
 def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(tmp_path):
     """Unknown tokens stand beside no word, and have no share of the weight."""
     texts = [[[*sentence, 1, 1] for sentence in document] for document in documents(20, SIZE)]
-    dataset = write(tmp_path / "set", texts, [], SIZE)
+    dataset = write(tmp_path / "set", texts, [], vocab_size=SIZE)
     times, words = np.array(dataset.unigram_counts()), np.isin(np.arange(SIZE), VOCABULARY.special, invert=True)
     assert not words[1] and times[1] > times[words].max()
     for min_count in (2, int(np.median(times[words]))):

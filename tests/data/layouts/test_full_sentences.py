@@ -38,9 +38,9 @@ def walk(texts, capacity):
 def test_rows_are_those_of_the_published_walk(tmp_path, monkeypatch, length, window):
     """Deviation named in the module: a sentence longer than a row is cut, and what is left is followed by others."""
     monkeypatch.setattr(full_sentences, "_WINDOW", window)
-    dataset = write(tmp_path, TEXTS["train"], TEXTS["validation"], V)
+    dataset = write(tmp_path, TEXTS["train"], TEXTS["validation"], vocab_size=V)
     for split, texts in TEXTS.items():
-        fields, expected = all_fields(rows_of(dataset, LAYOUT, length, split)), walk(texts, length - 2)
+        fields, expected = all_fields(rows_of(dataset, LAYOUT, length=length, split=split)), walk(texts, length - 2)
         assert len(fields["input_ids"]) == len(expected)
         for ids, segments, positions, text in zip(*(fields[name] for name in fields), expected, strict=True):
             size = len(text) + 2
@@ -48,7 +48,12 @@ def test_rows_are_those_of_the_published_walk(tmp_path, monkeypatch, length, win
             assert (segments[:size] == 1).all() and positions[:size].tolist() == list(range(size))
             assert not ids[size:].any() and not segments[size:].any() and not positions[size:].any()
     assert {name: field.dtype for name, field in fields.items()} == dict.fromkeys(fields, np.dtype(np.int32))
-    assert rows_of(write(tmp_path / "all", TEXTS["train"], [], V), LAYOUT, length, "validation").count == 0
+    assert (
+        rows_of(
+            write(tmp_path / "all", TEXTS["train"], [], vocab_size=V), LAYOUT, length=length, split="validation"
+        ).count
+        == 0
+    )
 
 
 def test_any_step_is_found_at_once(dataset, monkeypatch):

@@ -46,7 +46,7 @@ def test_rows(layout: layouts.Layout, length: int, vocabulary: Vocabulary, parts
         refused(lambda: layout.check(length), parts)
         layouts.Windows(overlap=15).check(length)
     else:
-        refused(lambda: rows_of(dataset, layout, length, vocabulary=vocabulary), parts)
+        refused(lambda: rows_of(dataset, layout, length=length, vocabulary=vocabulary), parts)
 
 
 SETTINGS = [
@@ -70,23 +70,23 @@ def test_settings() -> None:
 
 def test_text_whose_labels_are_all_the_same(tmp_path: Path) -> None:
     """An empty line after every sentence makes it a document: B is always from elsewhere."""
-    alone = write(tmp_path, [[[5, 6, 7]]] * 4, [[[5, 6], [7, 8]]] * 2, V)
+    alone = write(tmp_path, [[[5, 6, 7]]] * 4, [[[5, 6], [7, 8]]] * 2, vocab_size=V)
     for layout in (layouts.SentencePairs(), layouts.SentenceOrder()):
         said = "documents of several sentences .. 4 of one sentence each"
         refused(lambda layout=layout: layout.prepare(alone, None), said)
 
 
 def test_another_stream_than_the_text(tmp_path: Path) -> None:
-    writer = store.ShardWriter(tmp_path, "train", 0, V, ("english", "german"))
+    writer = store.ShardWriter(tmp_path, "train", 0, vocab_size=V, streams=("english", "german"))
     writer.add({"english": [[7]], "german": [[8]]})
-    store.finish(tmp_path, {"train": [writer.close()]}, Words(V), [], {})
+    store.finish(tmp_path, {"train": [writer.close()]}, Words(V), sources=[], description={})
     dataset = store.open_dataset(tmp_path)
     for layout, name in ((layouts.PairedStreams(), "'source'"), (layouts.FullSentences(), "'text'")):
-        refused(lambda layout=layout: rows_of(dataset, layout, 48), f"{name} .. english, german")
+        refused(lambda layout=layout: rows_of(dataset, layout, length=48), f"{name} .. english, german")
 
 
 def test_counts_of_something_else(dataset, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", documents(3, V, seed=7), [], V)
+    other = write(tmp_path / "other", documents(3, V, seed=7), [], vocab_size=V)
     folder = tmp_path / "other" / "cooccurrence"
     cooccurrence.count(other, WORDS.special, folder, cooccurrence.Counting(3, True, 2), processes=1)
     for text, made, parts in (
@@ -94,4 +94,4 @@ def test_counts_of_something_else(dataset, tmp_path: Path) -> None:
         (other, layouts.Cooccurrences(path=str(folder)), "--data.layout.window 3, --data.layout.min_count 2"),
         (other, layouts.Cooccurrences(path=str(tmp_path)), "a folder without one"),
     ):
-        refused(lambda text=text, made=made: rows_of(text, made, 16), parts)
+        refused(lambda text=text, made=made: rows_of(text, made, length=16), parts)

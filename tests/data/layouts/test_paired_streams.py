@@ -19,18 +19,18 @@ COUNTS = {"train": 90, "validation": 17}
 
 
 def text_of(split, seed):
-    return documents(COUNTS[split], V, seed + 10 * (split == "validation"), sentences=3, words=12)
+    return documents(COUNTS[split], V, seed=seed + 10 * (split == "validation"), sentences=3, words=12)
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     folder, records = tmp_path_factory.mktemp("dataset"), {}
     for split in store.SPLITS:
-        writer = store.ShardWriter(folder, split, 0, V, ("english", "german"))
+        writer = store.ShardWriter(folder, split, 0, vocab_size=V, streams=("english", "german"))
         for english, german in zip(text_of(split, 1), text_of(split, 2), strict=True):
             writer.add({"english": english, "german": german})
         records[split] = [writer.close()]
-    store.finish(folder, records, Words(V), [], {})
+    store.finish(folder, records, Words(V), sources=[], description={})
     return store.open_dataset(folder)
 
 
@@ -69,12 +69,12 @@ def pairs_in(fields, start=2):
 @pytest.mark.parametrize("pack", [1, 2, 5])
 def test_every_pair_is_in_one_row(dataset, split, pack):
     """Packed by the seed where a run trains, and alike for all runs where they are evaluated."""
-    rows = layout(pack=pack).rows(dataset, split, 48, WORDS, seed=3)
+    rows = layout(pack=pack).rows(dataset, split, 48, vocabulary=WORDS, seed=3)
     found = pairs_in(rows.fields(np.arange(rows.count)))
     expected = pairs_of(split)
     assert found == expected if pack == 1 else sorted(found) == sorted(expected)
     assert rows.count == len(expected) if pack == 1 else rows.count < 0.8 * len(expected)
-    other = layout(pack=pack).rows(dataset, split, 48, WORDS, seed=4)
+    other = layout(pack=pack).rows(dataset, split, 48, vocabulary=WORDS, seed=4)
     assert (pairs_in(other.fields(np.arange(other.count))) == found) == (pack == 1 or split == "validation")
 
 
@@ -92,7 +92,7 @@ def test_held_out_batches_hold_every_row_once(dataset, pack):
 
 def test_the_decoder_starts_with_the_token_that_its_system_takes_and_what_is_too_long_is_cut_off(dataset):
     for start, token in (("begin", 2), ("end", 3), ("pad", 0)):
-        rows = layout(start=start).rows(dataset, "validation", 8, WORDS, seed=3)
+        rows = layout(start=start).rows(dataset, "validation", 8, vocabulary=WORDS, seed=3)
         assert pairs_in(rows.fields(np.arange(rows.count)), token) == [
             (x[:7], y[:7]) for x, y in pairs_of("validation")
         ]
@@ -103,7 +103,7 @@ def test_an_index_is_named_by_all_that_its_rows_depend_on(dataset):
     packed, swapped = layout(pack=3), PairedStreams(source="german", target="english", pack=3)
     variants = [(packed, 48, 3), (packed, 30, 3), (packed, 48, 4), (layout(pack=4), 48, 3), (swapped, 48, 3)]
     first, *others, again = (
-        pairs_in(made.rows(dataset, "train", length, WORDS, seed).fields(np.arange(20)))
+        pairs_in(made.rows(dataset, "train", length, vocabulary=WORDS, seed=seed).fields(np.arange(20)))
         for made, length, seed in (*variants, variants[0])
     )
     assert first == again and all(first != other for other in others)

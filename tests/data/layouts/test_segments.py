@@ -102,9 +102,9 @@ def sequences(fields):
 def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, words, longest, layout):
     monkeypatch.setattr(segments, "_WINDOW", 50)
     texts = documents(count, V, sentences=sentences, words=words)
-    dataset = write(tmp_path, texts, [], V)
+    dataset = write(tmp_path, texts, [], vocab_size=V)
     expected = published(texts, longest, layout, CountedDraws(9))
-    assert sequences(all_fields(rows_of(dataset, layout, longest, seed=9))) == expected
+    assert sequences(all_fields(rows_of(dataset, layout, length=longest, seed=9))) == expected
     assert any(b for _, b in expected) == (sentences > 2 and layout.single_probability < 1)
 
 
@@ -112,9 +112,9 @@ def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, wor
 def test_has_the_published_distribution(tmp_path):
     """Numbers and lengths of sequences over 60 seeds agree with Python's generator within four standard errors."""
     texts, layout = documents(30, V, seed=4), SingleSegment(short_probability=0.2)
-    dataset = write(tmp_path, texts, [], V)
+    dataset = write(tmp_path, texts, [], vocab_size=V)
     seeds = range(60)
-    found = [sequences(all_fields(rows_of(dataset, layout, 64, seed=seed))) for seed in seeds]
+    found = [sequences(all_fields(rows_of(dataset, layout, length=64, seed=seed))) for seed in seeds]
     expected = [published(texts, 64, layout, PythonDraws(random.Random(seed))) for seed in seeds]
 
     def close(ours, theirs):
@@ -130,7 +130,7 @@ def test_has_the_published_distribution(tmp_path):
 
 @pytest.mark.parametrize("pack", [2, 4])
 def test_packed_segments_are_the_unpacked_ones_and_held_out_ones_the_same_for_every_seed(tmp_path, pack):
-    dataset = write(tmp_path, documents(40, V, sentences=6), documents(4, V, seed=1), V)
+    dataset = write(tmp_path, documents(40, V, sentences=6), documents(4, V, seed=1), vocab_size=V)
     single, packed = (rows_of(dataset, SingleSegment(short_probability=0.5, pack=several)) for several in (1, pack))
     assert packed.count < 0.8 * single.count
     assert sorted(sequences(all_fields(packed))) == sorted(sequences(all_fields(single)))

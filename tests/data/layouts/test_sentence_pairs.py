@@ -54,7 +54,7 @@ class CountedDraws:
         return tossed["bits"].pop(0) == "1"
 
 
-def published(texts, index, sequence_length, layout, draws):
+def published(texts, index, sequence_length, *, layout, draws):
     """(A, B, label) of one document: google-research/bert and albert, create_pretraining_data.py, told again."""
     longest = sequence_length - 3
     target = longest
@@ -95,9 +95,9 @@ def published(texts, index, sequence_length, layout, draws):
     return found
 
 
-def drawn(split, layout, sequence_length, seed, passes):
+def drawn(split, layout, sequence_length, *, seed, passes):
     """The pairs that the project draws, as token lists."""
-    found = np.concatenate(list(pairs.draw_pairs(split, layout, sequence_length, seed, passes)))
+    found = np.concatenate(list(pairs.draw_pairs(split, layout, sequence_length, seed=seed, passes=passes)))
     return [
         (
             split.tokens(pair["a_start"], pair["a_start"] + pair["a_length"]).tolist(),
@@ -128,12 +128,12 @@ def test_equals_the_published_procedure_draw_for_draw(
     tmp_path, monkeypatch, count, sentences, words, sequence_length, layout
 ):
     texts = documents(count, V, seed=4, sentences=sentences, words=words)
-    split = write(tmp_path, texts, [], V).split("train")
+    split = write(tmp_path, texts, [], vocab_size=V).split("train")
     expected = [
         pair
         for document in range(count)
         for pass_ in range(3)
-        for pair in published(texts, document, sequence_length, layout, CountedDraws(9, pass_, document))
+        for pair in published(texts, document, sequence_length, layout=layout, draws=CountedDraws(9, pass_, document))
     ]
     assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
     monkeypatch.setattr(pairs, "_TASK_PAIRS", 100)  # however the work is dealt
@@ -145,14 +145,14 @@ def test_equals_the_published_procedure_draw_for_draw(
 def test_has_the_published_distribution(tmp_path, layout):
     """Counts, lengths and labels of 200 passes agree with Python's generator within four standard errors."""
     texts, passes = documents(30, V, seed=4), 200
-    split = write(tmp_path, texts, [], V).split("train")
-    found = np.concatenate(list(pairs.draw_pairs(split, layout, 64, 0, passes)))
+    split = write(tmp_path, texts, [], vocab_size=V).split("train")
+    found = np.concatenate(list(pairs.draw_pairs(split, layout, 64, seed=0, passes=passes)))
     generator = random.Random(0)
     expected = [
         pair
         for _ in range(passes)
         for document in range(len(texts))
-        for pair in published(texts, document, 64, layout, PythonDraws(generator))
+        for pair in published(texts, document, 64, layout=layout, draws=PythonDraws(generator))
     ]
     assert len(found) == pytest.approx(len(expected), rel=0.01)
     for ours, theirs in (
@@ -180,7 +180,7 @@ SINGLE, SEVERAL = [[5, 6, 7]], [[5, 6], [7, 8]]
     ],
 )
 def test_text_whose_labels_say_little_is_told(tmp_path, train, validation, lines):
-    dataset, layout = write(tmp_path, train, validation, V, shards=1), SentencePairs()
+    dataset, layout = write(tmp_path, train, validation, vocab_size=V, shards=1), SentencePairs()
     layout.prepare(dataset, None)
     found = list(layout.remarks(dataset))
     assert len(found) == len(lines) and all(line in whole for line, whole in zip(lines, found, strict=True))

@@ -39,7 +39,7 @@ def texts_of(fields):
 @pytest.mark.parametrize("kind", [SentencePairs, SentenceOrder])
 def test_a_pair_is_laid_out_as_published(dataset, kind):
     layout, split = kind(duplicates=2), dataset.split("train")
-    drawn = np.concatenate(list(sentence_pairs.draw_pairs(split, layout, 64, 0, 2)))
+    drawn = np.concatenate(list(sentence_pairs.draw_pairs(split, layout, 64, seed=0, passes=2)))
     rows = rows_of(dataset, layout)
     assert rows.count == len(drawn)
     for pair, (tokens, types, label) in zip(drawn, texts_of(all_fields(rows)), strict=True):
@@ -62,11 +62,11 @@ def test_packed_pairs_are_the_unpacked_ones(dataset, monkeypatch, kind, pack):
 
 
 def test_the_index_is_made_once_and_named_by_what_it_depends_on(tmp_path, monkeypatch):
-    dataset = write(tmp_path / "one", TEXTS["train"], TEXTS["validation"], V)
+    dataset = write(tmp_path / "one", TEXTS["train"], TEXTS["validation"], vocab_size=V)
     layout = SentencePairs(duplicates=3)
     before = all_fields(rows_of(dataset, layout))
     rows_of(dataset, layout, split="validation")
-    monkeypatch.setattr(sentence_pairs, "draw_pairs", lambda *arguments: pytest.fail("drawn again"))
+    monkeypatch.setattr(sentence_pairs, "draw_pairs", lambda *_, **named: pytest.fail("drawn again"))
     assert_same(all_fields(rows_of(dataset, layout)), before)
     swapped = SentenceOrder(duplicates=3, random_next_probability=0.5, swap_probability=0.0)
     shorter = SentencePairs(duplicates=3, short_probability=0.2)
@@ -74,16 +74,16 @@ def test_the_index_is_made_once_and_named_by_what_it_depends_on(tmp_path, monkey
     for made, changed in ((layout, {"seed": 1}), (layout, {"length": 65}), (shorter, {}), (swapped, {})):
         with pytest.raises(pytest.fail.Exception):
             rows_of(dataset, made, **changed)
-    other = write(tmp_path / "other", TEXTS["train"][1:], TEXTS["validation"], V)
+    other = write(tmp_path / "other", TEXTS["train"][1:], TEXTS["validation"], vocab_size=V)
     shutil.copytree(tmp_path / "one" / "index", tmp_path / "other" / "index")
     with pytest.raises(pytest.fail.Exception):
         rows_of(other, layout)
 
 
 def test_an_interrupted_or_damaged_index_is_made_again(tmp_path, monkeypatch):
-    dataset = write(tmp_path, documents(10, V), [], V)
+    dataset = write(tmp_path, documents(10, V), [], vocab_size=V)
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **named):
         yield np.zeros(3, sentence_pairs.PAIR)
         raise KeyboardInterrupt
 
@@ -101,7 +101,7 @@ def test_an_interrupted_or_damaged_index_is_made_again(tmp_path, monkeypatch):
 
 
 def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp_path, monkeypatch):
-    dataset = write(tmp_path / "dataset", documents(10, V), [], V)
+    dataset = write(tmp_path / "dataset", documents(10, V), [], vocab_size=V)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     make = Path.mkdir
 
@@ -120,16 +120,16 @@ def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp
     "layout", [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Chunks(), FullSentences()], ids=repr
 )
 def test_pieces_of_any_size_give_the_same_rows(layout, tmp_path, monkeypatch):
-    whole = write(tmp_path / "whole", TEXTS["train"], [], V, shards=1)
+    whole = write(tmp_path / "whole", TEXTS["train"], [], vocab_size=V, shards=1)
     monkeypatch.setattr(store.writer, "PIECE_TOKENS", 700)
-    parts = write(tmp_path / "parts", TEXTS["train"], [], V, shards=4)
+    parts = write(tmp_path / "parts", TEXTS["train"], [], vocab_size=V, shards=4)
     assert_same(*(all_fields(rows_of(dataset, layout)) for dataset in (parts, whole)))
 
 
 @pytest.mark.parametrize("number", [13, 28], ids=os.strerror)
 def test_a_folder_that_no_index_can_be_made_in_is_named(number, tmp_path, monkeypatch):
     """A disk that is full, at once or later, or no folder at all that may be written to."""
-    dataset = write(tmp_path, documents(10, V), [], V)
+    dataset = write(tmp_path, documents(10, V), [], vocab_size=V)
 
     def refuse(*arguments, **settings):
         raise OSError(number, os.strerror(number), str(arguments[0]))

@@ -45,7 +45,7 @@ def manifest(folder: Path) -> dict:
     return json.loads((folder / store.MANIFEST).read_text())
 
 
-def stop(*arguments):
+def stop(*arguments, **named):
     raise KeyboardInterrupt
 
 
@@ -118,11 +118,11 @@ def test_a_comparison_that_was_stopped_goes_on(units, tokenizer, tmp_path, monke
     prepare([units], "auto", tokenizer, tmp_path / "whole", clean=CLEAN, **ALONE)
     original, compared = run.Conversion.compare, []
 
-    def compare(self, output, number, units, part, parts):
+    def compare(self, output, number, units, part):
         if len(compared) == 2:
             raise KeyboardInterrupt
         compared.append(part)
-        original(self, output, number, units, part, parts)
+        original(self, output, number, units, part)
 
     with stopped_at(run.Conversion, "compare", compare):
         prepare([units], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
@@ -186,9 +186,9 @@ def stopped(tokenizer, tmp_path_factory):
     for name, where, room, most in (("compared", run.Conversion, "join", 1), ("finished", store, "finish", 0)):
         original, calls = getattr(where, room), []
 
-        def until(*arguments, original=original, calls=calls, most=most):
+        def until(*arguments, original=original, calls=calls, most=most, **named):
             calls.append(arguments)
-            return original(*arguments) if len(calls) <= most else stop()
+            return original(*arguments, **named) if len(calls) <= most else stop()
 
         with pytest.MonkeyPatch.context() as patch, stopped_at(where, room, until):
             patch.setattr(run, "UNIT_BYTES", 3000)

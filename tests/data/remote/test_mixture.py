@@ -31,8 +31,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[store.Dataset, st
         patch.setattr(store.writer, "PIECE_TOKENS", 1500)
         large, small = (tmp_path_factory.mktemp(name) for name in ("large", "small"))
         return (
-            corpora.write(large, corpora.documents(150, V), corpora.documents(6, V, 1), V),
-            corpora.write(small, corpora.documents(12, V, 2), corpora.documents(3, V, 3), V),
+            corpora.write(large, corpora.documents(150, V), corpora.documents(6, V, seed=1), vocab_size=V),
+            corpora.write(small, corpora.documents(12, V, seed=2), corpora.documents(3, V, seed=3), vocab_size=V),
         )
 
 
@@ -46,7 +46,7 @@ def mixed(folders: tuple[store.Dataset, store.Dataset], object_store: ObjectStor
 
 def opened(mixed: Mixture, limit: int | None, layout: Chunks | SentencePairs) -> MixtureSource:
     datasets = mixture.open_sources(mixed, limit, V)
-    return mixture.new_source(layout, mixed, datasets, corpora.Words(V).vocabulary, SEED, 4)
+    return mixture.new_source(layout, mixed, datasets, vocabulary=corpora.Words(V).vocabulary, seed=SEED, window=4)
 
 
 def limit_of(dataset: store.Dataset) -> int:

@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> store.Dataset:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store.writer, "PIECE_TOKENS", 1500)
         folder = tmp_path_factory.mktemp("written")
-        return corpora.write(folder, corpora.documents(150, V), corpora.documents(6, V, 1), V)
+        return corpora.write(folder, corpora.documents(150, V), corpora.documents(6, V, seed=1), vocab_size=V)
 
 
 @pytest.fixture
@@ -72,14 +72,20 @@ def limit_of(written: store.Dataset, share: float = 0.4) -> int:
 
 
 def opened(
-    address: str, written: store.Dataset, layout: layouts.Layout = PAIRS, window: int = 4, seed: int = 0, limit: int = 0
+    address: str,
+    written: store.Dataset,
+    *,
+    layout: layouts.Layout = PAIRS,
+    window: int = 4,
+    seed: int = 0,
+    limit: int = 0,
 ) -> RemoteSource:
     dataset = remote.open_dataset(address, limit or limit_of(written))
     assert isinstance(dataset, remote.RemoteDataset)
-    return remote.source(layout, dataset, corpora.Words(V).vocabulary, seed, window)
+    return remote.source(layout, dataset, corpora.Words(V).vocabulary, seed=seed, window=window)
 
 
-def take(source: RemoteSource, phase: Any, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
+def take(source: RemoteSource, phase: Any, start: int, *, count: int, places: np.ndarray | None = None) -> list[dict]:
     return corpora.take(source.train(phase, start, places), count)
 
 
@@ -95,7 +101,7 @@ def equal(first: list[dict], second: list[dict]) -> bool:
 )
 def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served, written, tmp_path) -> None:
     """Every row of one piece in the first epoch, from rows of a dataset that holds the documents of that piece."""
-    source, phase = opened(served, written, layout), corpora.phase(32, 8)
+    source, phase = opened(served, written, layout=layout), corpora.phase(32, 8)
     plan, chosen = source.order(phase), 17
     counts = [piece.arrays["text/document_lengths"][1] for piece in source.dataset.pieces]
     text, first = written.split("train"), sum(counts[:chosen])
@@ -104,11 +110,11 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served,
         for d in range(first, first + counts[chosen])
     ]
     assert sum(counts) == text.documents
-    made = corpora.write(tmp_path / "piece", documents, [], V, shards=1)
-    alone = layout.rows(made, "train", 32, source.vocabulary, 0)
+    made = corpora.write(tmp_path / "piece", documents, [], vocab_size=V, shards=1)
+    alone = layout.rows(made, "train", 32, vocabulary=source.vocabulary, seed=0)
     key = order.fold_in(order.fold_in(order.fold_in(order.fold_in(0, 1), 0), 1), chosen)
     names, compared = {}, 0
-    for step, batch in enumerate(take(source, phase, 0, plan.rows // 8)):
+    for step, batch in enumerate(take(source, phase, 0, count=plan.rows // 8)):
         _, (_, pieces, numbers) = plan.places(np.arange(8) + step * 8)
         here = np.flatnonzero(pieces == chosen)
         compared += len(here)
@@ -116,7 +122,7 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served,
             continue
         for name, array in alone.fields(order.shuffle(numbers[here], alone.count, key)).items():
             assert np.array_equal(batch[name][here], array), name
-    for batch in take(source, phase, 0, plan.rows // 8):
+    for batch in take(source, phase, 0, count=plan.rows // 8):
         assert batch["row_ids"].min() >= 0
         for name, tokens in zip(batch["row_ids"].tolist(), batch["input_ids"], strict=True):
             assert names.setdefault(name, tokens.tobytes()) == tokens.tobytes()
@@ -126,14 +132,16 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served,
 
 @pytest.mark.parametrize("pack", [1, 3])
 def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, tmp_path: Path, pack: int) -> None:
-    texts = [corpora.documents(600, V, seed, sentences=3, words=12) for seed in (1, 2)]
+    texts = [corpora.documents(600, V, seed=seed, sentences=3, words=12) for seed in (1, 2)]
     records = {}
     for split, documents in (("train", slice(20, None)), ("validation", slice(20))):
-        writer = store.ShardWriter(tmp_path / "set", split, 0, V, ("source", "target"), piece_tokens=500)
+        writer = store.ShardWriter(
+            tmp_path / "set", split, 0, vocab_size=V, streams=("source", "target"), piece_tokens=500
+        )
         for pair in zip(*(text[documents] for text in texts), strict=True):
             writer.add(dict(zip(("source", "target"), pair, strict=True)))
         records[split] = [writer.close()]
-    store.finish(tmp_path / "set", records, corpora.Words(V), [], {})
+    store.finish(tmp_path / "set", records, corpora.Words(V), sources=[], description={})
     upload(object_store, bucket, tmp_path / "set")
     flat = [[tuple(itertools.chain.from_iterable(document)) for document in text] for text in texts]
     pairs = set(zip(*flat, strict=True))
@@ -143,11 +151,14 @@ def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, 
     both = [[piece[f"{name}/tokens"][1] for name in ("source", "target")] for piece in entries]
     assert [piece.tokens for piece in dataset.pieces] == list(map(max, both)) != [source for source, _ in both]
     words = Vocabulary(size=V, pad=0, begin=2, end=3)
-    source, phase = remote.source(layouts.PairedStreams(pack=pack), dataset, words, 0, 4), corpora.phase(24, 4)
+    source, phase = (
+        remote.source(layouts.PairedStreams(pack=pack), dataset, words, seed=0, window=4),
+        corpora.phase(24, 4),
+    )
     assert source.unigram_counts[words.document_end] == 580
     assert source.unigram_counts.sum() == sum(map(len, flat[1][20:])) + 580
     seen = set()
-    for batch in take(source, phase, 0, 2 * source.order(phase).rows // 4):
+    for batch in take(source, phase, 0, count=2 * source.order(phase).rows // 4):
         for row, segments in enumerate(batch["segment_ids"]):
             for segment in range(1, segments.max() + 1):
                 here = batch["input_ids"][row][segments == segment].tolist()
@@ -162,13 +173,13 @@ def test_rows_depend_on_seed_phase_and_step_and_on_no_host(served: str, written:
     phase = corpora.phase(32, 8)
     source = opened(served, written)
     assert source.order(phase).rows == source.epoch_rows(32) == sum(p.tokens // 32 for p in source.dataset.pieces)
-    through = take(source, phase, 0, 63)
-    assert equal(take(source, phase, 60, 3), through[60:])
+    through = take(source, phase, 0, count=63)
+    assert equal(take(source, phase, 60, count=3), through[60:])
     for places in (np.arange(3), np.arange(3, 8)):
-        own = take(opened(served, written), phase, 50, 13, places)
+        own = take(opened(served, written), phase, 50, count=13, places=places)
         assert equal(own, [{name: array[places] for name, array in batch.items()} for batch in through[50:]])
-    assert not equal(through[:1], take(opened(served, written, seed=1), phase, 0, 1))
-    assert not equal(through[:1], take(source, corpora.phase(32, 8, index=1), 0, 1))
+    assert not equal(through[:1], take(opened(served, written, seed=1), phase, 0, count=1))
+    assert not equal(through[:1], take(source, corpora.phase(32, 8, index=1), 0, count=1))
 
 
 def test_each_of_several_hosts_reads_pieces_of_its_own(served, written, object_store) -> None:
@@ -178,7 +189,7 @@ def test_each_of_several_hosts_reads_pieces_of_its_own(served, written, object_s
     for host in range(4):
         source = opened(served, written, limit=limit_of(written, 0.25))  # less than one host needs for all lanes
         object_store.ranges.clear()
-        take(source, phase, 0, plan.rows // 8 + 16, np.arange(2) + 2 * host)
+        take(source, phase, 0, count=plan.rows // 8 + 16, places=np.arange(2) + 2 * host)
         read.append({place for place in object_store.ranges if place[0].startswith(SHARD[:-1])})
     assert sum(map(len, read)) == len(set.union(*read)) == len(source.dataset.pieces)
     sizes = [sum(last + 1 - first for _, first, last in places) for places in read]
@@ -244,11 +255,11 @@ def test_the_limit_is_never_exceeded_and_each_piece_is_read_once_an_epoch(served
 def test_a_run_begins_at_any_step_with_the_pieces_of_its_window(served, written, object_store) -> None:
     source, phase = opened(served, written), corpora.phase(32, 8)
     plan = source.order(phase)
-    through = take(source, phase, 0, 300)
+    through = take(source, phase, 0, count=300)
     step = 250
     object_store.ranges.clear()
     object_store.requests.clear()
-    assert equal(take(source, phase, step, 3), through[step : step + 3])
+    assert equal(take(source, phase, step, count=3), through[step : step + 3])
     read = list(object_store.ranges)
     for lane in plan.orders:
         window = int(lane.places(np.array([step * 8 // plan.lanes])).windows[0])
@@ -291,7 +302,7 @@ def test_a_dataset_that_fits_is_copied_whole_and_fully_shuffled(served: str, wri
     for limit in (None, size, size + 1, size - 1):
         dataset = remote.open_dataset(served, limit, vocab_size=V, report=said.append)
         assert isinstance(dataset, remote.RemoteDataset) == (limit == size - 1)
-        source = remote.source(PAIRS, dataset, corpora.Words(V).vocabulary, 0, 4)
+        source = remote.source(PAIRS, dataset, corpora.Words(V).vocabulary, seed=0, window=4)
         assert (type(source) is RemoteSource) == (limit == size - 1)
         refused(lambda limit=limit: remote.open_dataset(served, limit, vocab_size=V - 1), f"at most {V - 1} .. {V}")
 
@@ -313,7 +324,7 @@ def test_a_piece_that_is_not_as_it_was_prepared_is_refused(change, part, served,
             object_store.delete(bucket, name)
         elif "corpus-train" in name:
             object_store.put(bucket, name, change(known.contents))
-    refused(lambda: take(source, phase, 0, source.order(phase).rows // 8), part)
+    refused(lambda: take(source, phase, 0, count=source.order(phase).rows // 8), part)
 
 
 @pytest.mark.parametrize(
@@ -328,16 +339,16 @@ def test_a_service_that_is_busy_or_refuses_is_tried_again_and_then_one_sentence(
     status: int, sentence: str, served: str, written: store.Dataset, object_store: ObjectStore, monkeypatch, capfd
 ) -> None:
     source, phase = opened(served, written), corpora.phase(32, 8)
-    expected = take(source, phase, 0, 5)
+    expected = take(source, phase, 0, count=5)
     tries = iter(range(20))
     object_store.weather = lambda method, path: status if "alt=media" in path and next(tries, None) else None
     try:
-        assert equal(take(source, phase, 0, 5), expected)
+        assert equal(take(source, phase, 0, count=5), expected)
         assert next(tries, None) is None
         monkeypatch.setattr(ranges, "PATIENCE_SECONDS", 0.0)
         object_store.weather = status
         with pytest.raises(Unavailable, match=sentence):
-            take(source, phase, 0, 1000)
+            take(source, phase, 0, count=1000)
         assert "Traceback" not in capfd.readouterr().err
     finally:
         object_store.weather = None
@@ -351,7 +362,7 @@ def test_limits_and_windows_that_are_too_small_are_refused_with_what_suffices(se
     phase = corpora.phase(32, 8)
     little = opened(served, written, limit=22_000)
     enough = number_after("at least ", refused(lambda: little.train(phase, 0), "two windows of 4 pieces"))
-    assert len(take(opened(served, written, limit=enough), phase, 0, 2)) == 2
+    assert len(take(opened(served, written, limit=enough), phase, 0, count=2)) == 2
     less = opened(served, written, limit=enough - 1)
     refused(lambda: less.train(phase, 0), f"at least {enough:,} bytes .. {enough - 1:,}")
     held_out = number_after("more than ", refused(lambda: remote.open_dataset(served, 1000), "the held-out text"))
@@ -370,7 +381,7 @@ def test_limits_and_windows_that_are_too_small_are_refused_with_what_suffices(se
         layouts.Cooccurrences(),
     ):
         name = type(layout).__name__
-        refused(lambda layout=layout: opened(served, written, layout), f"{name} .. the whole text")
+        refused(lambda layout=layout: opened(served, written, layout=layout), f"{name} .. the whole text")
 
 
 def change_ledger(object_store: ObjectStore, address: str, change: Callable[[list], object], count: int = 1) -> None:

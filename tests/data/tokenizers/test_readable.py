@@ -64,7 +64,9 @@ def test_masks_are_filled_with_text_that_reads(tmp_path, capsys):
     config = RobertaConfig(**SIZES | {"vocab_size": 300})
     run = Experiment(model=config, objective=RobertaPretraining(), data=Data(FullSentences()))
     params = random_params(run.objective.module(config, Execution()))
-    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tmp_path / "tokenizer"))
+    checkpoints.save_parameters(
+        tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tmp_path / "tokenizer")
+    )
     (filled,) = fill_mask(tmp_path / "run", "the [MASK] you", 300)
     every = [piece for piece, _ in filled]
     begins = next(piece for piece in every if piece.startswith(" ") and piece[1:].isalpha())

@@ -42,8 +42,8 @@ def encoded(count: int) -> Encoded:
 
 
 def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> TaskSource:
-    rows = [ExampleRows(encoded(count), length, pack, 0) for count in (train, 7)]
-    return TaskSource(rows[:1], rows[1], VOCABULARY, seed)
+    rows = [ExampleRows(encoded(count), length, pack, pad=0) for count in (train, 7)]
+    return TaskSource(rows[:1], rows[1], VOCABULARY, seed=seed)
 
 
 def phase(length: int = 8, rows: int = 4) -> ResolvedPhase:
@@ -69,7 +69,7 @@ def test_padding_may_be_on_the_left():
     """Rows of one sequence, and of several; a row that fills the batch is empty."""
     made = encoded(3)
     for pack, length, padding in ((1, 8, 2), (2, 15, 3)):
-        rows = ExampleRows(made, length, pack, 9, padding="left")
+        rows = ExampleRows(made, length, pack, pad=9, padding="left")
         batch = rows.batch(np.concatenate([rows.in_order[:1], np.full((1, pack), -1)]), np.array([0, -1]))
         assert batch["input_ids"][0, : padding + 6].tolist() == [9] * padding + [2, 100, 3, 500, 500, 3]
         assert batch["segment_ids"][0].tolist() == [0] * padding + np.repeat(np.arange(1, pack + 1), 6).tolist()
@@ -137,7 +137,7 @@ def test_pairs_share_a_row_only_if_both_of_their_sides_fit():
 
     nothing = {"summaries": np.zeros(2, np.int32), "sequence_fields": {}}
     pairs = Encoded(**sequences(1), **nothing, decoder=Encoded(**sequences(4), **nothing))
-    rows = ExampleRows(pairs, 10, 2, 0, decoder_length=7)
+    rows = ExampleRows(pairs, 10, 2, pad=0, decoder_length=7)
     batch = rows.batch(rows.in_order, np.arange(len(rows)))
     assert batch["example_ids"].tolist() == [[0, -1], [1, -1]]
     assert batch["decoder_input_ids"].tolist() == [[5, 6, 7, 8, 0, 0, 0], [9, 10, 11, 12, 0, 0, 0]]
@@ -146,7 +146,7 @@ def test_pairs_share_a_row_only_if_both_of_their_sides_fit():
 def test_choices_of_a_question_stand_side_by_side():
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
     made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
-    batch = ExampleRows(made, 20, 3, 0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
+    batch = ExampleRows(made, 20, 3, pad=0).batch(np.array([[0, 2, -1], [1, -1, -1]]), np.array([0, 1]))
     assert batch["input_ids"].shape == (2, 2, 20) and batch["example_ids"].shape == (2, 2, 3)
     assert batch["input_ids"][0, 0, :13].tolist() == [2, 7, 3, 1, 3, 2, 9, 3, 5, 5, 5, 3, 0]
     assert batch["input_ids"][0, 1, :11].tolist() == [2, 7, 3, 2, 2, 3, 2, 9, 3, 6, 3]
@@ -159,7 +159,7 @@ def test_an_example_is_as_long_as_its_longest_choice():
     """The longest choices have 6, 5 and 7 tokens; the other choices would all fit into one row."""
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
     made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
-    assert [len(ExampleRows(made, length, 3, 0)) for length in (17, 18)] == [2, 1]
+    assert [len(ExampleRows(made, length, 3, pad=0)) for length in (17, 18)] == [2, 1]
 
 
 def test_the_fingerprint_follows_texts_and_labels():
@@ -178,10 +178,13 @@ def test_the_fingerprint_follows_every_array_of_all_files():
         "a decoder": dataclasses.replace(own, decoder=encoded(3)),
         "another decoder": dataclasses.replace(own, decoder=dataclasses.replace(encoded(3), tokens=own.tokens + 1)),
     }
-    rows = {name: ExampleRows(made, 8, 1, 0, 8) for name, made in kinds.items()}
+    rows = {name: ExampleRows(made, 8, 1, pad=0, decoder_length=8) for name, made in kinds.items()}
     own = rows["own"]
-    for files in (lambda one: ([one], own), lambda one: ([own], one), lambda one: ([own], own, one)):
-        found = {TaskSource(*these[:2], VOCABULARY, 0, *these[2:]).fingerprint for these in map(files, rows.values())}
+    for files in (lambda one: ([one], own, None), lambda one: ([own], one, None), lambda one: ([own], own, one)):
+        found = {
+            TaskSource(*these[:2], VOCABULARY, seed=0, unlabelled=these[2]).fingerprint
+            for these in map(files, rows.values())
+        }
         assert len(found) == len(kinds)
 
 
@@ -193,7 +196,7 @@ def test_unknown_tokens_are_counted_on_both_sides():
 
 def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:
     """Four of ten examples in each: two epochs have eight of them, and none twice."""
-    rows = ExampleRows(encoded(10), 8, 1, 0, mixing=Mixing({"one": 10}, limit=4, temperature=1.0))
+    rows = ExampleRows(encoded(10), 8, 1, pad=0, mixing=Mixing({"one": 10}, limit=4, temperature=1.0))
     key = order.fold_in(3, 0)
     first, second = (rows.shuffle(epoch, key)[:, 0].tolist() for epoch in (0, 1))
     assert len(first) == len(second) == rows.per_epoch == 4 and len({*first, *second}) == 8
@@ -270,10 +273,10 @@ def test_a_source_takes_tasks_and_sentences_without_labels_in_turn():
 
     def made(first: int, count: int = 30) -> ExampleRows:
         words, nothing = np.arange(first, first + count, dtype=np.int32), np.zeros(count // 3, np.int32)
-        return ExampleRows(Encoded(words, None, np.arange(0, count + 1, 3), nothing, {}), 6, 2, 0)
+        return ExampleRows(Encoded(words, None, np.arange(0, count + 1, 3), nothing, {}), 6, 2, pad=0)
 
     groups, others = [made(100), made(200, 60)], made(300)
-    source = TaskSource(groups, groups[0], Vocabulary.placeholder(400), 0, others)
+    source = TaskSource(groups, groups[0], Vocabulary.placeholder(400), seed=0, unlabelled=others)
     phase = SimpleNamespace(first_step=0, batch_size=2)
     found = [one["input_ids"] for one in itertools.islice(source.train(phase, 0), 60)]
     taken = [int(one.max()) // 100 for one in found]

@@ -58,7 +58,7 @@ def text(length: int) -> tuple[str, np.ndarray]:
     return words, Numbers().encode_spans([words])[0][1]
 
 
-def plain_candidates(windows, scores, words, spans, best, longest):
+def plain_candidates(windows, scores, words, *, spans, best, longest):
     """All pairs of all windows, best first, each text once."""
     found = []
     known = [(window.first, window.length) for window in windows]
@@ -88,8 +88,8 @@ def test_the_best_answers_are_those_of_a_search_of_all_pairs(best, length, room,
     windows, (words, spans) = windows_of(length, room, stride), text(length)
     random = np.random.default_rng(best)
     scores = [random.normal(size=(4 + window.length + 1, 2)).astype(np.float32) for window in windows]
-    found, null = answers.candidates(windows, scores, words, spans, best, longest)
-    expected = plain_candidates(windows, scores, words, spans, best, longest)
+    found, null = answers.candidates(windows, scores, words, spans=spans, best=best, longest=longest)
+    expected = plain_candidates(windows, scores, words, spans=spans, best=best, longest=longest)
     assert [one.text for one in found] == [answer for answer, _ in expected]
     np.testing.assert_allclose([one.score for one in found], [total for _, total in expected], rtol=1e-6)
     assert null == pytest.approx(min(float(score[0, 0] + score[0, 1]) for score in scores))
@@ -101,7 +101,7 @@ def test_deviation_tokens_of_the_question_take_no_place_among_the_best():
     scores = np.zeros((4 + 5 + 1, 2), np.float32)
     scores[2] = 9.0
     scores[6] = 1.0
-    found, _ = answers.candidates(windows_of(5, 9, 4), [scores], words, spans, 1, 30)
+    found, _ = answers.candidates(windows_of(5, 9, 4), [scores], words, spans=spans, best=1, longest=30)
     assert found == [Candidate(words.split()[2], 2.0)]
 
 

@@ -76,14 +76,14 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     assert given["input_ids"].shape == (7, 3, 14)
     answers = np.array(examples.answers)[np.asarray(given["example_ids"])[:, 0, 0] // 3]
     loss, gradient, sums, their = parity.compared(
-        tmp_path, theirs, objective, module, params, given, labels=parity.tensor(answers)
+        tmp_path, theirs, objective, module=module, params=params, given=given, labels=parity.tensor(answers)
     )
     hits, weight = sums.metrics["accuracy"]
     assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == answers), 7)
 
     packed = parity.batch(encoded, 40, 3)
     assert packed["input_ids"].shape[:2] == (3, 3) and jnp.max(packed["segment_ids"]) == 3
-    parity.assert_same_packed(objective, module, params, packed, loss, gradient)
+    parity.assert_same_packed(objective, module, params, packed=packed, loss=loss, gradient=gradient)
 
 
 def test_sequences_and_predictions():
@@ -114,8 +114,8 @@ def test_an_evaluation_of_packed_questions_has_the_outputs_of_each_alone() -> No
     examples, objective, task = draws(7, 3), MultipleChoice(), Choices(sequence_length=40, pack=3)
     run = Experiment(model, objective, task, optimizer=BertAdamW(), training=Training(batch_size=2, unroll=1))
     encoded = objective.encode(examples, Numbers(), model, task)
-    rows = ExampleRows(encoded, 40, 3, 0)
-    source = TaskSource([rows], rows, VOCABULARY, 0)
+    rows = ExampleRows(encoded, 40, 3, pad=0)
+    source = TaskSource([rows], rows, VOCABULARY, seed=0)
     program, evaluation = program_of(run, source), TaskEvaluation(run, examples, source, Numbers())
     params = random_params(program.module)
     metrics = evaluation(program, LossInputs(params))

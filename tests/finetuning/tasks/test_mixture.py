@@ -74,7 +74,7 @@ def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:
     run, train = experiment(mixture), mixture.read("train")
     rows = inputs.rows(run, train, Numbers(), mixture.mixing(train))
     validation = inputs.rows(run, mixture.read("validation"), Numbers())
-    return TaskSource([rows], validation, Numbers.vocabulary, seed)
+    return TaskSource([rows], validation, Numbers.vocabulary, seed=seed)
 
 
 def phase(rows: int) -> ResolvedPhase:
@@ -213,7 +213,7 @@ def test_another_file_is_reported_as_its_task_alone(
     assert set(whole.names(program)) == set(metrics)
     assert "tok:zh" in whole.signatures()["eval/numbers/bleu_signature"]
     assert "eval/parity/exact_signature" not in whole.signatures()
-    checkpoints.save_parameters(tmp_path / "run", jax.device_get(params), run, {})
+    checkpoints.save_parameters(tmp_path / "run", jax.device_get(params), run, tokenizer={})
     monkeypatch.setattr(checkpoints.Description, "load_tokenizer", lambda self: Numbers())
     found = evaluation.evaluate(tmp_path / "run", f"numbers={mixture.folder}/few.tsv")
     names = ("bleu", "chrf", "bleu_signature", "chrf_signature")

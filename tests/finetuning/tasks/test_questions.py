@@ -195,7 +195,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
 
     packed = parity.batch(encoded, 60, 4)
     assert len(packed["input_ids"]) <= len(given["input_ids"]) / 2
-    parity.assert_same_packed(objective, module, params, packed, loss, gradient)
+    parity.assert_same_packed(objective, module, params, packed=packed, loss=loss, gradient=gradient)
 
 
 def answered(tmp_path, scores: list[dict[int, float]], **options):

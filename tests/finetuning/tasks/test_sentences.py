@@ -62,10 +62,10 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
         tmp_path,
         theirs,
         objective,
-        module,
-        params,
-        given,
-        rows,
+        module=module,
+        params=params,
+        given=given,
+        rows=rows,
         labels=(torch if outputs == 1 else parity).tensor(labels[rows]),
     )
     np.testing.assert_allclose(logits[rows], their.logits.detach().numpy(), atol=1e-5)
@@ -179,7 +179,14 @@ def test_losses_of_sets_equal_those_of_transformers(tmp_path):
     labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]], np.float32)
     given, objective, rows = batch(labels), MultiLabelClassification(LABELS), slice(0, B - 1)
     *_, sums, their = parity.compared(
-        tmp_path, theirs, objective, module, params, given, rows, labels=torch.tensor(labels[rows])
+        tmp_path,
+        theirs,
+        objective,
+        module=module,
+        params=params,
+        given=given,
+        rows=rows,
+        labels=torch.tensor(labels[rows]),
     )
     hits, weight = sums.metrics["accuracy"]
     right = ((their.logits.sigmoid().detach().numpy() >= 0.5) == labels[rows]).all(axis=-1)

@@ -145,7 +145,7 @@ def example(words: str, labels: str) -> TaggedExamples:
 TAGS = ("B-A", "B-B", "I-A", "I-B", "O")
 
 
-def answered(gold: str, found: str, length: int = 64, entities: bool = True, tags: tuple[str, ...] = TAGS):
+def answered(gold: str, found: str, *, length: int = 64, entities: bool = True, tags: tuple[str, ...] = TAGS):
     """Metrics and predictions where the model finds `found` in sentences of words of two pieces."""
     words = "/".join(" ".join(["10+11"] * len(one.split())) for one in gold.split("/"))
     examples, objective = example(words, gold), TokenTagging(tags, entities)
@@ -280,7 +280,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     given = parity.batch(encoded, 24, 1)
     labels = np.where(np.asarray(given["label_weights"]) > 0, given["labels"], -100)
     loss, gradient, sums, their = parity.compared(
-        tmp_path, theirs, objective, module, params, given, labels=parity.tensor(labels)
+        tmp_path, theirs, objective, module=module, params=params, given=given, labels=parity.tensor(labels)
     )
     assert (labels >= 0).sum() == objective.weights(given)["task"] > 20
     hits, weight = sums.metrics["accuracy"]
@@ -289,7 +289,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
 
     packed = parity.batch(encoded, 60, 4)
     assert len(packed["input_ids"]) < len(given["input_ids"]) / 2 and jnp.max(packed["segment_ids"]) == 4
-    parity.assert_same_packed(objective, module, params, packed, loss, gradient)
+    parity.assert_same_packed(objective, module, params, packed=packed, loss=loss, gradient=gradient)
 
 
 REAL = {

@@ -101,7 +101,7 @@ class Numbers(parity.Numbers):
 
 
 def batch(encoded: Any, pack: int) -> dict[str, jax.Array]:
-    rows = ExampleRows(encoded, 12, pack, 0, 8)
+    rows = ExampleRows(encoded, 12, pack, pad=0, decoder_length=8)
     return {name: jnp.asarray(field) for name, field in rows.batch(rows.in_order, np.arange(len(rows))).items()}
 
 
@@ -133,7 +133,7 @@ def test_both_sides_of_packed_pairs_fit_and_have_one_segment() -> None:
 def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> None:
     task = TextPairs(sequence_length=12, target_length=0)
     encoded = GREEDY.encode(EXAMPLES, Numbers(), DECODER, task)
-    rows = ExampleRows(encoded, 12, 1, 0)
+    rows = ExampleRows(encoded, 12, 1, pad=0)
     found = rows.batch(np.array([[1]]), np.array([0]))
     assert found["input_ids"][0].tolist() == [90, 14, 91, 22, 23, 24, 0, 0, 0, 0, 0, 0]
     assert found["next_ids"][0].tolist()[2:6] == [22, 23, 24, END]
@@ -145,7 +145,7 @@ def test_a_source_of_a_decoder_leaves_room_for_the_longest_text() -> None:
     """Two of 12 places are the start and the delimiter, and 6 are kept for the text."""
     one_row = TextPairs(sequence_length=12, target_length=0)
     fits = TextPairExamples("dev.en", [1], ["1 2 3 4"], ["21 22 23 24 25"])
-    rows = ExampleRows(GREEDY.encode(fits, Numbers(), DECODER, one_row), 12, 1, 0)
+    rows = ExampleRows(GREEDY.encode(fits, Numbers(), DECODER, one_row), 12, 1, pad=0)
     assert rows.batch(np.array([[0]]), np.array([0]))["segment_ids"][0].tolist() == [1] * 11 + [0]
 
 
@@ -156,8 +156,8 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
         model=MODEL, objective=GREEDY, data=TASK, optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
         training=Training(batch_size=8, unroll=1),
     )  # fmt: skip
-    rows = ExampleRows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
-    source = TaskSource([rows], rows, Numbers.vocabulary, 0)
+    rows = ExampleRows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, pad=0, decoder_length=8)
+    source = TaskSource([rows], rows, Numbers.vocabulary, seed=0)
     program = program_of(run, source)
     # With larger products than at first what is written depends on the source.
     flat = flax.traverse_util.flatten_dict(program.initialize(3).params, sep="/")

@@ -52,7 +52,10 @@ def rows(queries: int = 6, keys: int = 6) -> tuple[jax.Array, jax.Array, jax.Arr
 @pytest.mark.usefixtures("kernel")
 def test_cudnn_sees_what_dense_attention_sees(name: str) -> None:
     mask_terms = VISIBILITIES[name]
-    found, expected = (backends.BACKENDS[backend](*rows(), mask_terms, (), 0.1, None) for backend in ("cudnn", "dense"))
+    found, expected = (
+        backends.BACKENDS[backend](*rows(), mask_terms=mask_terms, terms=(), rate=0.1, dropout_key=None)
+        for backend in ("cudnn", "dense")
+    )
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
@@ -61,16 +64,17 @@ def test_cudnn_sees_what_dense_attention_sees(name: str) -> None:
 def test_rows_that_the_kernel_does_not_take_are_dense(queries: int, keys: int) -> None:
     mask_terms = MaskTerms((Causal(),), query_offset=keys - queries)
     found, expected = (
-        backends.BACKENDS[backend](*rows(queries, keys), mask_terms, (), 0.0, None) for backend in ("cudnn", "dense")
+        backends.BACKENDS[backend](*rows(queries, keys), mask_terms=mask_terms, terms=(), rate=0.0, dropout_key=None)
+        for backend in ("cudnn", "dense")
     )
     np.testing.assert_array_equal(found, expected)
 
 
 def test_cudnn_has_neither_dropout_nor_terms_of_the_scores() -> None:
     with pytest.raises(UserError, match=r"without dropout for --training.attention cudnn, found a rate of 0\.1; set"):
-        backends.cudnn(*rows(), MaskTerms(), (), 0.1, jax.random.key(0))
+        backends.cudnn(*rows(), mask_terms=MaskTerms(), terms=(), rate=0.1, dropout_key=jax.random.key(0))
     with pytest.raises(UserError, match=r"without terms of the scores.*found tuple; take --training.attention dense"):
-        backends.cudnn(*rows(), MaskTerms(), ((),), 0.0, None)
+        backends.cudnn(*rows(), mask_terms=MaskTerms(), terms=((),), rate=0.0, dropout_key=None)
 
 
 SUMS = {
@@ -89,7 +93,9 @@ def test_softmax_and_context_of_bfloat16_are_summed_in_float32(name: str) -> Non
     """The factors of all products are bfloat16, and gradients of the inputs are rounded."""
 
     def loss(*inputs: jax.Array) -> jax.Array:
-        context = backends.BACKENDS[name](*inputs, MaskTerms((Causal(),)), (), 0.0, None)
+        context = backends.BACKENDS[name](
+            *inputs, mask_terms=MaskTerms((Causal(),)), terms=(), rate=0.0, dropout_key=None
+        )
         return jnp.sum(jnp.sin(context))
 
     inputs, sums = [each.astype(jnp.bfloat16) for each in rows()], {}

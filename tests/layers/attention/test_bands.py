@@ -41,7 +41,8 @@ def value_and_gradients(backend: Any, mask_terms: MaskTerms) -> Any:
 
     def loss(inputs: Any, parameters: Any, values: jax.Array) -> tuple[jax.Array, jax.Array]:
         content = ContentTerm(**parameters, query_segments=SEGMENTS[:, OFFSET:], key_segments=SEGMENTS)
-        context = backend(*inputs, mask_terms, (content, ScoreArray(values)), 0.0, None)
+        terms = content, ScoreArray(values)
+        context = backend(*inputs, mask_terms=mask_terms, terms=terms, rate=0.0, dropout_key=None)
         context = jnp.where(sees, context, 0.0)
         return jnp.sum(jnp.sin(context)), context
 
@@ -97,7 +98,7 @@ def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass() -> None:
     """Each is one number a block, and costs a TPU an instruction that stores it and one that loads it."""
 
     def attend(*rows: jax.Array) -> jax.Array:
-        return BACKENDS["dense"](*rows, MaskTerms((Window(256, 256),)), (), 0.0, None)
+        return BACKENDS["dense"](*rows, mask_terms=MaskTerms((Window(256, 256),)), terms=(), rate=0.0, dropout_key=None)
 
     rows = [jnp.zeros((1, 1024, HEADS, SIZE))] * 3
     forward = jax.make_jaxpr(lambda *rows: jax.vjp(attend, *rows))(*rows)
@@ -111,7 +112,8 @@ def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pyte
     monkeypatch.setattr(bands, "LEAST", 4)
     ones = jnp.ones((1, 16, 1, 1))
     values = jnp.tile(jnp.eye(4)[None, :, None], (1, 4, 1, 1))  # those of four neighbours tell which are dropped
-    found = BACKENDS["dense"](ones, ones, values, MaskTerms((Window(3, 0),)), (), 0.5, jax.random.key(0))
+    draw = {"rate": 0.5, "dropout_key": jax.random.key(0)}
+    found = BACKENDS["dense"](ones, ones, values, mask_terms=MaskTerms((Window(3, 0),)), terms=(), **draw)
     blocks = np.asarray(found).reshape(4, 4, 4)[1:]  # the first sees less
     assert len({block.tobytes() for block in blocks}) == 3 and 0.3 < (blocks == 0).mean() < 0.7
 

@@ -69,6 +69,8 @@ TERMS: dict[str, tuple[BiasTerm, ...]] = {
     "positions": (Cosines(),),
 }
 
+SCORES_ALONE = {"terms": (), "rate": 0.0, "dropout_key": None}
+
 
 @functools.cache
 def arrays() -> tuple[jax.Array, ...]:
@@ -78,11 +80,11 @@ def arrays() -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
 
 
-def value_and_gradients(backend: Any, mask_terms: MaskTerms, terms: Any, rate: float = 0.0, key: Any = None) -> Any:
+def value_and_gradients(backend: Any, mask_terms: MaskTerms, terms: Any, *, rate: float = 0.0, key: Any = None) -> Any:
     """The context, and the gradients of a number that all of it goes into."""
 
     def loss(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        context = backend(*inputs, mask_terms, terms, rate, key)
+        context = backend(*inputs, mask_terms=mask_terms, terms=terms, rate=rate, dropout_key=key)
         return jnp.sum(jnp.sin(context)), context
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays())
@@ -101,7 +103,14 @@ def test_conditions_hide_what_they_say(kind: str) -> None:
 
 
 def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, terms: Any, rate: float, draw: Any
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mask_terms: MaskTerms,
+    terms: Any,
+    rate: float,
+    dropout_key: Any,
 ) -> jax.Array:
     """softmax(Q K^T + terms) V as its formula says, left to automatic differentiation."""
     scores, queries, keys = jnp.einsum("BTNH,BSNH->BNTS", query, key), query.shape[1], key.shape[1]
@@ -111,8 +120,8 @@ def plain(
         scores = scores + term.scores(query, key, mask_terms.query_positions(queries), jnp.arange(keys))
     # A chip's generator draws the mask with the queries last, unless there are terms or many keys for each query.
     few = keys < backends.MANY_KEYS * queries
-    transposed = few and not terms and draw is not None and jax.random.key_impl(draw) == "rbg"
-    weights = apply_dropout(jax.nn.softmax(scores), rate, draw, axes=SCORES, transposed=transposed)
+    transposed = few and not terms and dropout_key is not None and jax.random.key_impl(dropout_key) == "rbg"
+    weights = apply_dropout(jax.nn.softmax(scores), rate, dropout_key, axes=SCORES, transposed=transposed)
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 
 
@@ -132,8 +141,8 @@ def test_the_backward_pass_is_that_of_the_formula(
     """Values and gradients, with and without dropout, rows without a visible key included."""
     monkeypatch.setattr(backends, "MANY_KEYS", many)
     draw = jax.random.key(3, impl=generator) if rate else None
-    found = value_and_gradients(dense, VISIBLE[kind][0], (), rate, draw)
-    expected = value_and_gradients(plain, VISIBLE[kind][0], (), rate, draw)
+    found = value_and_gradients(dense, VISIBLE[kind][0], (), rate=rate, key=draw)
+    expected = value_and_gradients(plain, VISIBLE[kind][0], (), rate=rate, key=draw)
     # The contexts and the gradients; the number is a sum of hundreds that cancel each other. An element is a sum too,
     # whose rounding depends on the processor: what counts is the size of its terms, that of the largest element.
     for ours, theirs in zip((found[0][1], *found[1]), (expected[0][1], *expected[1]), strict=True):
@@ -149,7 +158,8 @@ def test_an_array_learns_as_in_the_formula(kind: str, generator: str) -> None:
 
     def gradient(backend: Any) -> Any:
         def loss(terms: tuple[BiasTerm, ...]) -> jax.Array:
-            return jnp.sum(jnp.sin(backend(*inputs, CAUSAL, terms, 0.3, jax.random.key(3, impl=generator))))
+            draw = {"rate": 0.3, "dropout_key": jax.random.key(3, impl=generator)}
+            return jnp.sum(jnp.sin(backend(*inputs, mask_terms=CAUSAL, terms=terms, **draw)))
 
         return jax.jit(jax.grad(loss))(TERMS[kind])[0].values
 
@@ -161,13 +171,14 @@ def test_an_array_learns_as_in_the_formula(kind: str, generator: str) -> None:
 def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(backend: Any) -> Any:
         def loss(inputs: tuple[jax.Array, ...], terms: Any) -> tuple[jax.Array, jax.Array]:
-            context = backend(*inputs, VISIBLE["causal window in padded memory"][0], terms, 0.0, None)
+            mask_terms, _ = VISIBLE["causal window in padded memory"]
+            context = backend(*inputs, mask_terms=mask_terms, terms=terms, rate=0.0, dropout_key=None)
             return jnp.sum(jnp.sin(context)), context
 
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), TERMS[kind])
 
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
-    program = str(jax.make_jaxpr(lambda *x: dense(*x, MaskTerms(), (), 0.0, None))(*arrays()))
+    program = str(jax.make_jaxpr(lambda *x: dense(*x, mask_terms=MaskTerms(), **SCORES_ALONE))(*arrays()))
     assert f"f32[{ROWS},1,{QUERIES},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
     chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
 
@@ -178,7 +189,9 @@ def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monk
     same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
 
     def drop(value: jax.Array, generator: str) -> jax.Array:
-        return dense(same, same, value, MaskTerms(), (), 0.5, jax.random.key(1, impl=generator))
+        return dense(
+            same, same, value, mask_terms=MaskTerms(), terms=(), rate=0.5, dropout_key=jax.random.key(1, impl=generator)
+        )
 
     whole = drop(same, "threefry2x32")
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
@@ -206,7 +219,7 @@ def test_scores_stay_where_the_vector_memory_is_large_enough(
     device = jax.sharding.AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
     mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
-        program = str(jax.make_jaxpr(lambda *x: dense(*x, MaskTerms(), (), 0.0, None))(*[rows] * 3))
+        program = str(jax.make_jaxpr(lambda *x: dense(*x, mask_terms=MaskTerms(), **SCORES_ALONE))(*[rows] * 3))
     assert f"f32[4,{16 // groups},512,512]" in program
 
 
@@ -215,7 +228,7 @@ def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.
     inputs = tuple(jax.random.normal(jax.random.key(i), (8, 6, 4, 3)) for i in range(3))
 
     def attend(*inputs: jax.Array) -> jax.Array:
-        return dense(*inputs, CAUSAL, (), 0.0, None)
+        return dense(*inputs, mask_terms=CAUSAL, **SCORES_ALONE)
 
     expected = attend(*inputs)
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 4 * 2 * 6 * 6)  # of one head of a device's two rows
@@ -236,9 +249,11 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
     length = 64
     rows = jnp.ones((1, length, 2, 4))
 
+    drop = {"terms": (), "rate": 0.1, "dropout_key": jax.random.key(0)}
+
     def kept(backend: Any) -> int:
         def closed() -> Any:
-            return jax.vjp(lambda *x: backend(*x, CAUSAL, (), 0.1, jax.random.key(0)), *[rows] * 3)
+            return jax.vjp(lambda *x: backend(*x, mask_terms=CAUSAL, **drop), *[rows] * 3)
 
         return max(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(closed)))
 
@@ -247,7 +262,7 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
 
 def test_several_problems_at_once() -> None:
     def attended(query: jax.Array) -> jax.Array:
-        return dense(query, *arrays()[1:], MaskTerms((Causal(),), OFFSET), (), 0.0, None)
+        return dense(query, *arrays()[1:], mask_terms=MaskTerms((Causal(),), OFFSET), **SCORES_ALONE)
 
     query = arrays()[0]
     gradient = jax.grad(lambda query: jnp.sum(jnp.sin(attended(query))))
@@ -283,7 +298,7 @@ def test_blockwise_drops_probabilities() -> None:
     """As the dense form would with the same bits: those of the blocks put together."""
     rate, key, block = 0.3, jax.random.key(7), 4
     mask_terms = MaskTerms((Causal(),), OFFSET)
-    found = value_and_gradients(functools.partial(blockwise, block=block), mask_terms, (), rate, key)
+    found = value_and_gradients(functools.partial(blockwise, block=block), mask_terms, (), rate=rate, key=key)
     rows = []
     for row in range(-(-QUERIES // block)):
         keys = [jax.random.fold_in(jax.random.fold_in(key, row), column) for column in range(-(-KEYS // block))]
@@ -291,7 +306,7 @@ def test_blockwise_drops_probabilities() -> None:
         rows.append(jnp.concatenate([apply_dropout(ones, rate, one) for one in keys], axis=-1))
     factors = jnp.concatenate(rows, axis=-2)[..., :QUERIES, :KEYS]
 
-    def with_factors(query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, *_: Any) -> jax.Array:
+    def with_factors(query: jax.Array, key: jax.Array, value: jax.Array, mask_terms: MaskTerms, **_: Any) -> jax.Array:
         scores = jnp.einsum("BTNH,BSNH->BNTS", query, key) + mask_terms.bias(QUERIES, KEYS)
         return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(scores) * factors, value)
 

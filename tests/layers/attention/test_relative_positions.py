@@ -58,7 +58,13 @@ def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(monkeypatch: pyt
 
     def loss(table: jax.Array) -> jax.Array:
         terms = (DistanceScores(table, False, 20),)
-        return jnp.sum(jnp.sin(backends.dense(query, key, value, MaskTerms((Causal(),)), terms, 0.0, None)))
+        return jnp.sum(
+            jnp.sin(
+                backends.dense(
+                    query, key, value, mask_terms=MaskTerms((Causal(),)), terms=terms, rate=0.0, dropout_key=None
+                )
+            )
+        )
 
     together = jax.jit(jax.value_and_grad(loss))(table)
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)

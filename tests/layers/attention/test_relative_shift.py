@@ -70,7 +70,7 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
     return arrays | vectors | {"of_distance": random.normal(size=(case.tables, 61, HEADS, SIZE))}
 
 
-def formula(case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
+def formula(case: Case, query: Any, key: Any, *, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
     """softmax((q_i + u) . k_j + (q_i + v) . r[i - j]) V over the visible keys."""
     mask_terms = MaskTerms(case.conditions, case.memory)
     distance = case.memory + np.arange(case.queries)[:, None] - np.arange(case.keys)
@@ -83,11 +83,14 @@ def formula(case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_dis
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(jnp.where(visible, scores, -jnp.inf)), value)
 
 
-def shifted(backend: Any, case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
+def shifted(
+    backend: Any, case: Case, query: Any, *, key: Any, value: Any, u: Any, v: Any, of_distance: Any
+) -> jax.Array:
     """The same by the terms."""
     rows = np.minimum(distances(case.queries, case.keys, case.memory, later=case.later), case.clamp) + 30
     terms = ContentBias(u), PositionalScores(v, of_distance[:, rows], case.queries)
-    return backend(query, key, value, MaskTerms(case.conditions, case.memory), terms, 0.0, None)
+    mask_terms = MaskTerms(case.conditions, case.memory)
+    return backend(query, key, value, mask_terms=mask_terms, terms=terms, rate=0.0, dropout_key=None)
 
 
 def value_and_gradients(function: Any, inputs: Any) -> tuple[Any, Any]:
@@ -191,7 +194,11 @@ def test_a_compiled_step_looks_nothing_up_and_holds_one_array_of_scores_more() -
     def compiled(terms: bool) -> Any:
         def loss(query: jax.Array, key: jax.Array, table: jax.Array) -> jax.Array:
             own = (PositionalScores(jnp.zeros((heads, size)), table, length),) if terms else ()
-            return jnp.sum(jnp.sin(dense(query, key, key, MaskTerms((Causal(),)), own, 0.0, None)))
+            return jnp.sum(
+                jnp.sin(
+                    dense(query, key, key, mask_terms=MaskTerms((Causal(),)), terms=own, rate=0.0, dropout_key=None)
+                )
+            )
 
         one = jax.ShapeDtypeStruct((rows, length, heads, size), jnp.float32)
         table = jax.ShapeDtypeStruct((1, length, heads, size), jnp.float32)

@@ -116,6 +116,7 @@ def written_out(
     gates: jax.Array,
     kernel: jax.Array,
     projection: jax.Array,
+    *,
     state: LstmState,
     starts: np.ndarray,
     visible: np.ndarray,
@@ -151,7 +152,7 @@ def test_clips_starts_and_forget_bias_are_those_of_the_formula_and_so_are_their_
     def formula(
         gates: jax.Array, kernel: jax.Array, projection: jax.Array, state: LstmState
     ) -> tuple[jax.Array, LstmState]:
-        return written_out(gates, kernel, projection, state, starts, VISIBLE)
+        return written_out(gates, kernel, projection, state=state, starts=starts, visible=VISIBLE)
 
     def results(run: Any) -> tuple:
         def loss(inputs: Any) -> tuple[jax.Array, Any]:

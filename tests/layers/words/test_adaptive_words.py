@@ -274,7 +274,9 @@ class AdaptiveGpt2(nn.Module):
     @nn.compact
     def __call__(self, input_ids, positions=None, segment_ids=None, *, deterministic=True) -> DecoderOutput:
         config, init = self.config, nn.initializers.normal(0.2)
-        rows = read_rows(config, input_ids, None, positions, segment_ids, None, None)
+        rows = read_rows(
+            config, input_ids, None, positions=positions, segment_ids=segment_ids, prefix_lengths=None, cache=None
+        )
         words = AdaptiveEmbedding(config.clusters, init, init, name="words")
         places = Embedding(config.n_positions, config.n_embd, None, init, name="positions")
         layers = Gpt2Layer(config, self.execution, deterministic, name="layers")
@@ -283,7 +285,7 @@ class AdaptiveGpt2(nn.Module):
             return layer(x, rows.mask_terms, None, number)[0], None
 
         x = words(input_ids) + places(rows.positions)
-        x, _ = stack(body, layers, config.n_layer, self.execution, x, jnp.arange(config.n_layer))
+        x, _ = stack(body, layers, config.n_layer, execution=self.execution, x=x, inputs=jnp.arange(config.n_layer))
         x = LayerNorm(config.layer_norm_epsilon, name="layer_norm")(x)
         return DecoderOutput(x, scores=AdaptiveSoftmax(config.clusters, init, init, name="softmax")(x, words))
 
@@ -300,7 +302,7 @@ def test_other_language_models_learn_with_them(tmp_path: Path, monkeypatch) -> N
     rate = {"learning_rate": 2e-2, "schedule": Constant()}
     made = experiments.changed(made, training={"steps": 60, "log_every": 60}, checkpoint={"every": 0}, optimizer=rate)
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
-    found = loop.train(made, tmp_path, ChainSource(made.data), {}).metrics
+    found = loop.train(made, tmp_path, ChainSource(made.data), tokenizer={}).metrics
     assert found["eval/loss"] < found["eval/unigram_entropy"] - 0.3
 
 

@@ -88,7 +88,9 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     params = {
         name: {"embedding": table} for name, table in zip(("input_vectors", "output_vectors"), tables, strict=True)
     }
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    checkpoints.save_parameters(
+        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
+    )
     return folder / "run"
 
 

@@ -125,8 +125,9 @@ def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
     @jax.jit
     @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
     def read(word: jax.Array, fed: jax.Array) -> Any:
-        inputs = DecoderState((LstmState(state, state),), fed), word, np.ones(rows, bool), source, False
-        _, spoken = DecoderStep(config, Execution()).apply(step, *inputs, rngs={"dropout": jax.random.key(0)})
+        inputs = DecoderState((LstmState(state, state),), fed), word, np.ones(rows, bool)
+        given = {"source": source, "deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
+        _, spoken = DecoderStep(config, Execution()).apply(step, *inputs, **given)
         return jnp.sum(spoken), spoken
 
     gradients, spoken = read(word, fed)

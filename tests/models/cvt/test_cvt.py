@@ -107,8 +107,8 @@ def test_every_dropout_has_the_rate_of_its_place():
     assert draws["texts"] == {(labelled, 4): 1, (labelled, 8): 1, (others, 8): 2, (attention, 3): 1}
     states = (jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 16)))
     with recorded_draws() as found:
-        asked = "texts", states, given, TRANSLATION_VIEWS, False
-        jax.eval_shape(lambda: module.apply({"params": cvt.parameters()}, *asked, rngs=rngs, method="view_scores"))
+        asked = {"names": TRANSLATION_VIEWS, "deterministic": False, "rngs": rngs, "method": "view_scores"}
+        jax.eval_shape(lambda: module.apply({"params": cvt.parameters()}, "texts", states, given, **asked))
     assert [draw.rate for draw in found if draw.shape[-1] == 4] == [others]  # the words that the views read
 
 

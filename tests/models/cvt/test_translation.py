@@ -122,7 +122,7 @@ def test_a_word_more_is_as_all_at_once():
     state = LstmState.zeros(4, 4)
     for place in range(2):
         words = np.take_along_axis(tokens, begins + place, axis=1)
-        given = STATES, TOKENS["segment_ids"], sentences, words, state
-        scores, state = MODULES.apply({"params": parameters()}, *given, method="write")
+        given, target = (STATES, TOKENS["segment_ids"], sentences), {"words": words, "before": state}
+        scores, state = MODULES.apply({"params": parameters()}, *given, **target, method="write")
         expected = np.take_along_axis(np.asarray(whole), (begins + place)[..., None], axis=1)
         np.testing.assert_allclose(jax.nn.log_softmax(scores), expected, atol=2e-6)

@@ -34,7 +34,7 @@ def reading(is_global: np.ndarray, widest: int) -> Inputs:
 
 
 def formula(
-    params: Any, x: jax.Array, is_global: np.ndarray, side: int, dilation: tuple[int, ...] = (1,) * HEADS
+    params: Any, x: jax.Array, is_global: np.ndarray, *, side: int, dilation: tuple[int, ...] = (1,) * HEADS
 ) -> jax.Array:
     """The same with scores [B N T S], as the paper has it; the dilation of each head."""
 
@@ -78,10 +78,10 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
     init = functools.partial(module.init, deterministic=True)
     params = nn.meta.unbox(jax.jit(init)(jax.random.key(1), X, rows, side))["params"]
     assert {f"{name}_global" for name in ("query", "key", "value")} < params.keys()
-    same(params, module, rows, side, lambda params, x: formula(params, x, is_global, side))
+    same(params, module, rows, side=side, expected=lambda params, x: formula(params, x, is_global, side=side))
 
 
-def same(params: Any, module: nn.Module, rows: Inputs, side: int, expected: Any) -> None:
+def same(params: Any, module: nn.Module, rows: Inputs, *, side: int, expected: Any) -> None:
     """The outputs of real tokens, and the gradients of all parameters and of the input.
 
     The formula is computed in float64. The tolerance is relative to the largest number of a kind, because the gradient
@@ -116,8 +116,8 @@ def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], mo
     none = np.zeros_like(GLOBAL)
     module, rows = attention(dilation), reading(none, 2)
     params = nn.meta.unbox(module.init(jax.random.key(1), X, rows, 2, deterministic=True))["params"]
-    same(params, module, rows, 2, lambda params, x: formula(params, x, none, 2, dilation))
-    assert np.abs(formula(params, X, none, 2, dilation) - formula(params, X, none, 2)).max() > 0.1
+    same(params, module, rows, side=2, expected=lambda params, x: formula(params, x, none, side=2, dilation=dilation))
+    assert np.abs(formula(params, X, none, side=2, dilation=dilation) - formula(params, X, none, side=2)).max() > 0.1
 
 
 def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,13 +133,15 @@ def test_a_layer_behind_a_memory_sees_what_it_sees_in_the_whole_row() -> None:
     @jax.jit
     def read() -> Any:
         whole = Documents(documents, documents)
-        (y, seen), params = attention.init_with_output(jax.random.key(0), x, whole, table, biases, None)
+        (y, seen), params = attention.init_with_output(jax.random.key(0), x, whole, table, biases=biases, past=None)
         found = [(y, seen)]
         for queries in (1, 4):
             first = 11 - queries - 6
             past = jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., first : 11 - queries], seen)  # noqa: B023
             behind = Documents(documents[:, -queries:], documents[:, first:])
-            found.append(attention.apply(nn.meta.unbox(params), x[:, -queries:], behind, table, biases, past))
+            found.append(
+                attention.apply(nn.meta.unbox(params), x[:, -queries:], behind, table, biases=biases, past=past)
+            )
         return found
 
     (expected, seen), *both = read()

@@ -28,7 +28,7 @@ def test_similar_vectors_share_a_bucket() -> None:
     """The bucket is the place of the largest of [x R; -x R]; padding has one of its own behind all others."""
     random = np.random.default_rng(0)
     vectors, factors = random.normal(size=(1, 7, 2, 5)).astype(np.float32), (4, 6)
-    rotations = hashing.random_rotations(jax.random.key(0), 2, 5, 3, factors)
+    rotations = hashing.random_rotations(jax.random.key(0), 2, 5, rounds=3, factors=factors)
     real = np.array([[1, 1, 1, 0, 1, 1, 1]]) > 0
     found = hashing.hash_vectors(jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
     assert found.shape == (1, 2, 3, 7) and found.dtype == jnp.uint8
@@ -59,7 +59,18 @@ def test_a_chunk_sees_its_neighbours_in_a_circle() -> None:
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def mean(chunks: Chunks, causal: bool) -> jax.Array:
-        return attend(zeros, zeros, values, tokens, chunks, causal, None, 0.0, None, True).result()
+        return attend(
+            zeros,
+            zeros,
+            values,
+            tokens=tokens,
+            chunks=chunks,
+            causal=causal,
+            itself=None,
+            rate=0.0,
+            dropout_key=None,
+            at_once=True,
+        ).result()
 
     found = mean(Chunks(4, 1, 0), False)
     np.testing.assert_allclose(found[0, 0, ::4, 0], [(1.5 + 9.5) / 2, 3.5, 7.5])
@@ -70,7 +81,11 @@ def test_a_chunk_sees_its_neighbours_in_a_circle() -> None:
 def test_a_chunk_at_a_time_gives_the_same() -> None:
     q, k, v = (jax.random.normal(jax.random.key(seed), (2, 3, 16, 5)) for seed in range(3))
     tokens = Tokens.of_rows(jnp.array([[1] * 10 + [2] * 4 + [0] * 2, [1] * 16]))
-    read = lambda at_once: attend(q, k, v, tokens, Chunks(4, 1, 0), True, -1e5, 0.0, None, at_once).result()  # noqa: E731
+    given = {"chunks": Chunks(4, 1, 0), "causal": True, "itself": -1e5, "rate": 0.0, "dropout_key": None}
+
+    def read(at_once: bool) -> jax.Array:
+        return attend(q, k, v, tokens=tokens, **given, at_once=at_once).result()
+
     ways = [jax.jit(read, static_argnums=0)(at_once) for at_once in (True, False)]
     np.testing.assert_allclose(*ways, rtol=1e-6, atol=1e-6)
 
@@ -140,7 +155,9 @@ def test_a_local_token_sees_its_chunk_and_those_before(before: int, first: tuple
     kernels["key"] = {"kernel": jnp.zeros((1, 1, 1))}
     step = jax.jit(lambda x, cache: layer.apply({"params": kernels}, x, cache, 0, method="decode_step"))
     for place, start in zip((4, 7, 8), first, strict=True):
-        cache = KeyValueCache.empty(1, 1, 12, 1, 1, jnp.float32).with_mask(jnp.ones((1, 12), jnp.int32))
+        cache = KeyValueCache.empty(1, 1, 12, heads=1, size=1, dtype=jnp.float32).with_mask(
+            jnp.ones((1, 12), jnp.int32)
+        )
         past = jnp.arange(12.0).reshape(1, 12, 1, 1)
         cache = ReformerCache(cache.update(0, KeyValues(0 * past, past)).advance(place), jnp.zeros(1), 4, 4)
         x = jnp.full((1, 1, 1), float(place))
@@ -152,7 +169,18 @@ def test_every_chunk_drops_probabilities_of_its_own() -> None:
     ones = jnp.ones((1, 1, 64, 1))
     tokens = Tokens.of_rows(jnp.ones((1, 64), jnp.int32))
     for at_once in (True, False):
-        found = attend(ones, ones, ones, tokens, Chunks(16, 0, 0), False, None, 0.5, jax.random.key(0), at_once)
+        found = attend(
+            ones,
+            ones,
+            ones,
+            tokens=tokens,
+            chunks=Chunks(16, 0, 0),
+            causal=False,
+            itself=None,
+            rate=0.5,
+            dropout_key=jax.random.key(0),
+            at_once=at_once,
+        )
         chunks = np.asarray(found.result()).reshape(4, 16)
         assert len({chunk.tobytes() for chunk in chunks}) == 4 and 0.8 < chunks.mean() < 1.2
 
@@ -176,7 +204,7 @@ def test_a_row_longer_than_a_chunk_is_divided_by_its_buckets(length: int) -> Non
 
 
 def test_buckets_are_written_behind_those_before_and_taken_with_their_rows() -> None:
-    key_values = KeyValueCache.empty(2, 2, 9, 1, 1, jnp.float32)
+    key_values = KeyValueCache.empty(2, 2, 9, heads=1, size=1, dtype=jnp.float32)
     cache = ReformerCache(key_values, jnp.zeros((1, 2, 1, 1, 9), int), 4, 3).with_mask(jnp.array([[0, 1], [1, 1]]))
     cache = cache.write_buckets(0, jnp.array([5, 6, 7, 8]).reshape(2, 1, 1, 2)).advance(2)
     cache = cache.with_mask(jnp.array([[1], [0]])).write_buckets(0, jnp.array([9, 10]).reshape(2, 1, 1, 1))

@@ -82,7 +82,7 @@ def test_a_row_that_is_not_full_is_cut_by_its_own_length():
 
 def test_all_compositions_are_alike_likely():
     """There are 10 compositions of 6 items in 3 parts; a key cuts alike, another key otherwise."""
-    draw = jax.jit(jax.vmap(lambda key: composition(key, jnp.int32(6), jnp.int32(3), 9, 4)))
+    draw = jax.jit(jax.vmap(lambda key: composition(key, jnp.int32(6), jnp.int32(3), room=9, most=4)))
     found = np.asarray(draw(jax.random.split(jax.random.key(0), 8000)))
     counts = collections.Counter(map(tuple, found.tolist()))
     every = {(a, b, 6 - a - b, 0) for a in range(1, 5) for b in range(1, 6 - a)}

@@ -260,7 +260,9 @@ def test_a_full_disk_costs_one_sentence_and_no_earlier_checkpoint(tmp_path, capf
 
 
 def imported(folder: Path, kernel: float = 1.0) -> None:
-    checkpoints.save_parameters(folder, {"kernel": np.full((2, 3), kernel)}, experiments.gpt2(), {"vocab.txt": b"a\n"})
+    checkpoints.save_parameters(
+        folder, {"kernel": np.full((2, 3), kernel)}, experiments.gpt2(), tokenizer={"vocab.txt": b"a\n"}
+    )
 
 
 @pytest.mark.parametrize("killed", ["the checkpoint", "the experiment", "the tokenizer"])

@@ -39,7 +39,7 @@ def test_other_arrays_are_left_as_they_are() -> None:
 
 def saved(tmp_path, form) -> tuple:
     run = Experiment(None, None, Data(FullSentences()))
-    checkpoints.save_parameters(tmp_path / "run", {"kernel": form, "bias": VALUES[0]}, run, {})
+    checkpoints.save_parameters(tmp_path / "run", {"kernel": form, "bias": VALUES[0]}, run, tokenizer={})
     return checkpoints.find(tmp_path / "run"), {"bias": VALUES[0].shape, "kernel": VALUES.shape}
 
 

@@ -25,8 +25,8 @@ def test_rows_keep_their_places_and_what_has_no_rows_goes_from_microbatch_to_mic
         loss,
         inputs,
         {},
-        {"x": x},
-        jax.random.key(0),
+        batch={"x": x},
+        key=jax.random.key(0),
         carry_axes=(("batch",), (None, "batch"), ()),
         microbatches=microbatches,
         shards=2,
@@ -46,7 +46,7 @@ def test_every_part_of_a_batch_has_a_key_of_its_own(shards: int) -> None:
 
     rows = jnp.zeros(8)
     settings = {"carry_axes": (("batch",),), "microbatches": 4, "shards": shards, "add_shards": lambda x: x}
-    _, sums = accumulate(loss, LossInputs({}, carry=(rows,)), {}, {"x": rows}, jax.random.key(0), **settings)
+    _, sums = accumulate(loss, LossInputs({}, carry=(rows,)), {}, batch={"x": rows}, key=jax.random.key(0), **settings)
     assert len(set(sums.carry[0].tolist())) == 4 * shards
 
 

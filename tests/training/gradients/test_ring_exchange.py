@@ -84,7 +84,7 @@ def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monke
     def run(params: dict, batch: dict, carry: jax.Array, factor: jax.Array) -> tuple:
         exchange = gradients.RingExchange(shares, ("batch",), accumulation)
         inputs = LossInputs(params, carry=carry, step=jnp.int32(0))
-        gradient, sums = exchange(loss, inputs, {"x": factor}, batch, jax.random.key(0))
+        gradient, sums = exchange(loss, inputs, {"x": factor}, batch=batch, key=jax.random.key(0))
         return gradient.params, sums
 
     given = (jax.device_put(params, owned), jax.device_put(batch, placed("data")), jnp.zeros(16), jnp.float32(0.5))
