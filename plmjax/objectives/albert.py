@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.choosing import sequence_lengths, sums_in_groups
-from plmjax.objectives.masked_language_model import eligible_tokens, word_starts
+from plmjax.objectives.masked_language_model import word_starts
 from plmjax.objectives.sentence_order import SENTENCE_ORDER
 from plmjax.objectives.sentence_pairs import MaskedLanguageModelWithPairs, PairLabels
 
@@ -53,7 +53,7 @@ class AlbertPretraining(MaskedLanguageModelWithPairs):
         """Return bool [T]: the tokens of a row to predict."""
         visit, run, size = jax.random.split(key, 3)
         length = len(ids)
-        eligible = eligible_tokens(ids, segments, vocabulary)
+        eligible = self._eligible(ids, segments, vocabulary)
         starts = word_starts(ids, segments, eligible, vocabulary) if self.whole_word else eligible
         words = jnp.where(eligible, jnp.cumsum(starts), 0)
         budget = self._budget(size, sequence_lengths(segments), segments)

@@ -12,7 +12,7 @@ the word before, across the separator.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Self
 
 import chex
 import flax.linen as nn
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.errors import FROM_0, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, nearest, quoted
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, cross_entropy
 
@@ -38,7 +38,13 @@ class MaskedLanguageModel(Objective):
     """
 
     rate: float = 0.15
-    """Share of a sequence's tokens to predict; [CLS] and [SEP] are counted but never chosen."""
+    """Share of a sequence's tokens to predict; [CLS] and [SEP] are counted, but only chosen by `choose_special`."""
+    lowest_rate: float = 0.0
+    """If above 0, a rate between it and `rate` is drawn for each row."""
+    evaluation_rate: float = 0.0
+    """The rate of evaluations; 0 takes `rate`, and `lowest_rate`."""
+    choose_special: bool = False
+    """Choose among all tokens, [CLS] and [SEP] too, as ModernBERT's released code does."""
     mask_fraction: float = 0.8
     """Share of the predicted tokens that are replaced by [MASK]."""
     random_fraction: float = 0.1
@@ -60,6 +66,11 @@ class MaskedLanguageModel(Objective):
         check_ranges("objective", self, max_predictions=FROM_0)
         if not (0 < self.rate < 1 and min(self.mask_fraction, self.random_fraction) >= 0):
             raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
+        check_ranges("objective", self, evaluation_rate=SHARE)
+        if not 0 <= self.lowest_rate <= self.rate:
+            raise UserError(
+                f"Expected --objective.lowest_rate from 0 to the rate {self.rate}, found {self.lowest_rate}; change it."
+            )
         if self.mask_fraction + self.random_fraction > 1:
             raise UserError(
                 f"Expected shares of masked and random tokens that add up to at most 1, found {self.mask_fraction} and "
@@ -68,6 +79,11 @@ class MaskedLanguageModel(Objective):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         return config.module(Purpose.MASKED_TOKENS, execution)
+
+    def in_evaluation(self) -> Self:
+        if not self.evaluation_rate:
+            return self
+        return dataclasses.replace(self, rate=self.evaluation_rate, lowest_rate=0.0)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
         """Return P, the predictions per row: those of a full row, plus one a sequence if several are packed."""
@@ -120,7 +136,7 @@ class MaskedLanguageModel(Objective):
         self, key: jax.Array, ids: jax.Array, segments: jax.Array, *, vocabulary: Vocabulary, constants: Any = ()
     ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
-        eligible = eligible_tokens(ids, segments, vocabulary)
+        eligible = self._eligible(ids, segments, vocabulary)
         budget = self._budget(jax.random.fold_in(key, 1), sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
         draws = self._draws(key, ids, constants)
@@ -133,12 +149,22 @@ class MaskedLanguageModel(Objective):
         taken = draw_words(jnp.where(starts, sizes, 0), draws, segments, budget)
         return eligible & jnp.zeros(len(ids) + 1, bool).at[words].max(taken)[words]
 
+    def _eligible(self, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+        """Return bool [T]: the tokens of a row that may be chosen."""
+        return segments > 0 if self.choose_special else eligible_tokens(ids, segments, vocabulary)
+
+    def _drawn_rate(self, key: jax.Array) -> jax.Array:
+        """Return the rate of a row, float32, between `lowest_rate` and `rate`."""
+        return jax.random.uniform(key, minval=self.lowest_rate, maxval=self.rate)
+
     def _draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
         """Return uint32 [T], no two equal: the tokens or words with the lowest draws are predicted."""
         return strict_draws(key, len(ids))
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: predictions of each token's sequence, rounded as Python does, as in the released code."""
+        if self.lowest_rate:
+            return jnp.maximum(1, jnp.round(self._drawn_rate(key) * lengths)).astype(jnp.int32)
         counts = [max(1, round(self.rate * n)) for n in range(len(lengths) + 1)]
         return jnp.array(counts, jnp.int32)[lengths]
 

@@ -11,7 +11,7 @@ before the first forward pass. With gradient accumulation the gradient equals th
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import chex
 import flax.linen as nn
@@ -102,6 +102,10 @@ class Objective:
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the linen module that this objective trains, built from the model's config."""
         return config.module(Purpose.PRETRAINING, execution)
+
+    def in_evaluation(self) -> Self:
+        """Return the objective of evaluations: the same module, perhaps with another corruption."""
+        return self
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Return keyword arguments of the module's `__call__`, taken from a corrupted batch."""

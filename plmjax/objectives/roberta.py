@@ -25,8 +25,11 @@ class RobertaPretraining(MaskedLanguageModel):
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: predictions of each token's sequence, rounded up with the probability of the fraction."""
-        fractions, counts = np.modf(self.rate * np.arange(len(lengths) + 1))
         draws = jax.random.uniform(key, (len(lengths) + 1,))[segments]  # the same for all tokens of a sequence
+        if self.lowest_rate:
+            fractions, counts = jnp.modf(self._drawn_rate(jax.random.fold_in(key, 1)) * lengths)
+            return counts.astype(jnp.int32) + (draws < fractions)
+        fractions, counts = np.modf(self.rate * np.arange(len(lengths) + 1))
         up = draws < jnp.array(fractions, jnp.float32)[lengths]
         return jnp.array(counts, jnp.int32)[lengths] + up
 

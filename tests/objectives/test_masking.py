@@ -18,6 +18,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.objectives.roberta import RobertaPretraining
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt, words_of
+from tests.third_party import experiments
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,34 @@ def test_shares_and_uniformity() -> None:
     share = mask.mean(axis=0)
     assert share[0] == share[-1] == 0
     assert abs(share[1:-1] - 10 / 62).max() < 0.03, "every position is as likely"
+
+
+@pytest.mark.parametrize("objective", [MaskedLanguageModel, RobertaPretraining, AlbertPretraining])
+def test_a_rate_between_two_is_drawn_for_each_row(objective) -> None:
+    batch = batch_of([[128]] * 200, 128)
+    settings = {"max_predictions": 0, "whole_word": False}
+    counts = chosen(corrupt(objective(rate=0.4, lowest_rate=0.1, **settings), batch)).sum(axis=1)
+    assert 12 <= counts.min() < 18 and 46 < counts.max() <= 52  # of 128 tokens, 12.8 to 51.2
+    assert abs(counts.mean() - 32) < 3  # five standard errors are 3.9
+
+
+def test_evaluations_have_a_rate_of_their_own() -> None:
+    objective = MaskedLanguageModel(rate=0.4, lowest_rate=0.1, evaluation_rate=0.15)
+    run = dataclasses.replace(experiments.bert(), objective=objective)
+    assert run.training_objective == objective
+    batch = batch_of([[100]] * 4, 128)
+    assert (chosen(corrupt(run.evaluation_objective, batch)).sum(axis=1) == 15).all()
+    assert run.evaluation_objective.predictions(batch) == 20 and objective.predictions(batch) == 52
+
+
+@pytest.mark.parametrize("objective", [MaskedLanguageModel, RobertaPretraining, AlbertPretraining])
+def test_special_tokens_are_chosen_if_asked(objective) -> None:
+    batch = batch_of([[8]] * 300, 8)
+    settings = {"rate": 0.5, "max_predictions": 0, "whole_word": False}
+    share = chosen(corrupt(objective(choose_special=True, **settings), batch)).mean(axis=0)
+    assert abs(share - 0.5).max() < 0.15
+    share = chosen(corrupt(objective(**settings), batch)).mean(axis=0)
+    assert share[0] == share[-1] == 0
 
 
 def test_dynamic_masks_follow_the_key_and_static_ones_the_row() -> None:
