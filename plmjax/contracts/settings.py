@@ -26,8 +26,10 @@ class UpdateRule(Protocol):
     frozen: tuple[str, ...]
     """Prefixes of parameter paths; parameters with these prefixes are not trained."""
 
-    def build(self, steps: int, params: Any, groups: Sequence[ParameterGroup] = ()) -> Any:
-        """Return the update rule of a run of `steps` steps, an optax.GradientTransformation."""
+    def build(self, steps: int, params: Any, groups: Sequence[ParameterGroup] = (), *, start: int = 0) -> Any:
+        """Return the update rule, an optax.GradientTransformation, for a schedule of `steps` steps from step `start`
+        on.
+        """
 
 
 @runtime_checkable

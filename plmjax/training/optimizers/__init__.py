@@ -4,6 +4,7 @@ from plmjax.training.optimizers.adafactor import Adafactor
 from plmjax.training.optimizers.adagrad import Adagrad, GloveAdagrad
 from plmjax.training.optimizers.adam import AdamW, BertAdamW
 from plmjax.training.optimizers.lamb import Lamb
+from plmjax.training.optimizers.muon import Muon
 from plmjax.training.optimizers.optimizer import (
     Optimizer,
     evaluation_params,
@@ -22,6 +23,7 @@ __all__ = [
     "BertAdamW",
     "GloveAdagrad",
     "Lamb",
+    "Muon",
     "Optimizer",
     "StableAdamW",
     "StochasticGradientDescent",

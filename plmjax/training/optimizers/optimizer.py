@@ -80,14 +80,25 @@ class Optimizer(Choice):
         """Return the state of the rule after an evaluation."""
         return state
 
-    def build(self, steps: int, params: Params, groups: Sequence[ParameterGroup] = ()) -> optax.GradientTransformation:
-        """Return the transformation for a run of `steps` optimizer steps.
+    def rates(self, steps: int, start: int = 0) -> optax.Schedule:
+        """Return the function from a step of the run to the learning rate of a schedule of `steps` steps.
+
+        start: step of the run at which the schedule starts.
+        """
+        rates = self.schedule.rates(self.learning_rate, steps)
+        return (lambda step: rates(step - start)) if start else rates
+
+    def build(
+        self, steps: int, params: Params, groups: Sequence[ParameterGroup] = (), *, start: int = 0
+    ) -> optax.GradientTransformation:
+        """Return the transformation for a run, or for a phase of it, whose schedule has `steps` optimizer steps.
 
         Args:
             params: the parameters, possibly abstract, boxed with their logical axes. Only paths and axes are used; the
                 transformation itself takes the same tree boxed or unboxed. LAMB, Adafactor and learning rates of layers
                 need the axes.
             groups: the parameters below the model's head, from the bottom to the top, for learning rates of layers.
+            start: step of the run at which the schedule starts. The state does not depend on it, so moments are kept.
 
         Raises:
             UserError: no parameter has a frozen name, layers are named that are not stacked, or learning rates of
@@ -95,7 +106,7 @@ class Optimizer(Choice):
         """
         update = optax.chain(
             clip_by_global_norm(self.clip_norm),
-            self.rule(self.schedule.rates(self.learning_rate, steps), params),
+            self.rule(self.rates(steps, start), params),
             scale_by_schedule_state(self.schedule),
         )
         if self.layer_decay != 1 or self.unfreeze_every:
@@ -141,11 +152,13 @@ def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | ja
     return optimizer.on_evaluation(state, value)
 
 
-def learning_rate(optimizer: Optimizer, state: optax.OptState, steps: int, step: jax.Array) -> jax.Array:
-    """Return the learning rate of a step of a run of `steps`, after all evaluations so far: float32 scalar."""
+def learning_rate(optimizer: Optimizer, state: optax.OptState, rates: optax.Schedule, step: jax.Array) -> jax.Array:
+    """Return the learning rate of a step, after all evaluations so far: float32 scalar.
+
+    rates: from `Optimizer.rates`.
+    """
     (found,) = _states(ScheduleState, state)
-    rate = optimizer.schedule.rates(optimizer.learning_rate, steps)(step)
-    return rate * optimizer.schedule.factor(found.schedule)
+    return rates(step) * optimizer.schedule.factor(found.schedule)
 
 
 def gradient_norm(state: optax.OptState) -> jax.Array:

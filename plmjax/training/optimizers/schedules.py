@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import FROM_0, FROM_1, PROBABILITY, SHARE, UserError, check_choice, check_ranges
 from plmjax.experiment import Choice
 
 
@@ -45,9 +45,16 @@ class WarmedUp(Schedule):
 
     warmup_steps: int = 0
     """Number of steps of linear warm-up."""
+    warmup_tokens: float = dataclasses.field(default=0.0, kw_only=True)
+    """Number of tokens of linear warm-up, in place of `warmup_steps`; the nearest number of steps is taken."""
 
     def __post_init__(self) -> None:
-        check_ranges("optimizer.schedule", self, warmup_steps=FROM_0)
+        check_ranges("optimizer.schedule", self, warmup_steps=FROM_0, warmup_tokens=FROM_0)
+        if self.warmup_steps and self.warmup_tokens:
+            raise UserError(
+                f"--optimizer.schedule.warmup_steps and warmup_tokens exclude each other, found {self.warmup_steps} "
+                f"and {self.warmup_tokens:g}; set one of them to 0."
+            )
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
         """Return the function from step to learning rate after the warm-up."""
@@ -131,16 +138,27 @@ class WarmupStableDecay(WarmedUp):
     name: ClassVar[str] = "warmup_stable_decay"
 
     decay_steps: int = 0
-    """Number of steps of the decay, at the end of the run."""
+    """Number of steps of the decay, at the end of the run or of its phases with this schedule."""
     shape: str = "linear"
     """Shape of the decay: linear, one_minus_sqrt or cosine."""
     floor: float = 0.0
     """Fraction of the peak at the end of the decay."""
+    decay_fraction: float = 0.0
+    """Fraction of the steps of the run, or of its phases with this schedule, in place of `decay_steps`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer.schedule", self, decay_steps=FROM_0, floor=SHARE)
+        check_ranges("optimizer.schedule", self, decay_steps=FROM_0, decay_fraction=PROBABILITY, floor=SHARE)
+        if self.decay_steps and self.decay_fraction:
+            raise UserError(
+                f"--optimizer.schedule.decay_steps and decay_fraction exclude each other, found {self.decay_steps} and "
+                f"{self.decay_fraction:g}; set one of them to 0."
+            )
         check_choice("--optimizer.schedule.shape", self.shape, SHAPES)
+
+    def stable_steps(self, steps: int) -> int:
+        """Return the number of steps before the decay, of a schedule of `steps` steps."""
+        return steps - (self.decay_steps or round(self.decay_fraction * steps))
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
         """Return the peak, then the decay.
@@ -148,18 +166,20 @@ class WarmupStableDecay(WarmedUp):
         Raises:
             UserError: the decay begins before the end of the warm-up.
         """
-        first = steps - self.decay_steps
-        if self.decay_steps and first < self.warmup_steps:
+        first = self.stable_steps(steps)
+        decay_steps = steps - first
+        if decay_steps and first < self.warmup_steps:
             raise UserError(
-                f"Expected --optimizer.schedule.decay_steps of at most {max(steps - self.warmup_steps, 0)}, the steps "
-                f"after the warm-up of {self.warmup_steps}, found {self.decay_steps}; lower one of them."
+                f"Expected a decay of at most {max(steps - self.warmup_steps, 0)} steps, those after the warm-up of "
+                f"{self.warmup_steps}, found {decay_steps}; lower --optimizer.schedule.decay_steps, decay_fraction or "
+                f"warmup_steps."
             )
 
         def rate(step: jax.Array) -> jax.Array:
-            done = jnp.clip((step - first) / max(self.decay_steps, 1), 0, 1)
+            done = jnp.clip((step - first) / max(decay_steps, 1), 0, 1)
             return peak * (self.floor + (1 - self.floor) * SHAPES[self.shape](done))
 
-        return rate if self.decay_steps else optax.constant_schedule(peak)
+        return rate if decay_steps else optax.constant_schedule(peak)
 
 
 @dataclasses.dataclass(frozen=True)

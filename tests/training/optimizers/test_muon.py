@@ -1,0 +1,117 @@
+"""Muon against its formula in NumPy and float64, and the start of a schedule within a run."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.parameters import BIAS, Declared
+from plmjax.errors import UserError
+from plmjax.training.optimizers import AdamW, Muon
+from plmjax.training.optimizers.muon import matrix_axes
+from plmjax.training.optimizers.schedules import Constant, Linear
+
+AXES = {
+    "words": ("vocab", "embed"),
+    "positions": (None, "embed"),
+    "query": ("layers", "embed", "heads", "head"),
+    "output": ("layers", "heads", "head", "embed"),
+    "inner": ("layers", "embed", "mlp"),
+    "classifier": ("embed", None),
+    "transform": ("embed", "mlp"),
+}
+SIZES = {"vocab": 9, "embed": 6, "heads": 2, "head": 3, "mlp": 8, "layers": 3, None: 5}
+MATRICES = {"query": (6, 6), "output": (6, 6), "inner": (6, 8), "transform": (6, 8)}
+
+
+def arrays(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    found = {name: rng.normal(size=[SIZES[axis] for axis in axes]).astype(np.float32) for name, axes in AXES.items()}
+    return found | {"bias": rng.normal(size=(3, 8)).astype(np.float32)}
+
+
+def boxed(tree):
+    boxes = {name: nn.LogicallyPartitioned(tree[name], axes) for name, axes in AXES.items()}
+    return boxes | {"bias": Declared(tree["bias"], ("layers", "mlp"), kinds=(BIAS,))}
+
+
+def orthogonal(matrix: np.ndarray) -> np.ndarray:
+    """Five steps of the quintic iteration (Jordan et al. 2024)."""
+    x = matrix / np.linalg.norm(matrix)
+    x = x.T if x.shape[0] > x.shape[1] else x
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def expected(gradients: list[dict[str, np.ndarray]], rate: float, decay: float) -> dict[str, np.ndarray]:
+    """The parameters after updates by Muon of every matrix of every layer, and by AdamW of all else."""
+    params = {name: array.astype(np.float64) for name, array in arrays(0).items()}
+    momentum = {name: np.zeros(array.shape) for name, array in params.items()}
+    squares = {name: np.zeros(array.shape) for name, array in params.items()}
+    for step, gradient in enumerate(gradients, start=1):
+        for name, g in gradient.items():
+            b1 = 0.95 if name in MATRICES else 0.9
+            m = momentum[name] = b1 * momentum[name] + (1 - b1) * g
+            if name in MATRICES:
+                # Nesterov's step ahead; each of the two terms without its bias.
+                ahead = b1 * m / (1 - b1 ** (step + 1)) + (1 - b1) * g / (1 - b1**step)
+                matrices = ahead.reshape(-1, *MATRICES[name])
+                size = 0.2 * np.sqrt(max(MATRICES[name]))
+                direction = size * np.stack([orthogonal(one) for one in matrices]).reshape(g.shape)
+            else:
+                v = squares[name] = 0.999 * squares[name] + 0.001 * np.square(g)
+                direction = m / (1 - b1**step) / (np.sqrt(v / (1 - 0.999**step)) + 1e-6)
+            params[name] -= rate * (direction + (0 if name == "bias" else decay * params[name]))
+    return params
+
+
+@pytest.mark.parametrize("box", [False, True])
+def test_muon_is_its_formula_for_the_matrices_of_every_layer_and_adamw_for_all_else(box):
+    form = boxed if box else lambda tree: tree
+    rule = Muon(learning_rate=0.05, schedule=Constant(), weight_decay=0.1, clip_norm=0.0)
+    update = rule.build(10, boxed(arrays(0)))
+    params, gradients = form(arrays(0)), [arrays(seed) for seed in (1, 2, 3)]
+    state = update.init(params)
+    for gradient in gradients:
+        updates, state = jax.jit(update.update)(form(gradient), state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    for name, array in expected(gradients, 0.05, 0.1).items():
+        np.testing.assert_allclose(nn.meta.unbox(params)[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_matrices_are_parameters_whose_axes_are_all_named_without_a_vocabulary():
+    assert matrix_axes(boxed(arrays(0))).keys() == MATRICES.keys()
+
+
+def test_a_model_without_matrices_is_named():
+    tables = {name: nn.LogicallyPartitioned(arrays(0)[name], AXES[name]) for name in ("words", "positions")}
+    with pytest.raises(UserError, match="--optimizer muon needs a model with matrices"):
+        Muon().build(10, tables)
+    with pytest.raises(ValueError, match="logical axes"):
+        Muon().build(10, arrays(0))
+
+
+@pytest.mark.parametrize("rule", [AdamW, Muon])
+def test_a_schedule_that_starts_within_a_run_keeps_the_moments(rule):
+    """Three steps at one rate and two by a schedule that starts there, as one schedule of five would do."""
+    settings = {"clip_norm": 0.0}
+    first = rule(learning_rate=0.1, schedule=Constant(), **settings).build(3, boxed(arrays(0)))
+    second = rule(learning_rate=0.04, schedule=Linear(), **settings).build(4, boxed(arrays(0)), start=3)
+
+    class Both(Constant):
+        def rates(self, peak, steps):
+            return lambda step: jnp.where(step < 3, 0.1, 0.04 * (7 - step) / 4)
+
+    whole = rule(schedule=Both(), **settings).build(7, boxed(arrays(0)))
+    found = kept = arrays(0)
+    state, kept_state = first.init(found), whole.init(kept)
+    for step in range(5):
+        update = (first if step < 3 else second).update
+        updates, state = update(arrays(step), state, found)
+        found = jax.tree.map(jnp.add, found, updates)
+        updates, kept_state = whole.update(arrays(step), kept_state, kept)
+        kept = jax.tree.map(jnp.add, kept, updates)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7), found, kept)
