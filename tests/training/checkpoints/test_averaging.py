@@ -73,12 +73,28 @@ def test_running_statistics_are_averaged_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["statistics"]["mean"], np.array([2.5, 2.0**24 + 4], np.float32))
 
 
+def test_the_best_checkpoints_are_averaged_with_the_last(small_run: Path, tmp_path: Path) -> None:
+    """By hand, of the run's evaluations."""
+    folder = small_run / "checkpoints"
+    scores = {int(each.name): checkpoints.describe(each).metrics.get("eval/loss") for each in folder.iterdir()}
+    *earlier, last = sorted(scores)
+    best = min((step for step in earlier if scores[step] is not None), key=lambda step: scores[step])
+    assert average(small_run, tmp_path / "mean", 1, best=1) == [best, last]
+    one, other = (checkpoints.load_parameters(folder / str(step))[0] for step in (best, last))
+    found, _ = checkpoints.load_parameters(tmp_path / "mean")
+    jax.tree.map(lambda a, b, c: np.testing.assert_allclose(a, (b + c) / 2, rtol=1e-6, atol=1e-9), found, one, other)
+
+
 def test_what_cannot_be_averaged(small_run: Path, tmp_path: Path, fails) -> None:
     assert "Expected 5 checkpoints" in fails("average", small_run, "--output", tmp_path / "mean")  # by default
     with pytest.raises(UserError, match=r"Expected 99 checkpoints in .*, found \d+; lower --last"):
         average(small_run, tmp_path / "mean", 99)
-    with pytest.raises(UserError, match="Expected --last of at least 1, found 0"):
+    with pytest.raises(UserError, match="one checkpoint in all, found 0 and 0"):
         average(small_run, tmp_path / "mean", 0)
+    with pytest.raises(
+        UserError, match=r"Expected 9 evaluated checkpoints before the last ones in .*, found \d+ by ev"
+    ):
+        average(small_run, tmp_path / "mean", 1, best=9)
     with pytest.raises(UserError, match=r"Expected no run in .*, found one; name another folder"):
         average(small_run, small_run, 1)
     with pytest.raises(UserError, match=r"Expected a run directory with checkpoints at .*nothere, found no finished"):
