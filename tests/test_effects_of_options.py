@@ -94,6 +94,21 @@ OF_RULES = {
     ),
     "schedules.py::test_plateau_is_torchs": "Plateau.reduction Plateau.patience Plateau.threshold",
 }
+OF_RULES["muon.py::test_muon_is_its_formula_for_the_matrices_of_every_layer_and_adamw_for_all_else"] = "Muon.momentum"
+PHASES = "tests/experiment/test_phases.py::test_"
+EFFECTS.shown_by(
+    f"{PHASES}lengths_in_tokens_make_steps_and_a_ramp_has_as_many_steps_of_each_size",
+    "phases.ramp",
+    "phases.steps",
+    "phases.tokens",
+)
+EFFECTS.shown_by(f"{PHASES}a_run_is_as_long_as_its_tokens", "training.tokens")
+EFFECTS.shown_by(f"{PHASES}a_warm_up_of_tokens_counts_the_sizes_of_a_ramp", "WarmedUp.warmup_tokens")
+EFFECTS.shown_by(
+    "tests/runs/test_stages.py::test_every_phase_has_its_rate_and_its_model",
+    "phases.changes",
+    "WarmupStableDecay.decay_fraction",
+)
 for test, options in OF_RULES.items():
     EFFECTS.shown_by(f"{OPTIMIZERS}{test}", *options.split())
 EFFECTS.shown_by(

@@ -23,6 +23,7 @@ def pretrain(
     experiment: Positional[Reference],
     *,
     from_: Annotated[str, arg(name="from")] = "random",
+    continue_from: Location | None = None,
     workdir: Location | None = None,
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
@@ -36,6 +37,8 @@ def pretrain(
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`; or
             a file of word vectors, which initialize the embedding table of a model of words.
+        continue_from: Checkpoint of another run whose optimizer state, step and place in the text a new run keeps, with
+            other options, such as a decay of the learning rate.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(joining)
@@ -44,7 +47,8 @@ def pretrain(
 
     loaded, workdir = experiments.load(experiment), workdir or _workdir(experiment)
     with options_named(OF_ANOTHER_FILE):
-        run(loaded, workdir, from_, overrides=overrides, command=f"plmjax pretrain {experiment}")
+        options = {"continue_from": continue_from, "overrides": overrides}
+        run(loaded, workdir, from_, **options, command=f"plmjax pretrain {experiment}")
 
 
 def finetune(
@@ -125,18 +129,21 @@ def average(
     run: Positional[Location],
     output: Location,
     last: int = 5,
+    best: int = 0,
+    *,
     experiment: Reference | None = None,
 ) -> None:
-    """Average the parameters of a run's last checkpoints.
+    """Average the parameters of a run's last or best checkpoints.
 
     Args:
         run: Run directory.
         output: Run directory to write, with one checkpoint.
-        last: Number of checkpoints to average; the run must have kept as many (--checkpoint.keep).
+        last: Number of its last checkpoints to average; the run must have kept as many (--checkpoint.keep).
+        best: Number of further checkpoints to average, the best ones by the run's --checkpoint.best.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
     from plmjax.training.checkpoints.averaging import average as run_average
 
-    steps = run_average(run, output, last)
+    steps = run_average(run, output, last, best)
     print(f"averaged  the parameters of steps {', '.join(f'{step:,}' for step in steps)} in {output}")

@@ -7,6 +7,7 @@ resumed run, and overridden field by field on the command line.
 from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import catalogue
+from plmjax.experiment.changes import after_step, in_phase
 from plmjax.experiment.choice import Choice
 from plmjax.experiment.override import normalize_option, options, override
 from plmjax.experiment.phases import Phase
@@ -40,10 +41,12 @@ __all__ = [
     "Tracking",
     "Training",
     "WeightMapping",
+    "after_step",
     "catalogue",
     "differences",
     "flatten",
     "from_dict",
+    "in_phase",
     "load",
     "normalize_option",
     "options",
@@ -55,13 +58,15 @@ __all__ = [
 
 
 def load(reference: str) -> Experiment:
-    """Return the experiment with a name (one of those in plmjax), or of `path/to/file.py`.
+    """Return the experiment with a name (one of those in plmjax), of `path/to/file.py`, or of a run directory.
 
-    A suffix `:function` names another function than `experiment`.
+    A suffix `:function` names another function of a file than `experiment`.
 
     Raises:
         UserError: the file or function is missing, or the function does not return an Experiment.
     """
+    if (recorded := catalogue.recorded(reference)) is not None:
+        return read(recorded)
     path, name = catalogue.find(reference)
     compose = catalogue.function(path, name)
     with catalogue.explain_mistakes(path):

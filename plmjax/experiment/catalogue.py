@@ -13,6 +13,7 @@ from typing import Any
 
 from plmjax import experiments
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.files import storage
 
 FUNCTION = "experiment"
 """Default function of a reference."""
@@ -21,6 +22,12 @@ FUNCTION = "experiment"
 def names() -> list[str]:
     """Return the names of the experiment files of plmjax, without suffix."""
     return sorted(file.stem for file in experiments.FOLDER.glob("[!_]*.py"))
+
+
+def recorded(reference: str) -> Path | None:
+    """Return the experiment.json of a run directory, or None if the reference names none."""
+    path = storage.path(reference) / "experiment.json"
+    return path if reference not in names() and path.is_file() else None
 
 
 def find(reference: str) -> tuple[Path, str]:

@@ -20,7 +20,7 @@ from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges, quoted
-from plmjax.experiment.phases import Phase, ResolvedPhase
+from plmjax.experiment.phases import Phase, ResolvedPhase, resolve
 from plmjax.objectives.objective import Objective
 
 PLATFORMS = ("auto", "cpu", "gpu", "tpu")
@@ -122,7 +122,9 @@ class Training:
     """Length, batch size, logging and evaluation of a run, and the execution of its step."""
 
     steps: int = 1000
-    """Number of optimizer steps of the whole run."""
+    """Number of optimizer steps of the whole run; 0 takes those of `tokens`, or of the phases."""
+    tokens: float = 0.0
+    """Number of tokens of the whole run, in place of `steps`; the nearest number of steps is taken."""
     batch_size: int = 32
     """Number of rows of one optimizer step, over all devices and microbatches."""
     accumulation: int = 1
@@ -185,7 +187,7 @@ class Training:
         if not 0 <= self.seed < 2**32:
             raise UserError(f"Expected --training.seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
         evaluation = ("evaluate_every", "evaluation_batches", "evaluation_batch_size", "evaluation_sequence_length")
-        least_0 = (*evaluation, "steps", "patience", "unroll")
+        least_0 = (*evaluation, "steps", "tokens", "patience", "unroll")
         least_1 = ("batch_size", "accumulation", "log_every")
         check_ranges("training", self, **dict.fromkeys(least_0, FROM_0), **dict.fromkeys(least_1, FROM_1))
         check_choice("--training.platform", self.platform, PLATFORMS)
@@ -329,7 +331,7 @@ class Experiment:
     tokenizer: Tokenizer = Tokenizer()
     optimizer: UpdateRule | None = None
     """The update rule, of plmjax.training.optimizers; None if nothing is trained, as for an imported model.
-    --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, glove_adagrad, lamb, sgd or
+    --optimizer NAME takes another rule: adafactor, adagrad, adamw, bert_adamw, glove_adagrad, lamb, muon, sgd or
     stable_adamw.
     """
     training: Training = Training()
@@ -359,41 +361,13 @@ class Experiment:
         """The phases with every setting filled in; one phase for the complete run if the experiment names none.
 
         Raises:
-            UserError: the fractions do not add up to one, or a phase has no step.
+            UserError: the lengths of the phases do not fit each other, or a phase has no step.
         """
-        training = self.training
-        if training.steps < 1:
-            raise UserError(f"Expected at least one step, found {training.steps}; set --training.steps.")
-        total = sum(phase.fraction for phase in self.phases)
-        if self.phases and abs(total - 1) > 1e-6:
-            raise UserError(
-                f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.N.fraction."
-            )
-        resolved, done, start = [], 0.0, 0
-        for index, phase in enumerate(self.phases or [Phase(1)]):
-            if phase.fraction <= 0:
-                raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; raise it.")
-            done += phase.fraction
-            end = round(done * training.steps)
-            if end == start:
-                raise UserError(
-                    f"Expected at least one step in phase {index}, found {phase.fraction:g} of {training.steps} steps; "
-                    f"raise --training.steps."
-                )
-            resolved.append(
-                ResolvedPhase(
-                    index=index,
-                    first_step=start,
-                    steps=end - start,
-                    sequence_length=phase.sequence_length or self.data.sequence_length,
-                    batch_size=phase.batch_size or training.batch_size,
-                    accumulation=phase.accumulation or training.accumulation,
-                    evaluation_batch_size=training.evaluation_batch_size,
-                    evaluation_sequence_length=training.evaluation_sequence_length,
-                )
-            )
-            start = end
-        return tuple(resolved)
+        return resolve(self.phases, self.training, self.data)
+
+    def phase_at(self, step: int) -> ResolvedPhase:
+        """Return the phase of a step; steps are counted from 1."""
+        return next((phase for phase in self.resolved_phases if step <= phase.last_step), self.resolved_phases[-1])
 
     @property
     def training_objective(self) -> Objective:
@@ -404,7 +378,8 @@ class Experiment:
 
     @property
     def evaluation_objective(self) -> Objective:
-        """The objective of the evaluations: `objective`, modified by `compression`."""
+        """The objective of the evaluations: that of `objective`, modified by `compression`."""
+        objective = self.objective.in_evaluation()
         if self.compression is None:
-            return self.objective
-        return self.compression.evaluation_objective(self.objective, self.training.steps)
+            return objective
+        return self.compression.evaluation_objective(objective, self.training.steps)

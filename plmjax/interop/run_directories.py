@@ -238,7 +238,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         ids = config_json.ids_of_tokenizer(run.model, description.load_tokenizer().vocabulary)
         changed += [f"{name} is the tokenizer's, {found}" for name, found in ids.items()]
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **ids))
-    description = dataclasses.replace(description, experiment=run)
+    description = dataclasses.replace(description, run=run)
     model = run.objective.module(run.model, Execution())
     if own := libraries.native_files(run.model):
         return "; ".join(

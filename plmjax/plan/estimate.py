@@ -206,7 +206,7 @@ def describe(
     state, chip = program.state, part.chip
     read = hlo.Program(compilation.text)
     shards = meshes.batch_shards(program.mesh)
-    flops = experiment.training_objective.train_flops(experiment.model, program.batch)
+    flops = program.experiment.training_objective.train_flops(program.experiment.model, program.batch)
     communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
     hbm = hbm_seconds(read, chip)

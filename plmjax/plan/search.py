@@ -36,7 +36,7 @@ def what_fits(
     """Return the error for a batch that is too large. It names a batch that fits, found by compiling smaller ones."""
     shards = meshes.batch_shards(mesh)
     rows = phase.rows_per_device(shards)
-    option = f"phases.{phase.index}" if experiment.phases else "training"
+    option = f"phases.{phase.declared}" if experiment.phases else "training"
     found = (
         f"Expected a step of phase {phase.index} to fit into the {error.available / 2**30:.2f} GiB of a {part.name} "
         f"device, found {rows} rows of {phase.sequence_length} a device to need {error.needed / 2**30:.2f} GiB"
@@ -228,9 +228,9 @@ def _overrides(experiment: Experiment, best: dict[str, Any]) -> list[str]:
     if best["batch_size"]:
         options["training.batch_size"] = (best["batch_size"], experiment.training.batch_size)
     for found, phase in zip((one for one in best["phases"] if "steps" in one), experiment.resolved_phases, strict=True):
-        group = f"phases.{phase.index}" if experiment.phases else "training"
+        group = f"phases.{phase.declared}" if experiment.phases else "training"
         options[f"{group}.accumulation"] = (found["accumulation"], phase.accumulation)
-        if best["batch_size"] and experiment.phases and experiment.phases[phase.index].batch_size:
+        if best["batch_size"] and experiment.phases and experiment.phases[phase.declared].batch_size:
             options[f"{group}.batch_size"] = (best["batch_size"], phase.batch_size)
     return [word for name, (new, old) in options.items() if new != old for word in (f"--{name}", str(new))]
 

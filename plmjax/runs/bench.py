@@ -75,7 +75,7 @@ def _phase(
     devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
     # Other work on this machine slows measurements: the products are measured before and after the steps.
     matmul = max(matmul, peak.measure_flops(dtype, size, seconds=0.5)) * devices
-    flops = run.training_objective.train_flops(run.model, program.batch)
+    flops = program.experiment.training_objective.train_flops(program.experiment.model, program.batch)
     sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
     return {
         "phase": phase.index,

@@ -156,9 +156,14 @@ def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
             meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
     one = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
     unigram = evaluation.unigram_nats([], experiment.model.vocab_size)
-    program = programs.build(
-        experiment, experiment.resolved_phases[0], one, vocabulary=vocabulary, shapes=shapes, unigram=unigram
-    )
+    # A ramp changes nothing but the batch size.
+    phases = {phase.declared: phase for phase in experiment.resolved_phases}
+    changed = [phase for number, phase in phases.items() if not number or experiment.phases[number].changes]
+    program, *_ = built = [
+        programs.build(experiment, phase, one, vocabulary=vocabulary, shapes=shapes, unigram=unigram)
+        for phase in changed
+    ]
+    programs.check_states(built)
     data = experiment.data
     has_held_out = data.path or data.mixture.sources or data.held_out
     names = evaluation.means(program, experiment.objective.coefficients()) if has_held_out else []

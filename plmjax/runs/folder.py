@@ -29,10 +29,10 @@ EXPERIMENT = "experiment.json"
 START = "start.json"
 
 
-def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
+def record_start(workdir: Path, name: str | Path, arrays: Any, option: str = "--from") -> bool:
     """Write WORKDIR/start.json, which identifies the first parameters of the run, or compare them with it.
 
-    name: the value of --from. arrays: the first parameters, a tree of host arrays; None for "random".
+    name: the value of `option`. arrays: the first parameters, a tree of host arrays; None for "random".
 
     Returns:
         true if the file identified other parameters, from a command that trained no step.
@@ -43,14 +43,14 @@ def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
     digest = hashlib.sha256()
     for array in jax.tree.leaves(arrays):
         digest.update(np.ascontiguousarray(array).tobytes())
-    start = {"from": str(name), "sha256": digest.hexdigest()}
+    start = {"from": str(name), "sha256": digest.hexdigest(), "option": option}
     path = workdir / START
     before = None
     if path.exists():
         what = "the origin and digest of the run's first parameters"
         advice = "restore the file, or name another --workdir"
         before = json_text.read_object(path, what, advice)
-        if not all(isinstance(before.get(key), str) for key in start):
+        if not all(isinstance(before.get(key), str) for key in ("from", "sha256")):
             raise UserError(f"Expected {what} in {path}, found none; {advice}.")
         if before["sha256"] == start["sha256"]:
             return False
@@ -58,7 +58,7 @@ def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
         found = "others" if before["from"] == start["from"] else _describe_origin(start["from"])
         raise UserError(
             f"Expected {_describe_origin(before['from'])}, from which the run in {workdir} started, found {found}; "
-            f"take the same (--from {listed([before['from']])}) or name another --workdir."
+            f"take the same ({before.get('option', '--from')} {listed([before['from']])}) or name another --workdir."
         )
     if hosts.is_primary():
         workdir.mkdir(parents=True, exist_ok=True)

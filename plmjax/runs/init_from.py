@@ -18,7 +18,7 @@ import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.errors import UserError
+from plmjax.errors import UserError, listed
 from plmjax.experiment import Data, Experiment, WeightMapping
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.wrapper import ADDED
@@ -44,22 +44,34 @@ class InitFrom:
     description: the description of the checkpoint whose model and tokenizer the run takes; None without one.
     checkpoint: the folder of the checkpoint whose parameters the run takes; None without one.
     vectors: the first rows of the token embeddings; None if --from does not name a file of word vectors.
+    continued: the folder of the checkpoint whose whole state the run continues, from its step on; None without one.
     """
 
     name: str | Path
     description: Description | None = None
     checkpoint: Path | None = None
     vectors: WordVectors | None = None
+    continued: Path | None = None
 
     @classmethod
-    def find(cls, name: str | Path, like: str | Path | None = None) -> Self:
+    def find(cls, name: str | Path, like: str | Path | None = None, continue_from: str | Path | None = None) -> Self:
         """Find a run directory, a checkpoint, a file of word vectors, or "random". Parameters are not read yet.
 
         like: with "random", a checkpoint whose model and tokenizer the run takes.
+        continue_from: with "random", a checkpoint or a run directory that the run continues.
 
         Raises:
-            UserError: `name` is none of them, the checkpoint is damaged, or `like` is set without "random".
+            UserError: `name` is none of them, the checkpoint is damaged, or `like` or `continue_from` is set without
+                "random".
         """
+        if continue_from is not None:
+            if str(name) != RANDOM:
+                raise UserError(
+                    f"--from and --continue-from exclude each other, found {listed([str(name), str(continue_from)])}; "
+                    f"leave --from out to keep the optimizer's state and the step."
+                )
+            checkpoint = checkpoints.find(continue_from)
+            return cls(continue_from, checkpoints.describe(checkpoint), continued=checkpoint)
         if str(name) == RANDOM:
             return cls(name, None if like is None else checkpoints.describe(checkpoints.find(like)))
         if like is not None:
@@ -81,7 +93,7 @@ class InitFrom:
         """
         if self.description is None:
             return experiment
-        origin = self.description.experiment
+        origin = self.description.run if self.continued else self.description.experiment
         if origin.text_vectors is not None and hosts.is_primary():
             report(f"vectors    not kept: {origin.text_vectors} belongs to the encoder before this training")
         own = type(experiment.weight_mapping) is not WeightMapping or experiment.compression is not None
@@ -101,7 +113,7 @@ class InitFrom:
         """
         if self.description is None:
             return experiment
-        origin = self.description.experiment
+        origin = self.description.run if self.continued else self.description.experiment
         model = experiment.weight_mapping.model(origin.model)
         if experiment.model is not None:
             _check_same(experiment.model, model)

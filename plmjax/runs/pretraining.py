@@ -9,7 +9,7 @@ from plmjax.experiment import Experiment, flatten
 from plmjax.files import storage
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
-from plmjax.runs import checks, summary, text
+from plmjax.runs import checks, continuing, summary, text
 from plmjax.runs.init_from import RANDOM
 from plmjax.runs.resolve import resolve
 from plmjax.training import loop, switches
@@ -21,6 +21,7 @@ def pretrain(
     workdir: str | Path,
     init_from: str | Path = RANDOM,
     *,
+    continue_from: str | Path | None = None,
     overrides: Sequence[str] = (),
     command: str = "plmjax pretrain",
     report: Callable[[str], None] = print,
@@ -30,6 +31,8 @@ def pretrain(
     A run that starts from a checkpoint begins at step 0 with a new optimizer. Heads that the checkpoint lacks are
     sampled from the seed. A file of word vectors initializes the embedding table of the experiment's own model.
 
+    A run that continues a checkpoint keeps its optimizer state, its step and its place in the text.
+
     The other arguments are those of `resolve`.
 
     Raises:
@@ -38,7 +41,8 @@ def pretrain(
     """
     # The run: its experiment, complete, and what it starts from.
     checks.kind(experiment, text=True)
-    run = resolve(experiment, init_from, overrides=overrides, command=command, report=report)
+    options = {"overrides": overrides, "command": command, "report": report}
+    run = resolve(experiment, init_from, continue_from=continue_from, **options)
     with hosts.hold_folder(workdir := storage.path(workdir), run.experiment.hosts):
         checks.text(run.experiment, has_tokenizer=run.init_from.description is not None)
         devices = loop.devices(run.experiment.training.platform)
@@ -50,10 +54,19 @@ def pretrain(
         inputs = text.inputs(run, workdir, report)
 
         # Training, from the last checkpoint in the folder if there is one.
+        continued = run.init_from.continued
+        if continued is not None and hosts.is_primary():
+            report(continuing.line(run.experiment, run.init_from))
         initial = run.init_from.initialize(inputs.experiment, inputs.params, inputs.tokenizer, report=report)
         files = checkpoints.tokenizer_files(workdir / "tokenizer")
         result = loop.train(
-            inputs.experiment, workdir, inputs.source, tokenizer=files, initial=initial, evaluation=inputs.evaluation
+            inputs.experiment,
+            workdir,
+            inputs.source,
+            tokenizer=files,
+            initial=initial,
+            evaluation=inputs.evaluation,
+            continued=continued,
         )
 
         # What was learned.

@@ -31,7 +31,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
         plan = experiment.read(workdir / "experiment.json").resolved_phases
         report(mixtures.summary(source, plan, int(result.state.step)))
     if "eval/loss" in result.metrics:
-        objective = experiment.read(workdir / "experiment.json").objective
+        objective = result.program.experiment.objective
         _show_losses(result.metrics, objective.perplexity, report)
         if isinstance(objective, MaskedLanguageModel):
             _fill(result, source, workdir, report)
@@ -57,7 +57,7 @@ def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: 
     from plmjax.data import tokenizers
     from plmjax.inference.fill_mask import MASK, fill_mask, masked_ids
 
-    tokenizer, model = tokenizers.load(workdir / "tokenizer"), experiment.read(workdir / "experiment.json").model
+    tokenizer, model = tokenizers.load(workdir / "tokenizer"), result.program.experiment.model
 
     def fits(example: tuple[str, str]) -> bool:
         row = model.template.lay_out([masked_ids(tokenizer, example[0])], tokenizer.vocabulary).tokens

@@ -4,22 +4,27 @@ A run directory stores the tokenizer and the dataset made from raw text, in toke
 that text in text.json. Before the first step, those of other options or other text are made again.
 """
 
+import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from plmjax import experiment as experiments
+from plmjax.data import mixture, pipeline, remote
+from plmjax.data.phases import PhasesSource
+from plmjax.data.store import Dataset
 from plmjax.errors import options_named
-from plmjax.experiment import Experiment
+from plmjax.experiment import Data, Experiment
 from plmjax.files import json_text, seals, storage
 from plmjax.parallel import hosts
 from plmjax.runs import checks, folder, mixtures
 from plmjax.runs.inputs import Inputs
 from plmjax.runs.resolve import Run
+from plmjax.training import feed
 from plmjax.training.evaluation import NoEvaluation
 
 NAMES = {
@@ -42,8 +47,6 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
     Raises:
         UserError: they do not fit each other or the model, or WORKDIR has another run.
     """
-    from plmjax.data import mixture, pipeline, remote
-
     experiment, data, report_once = run.experiment, run.experiment.data, report if hosts.is_primary() else _say_nothing
     size = experiment.model.vocab_size
     opened = functools.partial(remote.open_dataset, limit=data.cache_bytes, vocab_size=size, report=report)
@@ -64,6 +67,11 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
         prepared = list(datasets.values()) or [dataset]
         for one in prepared:
             data.layout.prepare(one, tokenizer.vocabulary)
+        others = _texts_of_phases(experiment, datasets or {"": dataset}, opened)
+        for text in others:
+            for one in text.datasets.values():
+                text.data.layout.prepare(one, tokenizer.vocabulary)
+        prepared += [one for text in others for one in text.datasets.values() if one not in prepared]
     hosts.report_progress("starting", hosts.ACTIVITY)
     for one in prepared:
         for line in data.layout.remarks(one):
@@ -87,7 +95,49 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
         done = storage.finished_steps(workdir / "checkpoints")
         for line in mixtures.header(source, experiment.resolved_phases, max(done, default=0)):
             report_once(line)
+    if others:
+        own = {text.phase: text.source(**settings) for text in others}
+        source = PhasesSource([own.get(number, source) for number in range(len(experiment.phases))])
     return Inputs(experiment, run.params, tokenizer, source, _evaluation(experiment, source, report_once))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """The text of a phase that does not read that of the run.
+
+    phase: number of the phase in the experiment. datasets: one, or those of a mixture.
+    """
+
+    phase: int
+    data: Data
+    datasets: Mapping[str, Dataset]
+
+    def source(self, **settings: Any) -> pipeline.RowSource:
+        """Return the source of the phase's rows; settings are those of `remote.source`."""
+        if self.data.mixture.sources:
+            return mixture.new_source(self.data.layout, self.data.mixture, self.datasets, **settings)
+        (dataset,) = self.datasets.values()
+        return remote.source(self.data.layout, dataset, **settings)
+
+
+def _texts_of_phases(
+    experiment: Experiment, datasets: Mapping[str, Dataset], opened: Callable[[str], Dataset]
+) -> list[_Text]:
+    """Return the texts of the phases that change options of `data`; the run's own are `datasets`."""
+    found = []
+    for phase in {each.declared: each for each in experiment.resolved_phases}.values():
+        data = experiments.in_phase(experiment, phase).data
+        if data == experiment.data:
+            continue
+        if data.mixture != experiment.data.mixture and data.mixture.sources:
+            mixture.check_layout(data.layout)
+            own = mixture.open_sources(data.mixture, data.cache_bytes, experiment.model.vocab_size)
+        elif data.path != experiment.data.path and data.path:
+            own = {"": opened(data.path)}
+        else:
+            own = datasets
+        found.append(_Text(phase.declared, data, own))
+    return found
 
 
 def _say_nothing(line: str) -> None:
@@ -96,7 +146,8 @@ def _say_nothing(line: str) -> None:
 
 def _record(run: Run, workdir: Path, datasets: Any, report: Callable[[str], None]) -> Any:
     """Write the records of the run, or compare it with those in WORKDIR. Return the history of its mixture, or None."""
-    other_start = folder.record_start(workdir, run.init_from.name, run.start_arrays)
+    option = "--from" if run.init_from.continued is None else "--continue-from"
+    other_start = folder.record_start(workdir, run.init_from.name, run.start_arrays, option)
     _remove_outdated(run.experiment, workdir, other_start, report)
     history = mixtures.history(workdir, run.experiment.data.mixture, datasets)
     folder.record_experiment(workdir, run.experiment, report)
@@ -114,7 +165,8 @@ def _first_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _evaluation(experiment: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
     """Return NoEvaluation if the held-out text of a phase fills no row; None for the default evaluation of the loop."""
-    if all(source.held_out(phase.evaluation.sequence_length) for phase in experiment.resolved_phases):
+    phases = experiment.resolved_phases
+    if all(feed.source_in_phase(source, phase).held_out(phase.evaluation.sequence_length) for phase in phases):
         return None
     report("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
     return NoEvaluation()

@@ -32,7 +32,7 @@ class AdaptedPrograms:
         """Return the program for these parameters, of the phase of `program`."""
         if self._measured is None:
             return program
-        self._programs.setdefault((program.phase, program.model), program)
+        self._programs.setdefault((program.phase, program.experiment.model), program)
         model = self._run.objective.adapt_config(self._run.model, float(self._measured(params)))
         key = program.phase, model
         if key not in self._programs:
@@ -73,7 +73,7 @@ class CompiledSteps:
         with switches.explain_compilation(run, program):
             compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
-        flops = run.training_objective.train_flops(program.model, program.batch)
+        flops = program.experiment.training_objective.train_flops(program.experiment.model, program.batch)
         rates = Rates(header.tokens(run, program), flops, peak.PeakFlops(program.mesh) if session.is_primary else None)
         if session.is_primary:
             session.print(

@@ -40,6 +40,19 @@ class BatchSource(Protocol):
 
 
 @runtime_checkable
+class HasPhases(Protocol):
+    """A source of batches whose phases read texts of their own."""
+
+    def in_phase(self, phase: ResolvedPhase) -> BatchSource:
+        """Return the source of the phase's text."""
+
+
+def source_in_phase(source: BatchSource, phase: ResolvedPhase) -> BatchSource:
+    """Return the source of the text that a phase reads."""
+    return source.in_phase(phase) if isinstance(source, HasPhases) else source
+
+
+@runtime_checkable
 class Mixes(Protocol):
     """A source of batches that mixes several named sources: datasets, or tasks."""
 

@@ -69,8 +69,10 @@ def lines(
         f"compile  {duration(compile_seconds)}; MFU is relative to {compact(peak_flops.rate)}FLOP/s, "
         f"{peak_flops.origin}",
     ]
+    if changes := " ".join(run.phases[phase.declared].changes if run.phases else ()):
+        found.insert(1, f"changes  {changes}")
     if isinstance(run.objective, AdaptsModel):
-        found.append(f"computes {run.objective.describe_computation(program.model)}")
+        found.append(f"computes {run.objective.describe_computation(program.experiment.model)}")
     if dropout_prng(run, program.mesh) == "rbg":
         found.append("dropout  rbg: another mesh draws other masks; --training.dropout_prng threefry2x32 does not")
     return found

@@ -79,7 +79,8 @@ class InitialState:
         optimizer = optax.identity()  # for a model that is evaluated and never trained
         if experiment.optimizer is not None:
             groups = objective.parameter_groups(config)
-            optimizer = experiment.optimizer.build(experiment.training.steps, boxed["params"], groups)
+            steps, start = phase.schedule_steps, phase.schedule_start
+            optimizer = experiment.optimizer.build(steps, boxed["params"], groups, start=start)
             if experiment.compression is not None:
                 optimizer = scale_rates(
                     optimizer, experiment.compression.rate_factors(experiment.optimizer.learning_rate)

@@ -19,12 +19,12 @@ from plmjax.parallel.host_flags import HostFlags
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import constants, header, memory, placement
 from plmjax.training.checkpoints.best import check_metric
-from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
+from plmjax.training.checkpoints.checkpoints import Checkpoints, Description, restore
 from plmjax.training.compiled_steps import AdaptedPrograms, CompiledSteps
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
-from plmjax.training.feed import BatchSource, local_rows, on_device
+from plmjax.training.feed import BatchSource, local_rows, on_device, source_in_phase
 from plmjax.training.initial_state import InitialParameters
-from plmjax.training.program import Program, build
+from plmjax.training.program import Program, build, check_states
 from plmjax.training.session import Session
 from plmjax.training.state import TrainState
 from plmjax.training.step_timer import StepTimer
@@ -65,12 +65,14 @@ def train(
     tokenizer: dict[str, bytes],
     initial: InitialParameters = InitialParameters(),
     evaluation: Evaluation | None = None,
+    continued: Path | None = None,
 ) -> Result:
     """Train a run to its last step, from its last checkpoint if there is one.
 
     tokenizer: file name -> contents, saved in every checkpoint.
     initial: the initial parameters of a new run; by default all are sampled from the seed.
     evaluation: the evaluation of the run; by default the means over the held-out rows of its source.
+    continued: the checkpoint of another run, of the same model and optimizer, that a new run continues.
 
     Raises:
         UserError: an error that the user can correct; no checkpoint is lost.
@@ -81,19 +83,25 @@ def train(
 
     # Build the mesh, and a program for each phase. Nothing is computed yet.
     placed = placement.choose_mesh(run, devices(run.training.platform), source.vocabulary, source.batch)
-    unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
 
     def program_of(run: Experiment, phase: ResolvedPhase) -> Program:
+        unigram = unigram_nats(source_in_phase(source, phase).unigram_counts, run.model.vocab_size)
         return build(run, phase, placed.mesh, vocabulary=source.vocabulary, shapes=source.batch, unigram=unigram)
 
     programs = [program_of(run, phase) for phase in run.resolved_phases]
+    check_states(programs)
     evaluation = evaluation or HeldOut.of(run, source)
     check_metric(run.checkpoint, evaluation.names(programs[0]))
 
     # Restore the last checkpoint, or initialize the state.
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
-    if latest is None:
+    if latest is None and continued is not None:
+        made_by = next((one for one in programs if int(continued.name) < one.phase.last_step), programs[-1])
+        state, before = restore(continued, made_by.state)
+        description = Description(run, before.step, tokenizer, source.fingerprint, cores=before.cores)
+        keeper.save_constants(state)
+    elif latest is None:
         description = Description(run, 0, tokenizer, source.fingerprint)
         sources = constants.of_run(source.vocabulary, source.unigram_counts, description)
         state = programs[0].initialize(run.training.seed, sources, initial.replaced)

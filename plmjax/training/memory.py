@@ -51,7 +51,7 @@ def explain_out_of_memory(run: Experiment, phase: ResolvedPhase, device: jax.Dev
 
 
 def _advice(run: Experiment, phase: ResolvedPhase, device: jax.Device, part: int | None = None) -> str:
-    group = f"--phases.{phase.index}" if run.phases else "--training"
+    group = f"--phases.{phase.declared}" if run.phases else "--training"
     count = f" {phase.accumulation * part}" if part else ""
     remat = "" if run.training.remat == "full" else ", --training.remat full"
     named = switches.applicable(run, device)

@@ -6,7 +6,7 @@ measured is the step that runs.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -16,10 +16,9 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
-from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, check_choice
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, in_phase
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.int8 import MATMUL_PRECISIONS, PROJECTIONS
@@ -43,7 +42,7 @@ GENERATORS = ("auto", "rbg", "threefry2x32")
 class Program:
     """One phase of a run, ready to compile for its mesh.
 
-    model: the config of the model that the program computes.
+    experiment: the experiment with the changes of the phase.
     train: (state, batch) -> (state, StepMetrics), jitted, the state donated.
     evaluate: (loss_inputs, batch, key) -> EvaluationOutputs, jitted.
     initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed if the
@@ -64,7 +63,7 @@ class Program:
     phase: ResolvedPhase
     evaluation_phase: ResolvedPhase
     mesh: jax.sharding.Mesh
-    model: ModelConfig
+    experiment: Experiment
     module: nn.Module
     train: Any
     evaluate: Any
@@ -149,9 +148,11 @@ def build(
     unigram: nats [V] of the training text's tokens, for evaluation.
 
     Raises:
-        UserError: the batch is not divisible, the vocabulary or the length does not fit the model, cuDNN's attention
-            is not for this platform, or the step cannot have the rings that the run asks for.
+        UserError: a change of the phase is wrong, the batch is not divisible, the vocabulary or the length does not fit
+            the model, cuDNN's attention is not for this platform, or the step cannot have the rings that the run asks
+            for.
     """
+    experiment = in_phase(experiment, phase)
     check_cudnn(experiment, mesh.devices.flat[0].platform)
     evaluation_phase = phase.evaluation
     check_batches(phase, evaluation_phase, mesh)
@@ -199,7 +200,7 @@ def build(
         phase=phase,
         evaluation_phase=evaluation_phase,
         mesh=mesh,
-        model=experiment.model,
+        experiment=experiment,
         module=module,
         train=jax.jit(
             sharding.with_mesh(step, mesh),
@@ -318,7 +319,8 @@ def training_parts(
     mesh: jax.sharding.Mesh,
 ) -> Training:
     """Return the parts of the train step of a phase."""
-    rule, steps, optimizer = experiment.optimizer, experiment.training.steps, first.optimizer
+    rule, optimizer = experiment.optimizer, first.optimizer
+    rates = None if rule is None else rule.rates(phase.schedule_steps, phase.schedule_start)
 
     def update(gradient: Gradient, optimizer_state: optax.OptState, params: Any) -> tuple[Any, optax.OptState]:
         updates, optimizer_state = optimizer.update(gradient.params, optimizer_state, params)
@@ -330,10 +332,28 @@ def training_parts(
         vocabulary=vocabulary,
         gradient=layout.gradient(layout.train, experiment.training_objective, first.carry, phase=phase, mesh=mesh),
         update=functools.partial(layout.tables.update, optimizer) if layout.tables.shardings else update,
-        learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, steps, step),
+        learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, rates, step),
         reset_carry=carries.reset(first.carry),
         dropout_prng=dropout_prng(experiment, mesh),
     )
+
+
+def check_states(programs: Sequence[Program]) -> None:
+    """Raise UserError if a phase changes the shape of a parameter or of the optimizer's state."""
+
+    def shapes(program: Program) -> dict[str, tuple[int, ...]]:
+        kept = dataclasses.replace(program.state, carry=(), constants=())
+        return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(kept)}
+
+    first = shapes(programs[0])
+    for program in programs[1:]:
+        found = shapes(program)
+        for name in sorted(first.keys() | found.keys()):
+            if first.get(name) != found.get(name):
+                raise UserError(
+                    f"Expected --phases.{program.phase.declared}.changes that keep parameters and optimizer state, "
+                    f"found {found.get(name, 'no')} for {first.get(name, 'no')} at {name}; change other options."
+                )
 
 
 def check_batches(phase: ResolvedPhase, evaluation_phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> None:

@@ -232,7 +232,7 @@ class Session:
         self.report_progress(f"saving at step {step}", hosts.ACTIVITY)
         metrics = self.metrics if self.evaluated == step else {}
         description = Description(
-            experiment=self.run,
+            run=self.run,
             step=step,
             tokenizer=self.tokenizer,
             dataset=self.source.fingerprint,

@@ -55,6 +55,9 @@ shown_by(
 )
 BENCHED = ("experiment", "json", "measured_steps")
 shown_by("runs/test_bench.py::test_a_measure_that_this_machine_lacks_is_left_out", "bench", *BENCHED)
+shown_by(
+    "runs/test_stages.py::test_a_kept_checkpoint_is_continued_to_the_bit_and_decays_later", "pretrain", "continue_from"
+)
 for joined in ("pretrain", "finetune", "selfcheck"):
     shown_by(
         "parallel/test_hosts.py::test_a_host_alone_says_who_is_missing_and_an_option_comes_before_the_environment",
@@ -363,6 +366,11 @@ def test_the_attention_of_a_pair_has_the_tokens_of_both(folder: Path, small_run:
 def test_as_many_tokens_as_asked_for_fill_a_mask(small_run: Path) -> None:
     (line,) = said(f"fill-mask {small_run} 'the [MASK] of' --top 3").splitlines()
     assert line.startswith("[MASK] 1") and len(re.findall(r"'[^']+' 0\.\d+", line)) == 3
+
+
+shown_by(
+    "training/checkpoints/test_averaging.py::test_the_best_checkpoints_are_averaged_with_the_last", "average", "best"
+)
 
 
 @of("average", "run", "output", "last")

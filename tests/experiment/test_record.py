@@ -160,8 +160,8 @@ def test_a_run_that_resumes_may_change_what_leaves_its_results_as_they_are() -> 
     own = {group: {name for name in names if name.startswith(f"{group}.")} for group in ("training", "data")}
     assert own["training"] - {"training.type"} == {
         f"training.{name}"
-        for name in "steps batch_size accumulation seed evaluation_batch_size evaluation_sequence_length patience "
-        "dtype attention matmul_precision gradient_dtype dropout_prng".split()
+        for name in "steps tokens batch_size accumulation seed evaluation_batch_size evaluation_sequence_length "
+        "patience dtype attention matmul_precision gradient_dtype dropout_prng".split()
     }
     assert {name for name in own["data"] if not name.startswith("data.layout.")} - {"data.type"} == {
         f"data.{name}"

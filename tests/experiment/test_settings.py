@@ -198,9 +198,10 @@ def resolve(*parts: Phase, steps: int = 1000) -> tuple[ResolvedPhase, ...]:
 
 def test_a_run_has_one_phase_or_several():
     """BERT spends nine tenths at a shorter length."""
-    assert resolve(steps=7) == (ResolvedPhase(0, 0, 7, 16, 16, 2),)
+    assert resolve(steps=7) == (ResolvedPhase(0, 0, 7, 16, 16, 2, schedule_steps=7),)
     short, long = resolve(Phase(0.9), Phase(0.1, sequence_length=32, batch_size=4, accumulation=1))
-    assert (short, long) == (ResolvedPhase(0, 0, 900, 16, 16, 2), ResolvedPhase(1, 900, 100, 32, 4, 1))
+    assert short == ResolvedPhase(0, 0, 900, 16, 16, 2, schedule_steps=1000)
+    assert long == ResolvedPhase(1, 900, 100, 32, 4, 1, declared=1, schedule_steps=1000)
 
 
 @pytest.mark.parametrize("steps", [3, 10, 997])
@@ -232,7 +233,6 @@ def test_rows_without_a_token_are_refused():
     [
         ((Phase(0.5), Phase(0.4)), 10, "add up to 1, found 0.9"),
         ((Phase(0.99), Phase(0.01)), 10, "Expected at least one step in phase 1"),
-        ((Phase(1.5), Phase(-0.5)), 10, "above 0, found -0.5"),
         ((), 0, "at least one step, found 0"),
     ],
 )
@@ -246,6 +246,7 @@ PACKAGES = (objectives, optimizers, layouts, compression, finetuning, experiment
 BY_OTHERS = {
     "AnswerSearch": {"best", "answer_length", "null_threshold"}, "AwdLstmDropouts": "all", "LedFromBart": "all",
     "LongformerFromRoberta": "all", "NewSourceEncoder": "all", "Tokenizer": "all", "Settings": {"seed"},
+    "Phase": {"sequence_length", "batch_size", "accumulation"},
     "Questions": {"stride", "question_length"}, "SpanExtraction": {"best", "answer_length", "null_threshold"},
 }  # fmt: skip
 """Class -> its numbers that are checked when a text is read or a model is made, or that may be any number."""

@@ -9,6 +9,7 @@ complete (in a bucket it adds a last object), so an interrupted save is never re
 
 import base64
 import dataclasses
+import functools
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 class Description:
     """The contents of a checkpoint besides its arrays.
 
-    experiment: the experiment of the run.
+    run: the experiment of the run.
     step: number of finished optimizer steps.
     dataset: fingerprint of the prepared dataset, or the empty string without a dataset.
     metrics: evaluation metrics at this step; empty if there was no evaluation.
@@ -50,7 +51,7 @@ class Description:
     record: (best score of the run so far, number of evaluations since then), see `Best`.
     """
 
-    experiment: Experiment
+    run: Experiment
     step: int
     tokenizer: dict[str, bytes]
     dataset: str = ""
@@ -59,6 +60,11 @@ class Description:
     record: tuple[float, int] | None = None
     cores: int = 0
     """Processor cores of the process that saved the checkpoint, if it computed on a CPU; otherwise 0."""
+
+    @functools.cached_property
+    def experiment(self) -> Experiment:
+        """The experiment with the changes of the phase that this checkpoint is of, for every use but a resume."""
+        return experiment.after_step(self.run, self.step)
 
     def write_tokenizer(self, directory: Path) -> Path:
         """Write the tokenizer's files to a folder, and return the folder."""
@@ -189,7 +195,7 @@ class Checkpoints:
         text = {
             "format": FORMAT,
             "version": __version__,
-            "experiment": experiment.to_dict(description.experiment),
+            "experiment": experiment.to_dict(description.run),
             "step": step,
             "dataset": description.dataset,
             "metrics": description.metrics,
@@ -226,16 +232,8 @@ class Checkpoints:
         self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, Description]:
-        """Return the state of a checkpoint with the shardings of `abstract`; the saved mesh may be another one.
-
-        Raises:
-            UserError: the checkpoint is damaged, or is of another model.
-        """
-        directory = self.directory / str(step)
-        description = describe(directory)
-        params = items.restore(directory, "params", abstract.params)
-        training = {"params": params} | items.restore(directory, "training", _training(abstract))
-        return TrainState(constants=load_constants(directory, abstract.constants), **training), description
+        """Return `restore` of the checkpoint of a step of this run."""
+        return restore(self.directory / str(step), abstract)
 
     def save_constants(self, state: TrainState) -> None:
         """Write the constants of a new run beside its checkpoints, if there are any.
@@ -317,7 +315,7 @@ def describe(directory: Path) -> Description:
         if not isinstance(run, Experiment):
             raise ValueError(f"its experiment is a {type(run).__name__}")
         return Description(
-            experiment=run,
+            run=run,
             step=text["step"],
             dataset=text["dataset"],
             metrics=text["metrics"],
@@ -329,6 +327,18 @@ def describe(directory: Path) -> Description:
                 for name, contents in files.items()
             },
         )
+
+
+def restore(directory: Path, abstract: TrainState) -> tuple[TrainState, Description]:
+    """Return the state of a checkpoint folder with the shardings of `abstract`; the saved mesh may be another one.
+
+    Raises:
+        UserError: the checkpoint is damaged, or is of another model.
+    """
+    description = describe(directory)
+    params = items.restore(directory, "params", abstract.params)
+    training = {"params": params} | items.restore(directory, "training", _training(abstract))
+    return TrainState(constants=load_constants(directory, abstract.constants), **training), description
 
 
 def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:

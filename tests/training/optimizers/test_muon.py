@@ -1,5 +1,7 @@
 """Muon against its formula in NumPy and float64, and the start of a schedule within a run."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -102,6 +104,8 @@ def test_a_schedule_that_starts_within_a_run_keeps_the_moments(rule):
     second = rule(learning_rate=0.04, schedule=Linear(), **settings).build(4, boxed(arrays(0)), start=3)
 
     class Both(Constant):
+        name: ClassVar[str] = "both"
+
         def rates(self, peak, steps):
             return lambda step: jnp.where(step < 3, 0.1, 0.04 * (7 - step) / 4)
 

@@ -279,7 +279,7 @@ def test_a_plateau_lowers_the_rate_of_the_update_and_of_the_log():
         rates.append(np.median((before - params["kernel"]) / GRADIENTS[0]["kernel"]))
         before, last = params["kernel"], state
     np.testing.assert_allclose(rates, [0.1, 0.1, 0.05, 0.05], rtol=1e-4)
-    assert float(optimizers.learning_rate(optimizer, last, STEPS, 4)) == pytest.approx(0.025)
+    assert float(optimizers.learning_rate(optimizer, last, optimizer.rates(STEPS), 4)) == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize(

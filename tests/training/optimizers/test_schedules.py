@@ -174,5 +174,5 @@ def test_a_plateau_compares_with_the_best_value_that_was_an_improvement() -> Non
 
 
 def test_a_decay_that_begins_within_the_warm_up_is_one_sentence():
-    with pytest.raises(UserError, match="decay_steps of at most 90, the steps after the warm-up of 10, found 91"):
+    with pytest.raises(UserError, match="decay of at most 90 steps, those after the warm-up of 10, found 91"):
         WarmupStableDecay(10, 91).rates(PEAK, 100)

@@ -1,0 +1,54 @@
+"""Runs that continue a checkpoint of another run with other options, such as a decay of the learning rate."""
+
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.runs.init_from import InitFrom
+from plmjax.training.optimizers.schedules import WarmupStableDecay
+
+RESULTS = (*experiments.FREE, "weight_mapping", "training.steps", "data.input", "data.format")
+"""Options whose change is not reported."""
+
+
+def check(experiment: Experiment, start: InitFrom) -> None:
+    """Raise UserError unless the experiment can continue a checkpoint.
+
+    Its steps end after that of the checkpoint, which lies before any decay of its own run.
+    """
+    step, before = start.description.step, start.description.run
+    if experiment.training.steps <= step:
+        raise UserError(
+            f"Expected --training.steps above {step}, the step of the checkpoint {start.name}, found "
+            f"{experiment.training.steps}; raise it, or name an earlier checkpoint."
+        )
+    if type(experiment.optimizer) is not type(before.optimizer):
+        raise UserError(
+            f"Expected the optimizer {type(before.optimizer).__name__}, whose state {start.name} has, found "
+            f"{type(experiment.optimizer).__name__}; take that one, or start a new optimizer with --from."
+        )
+    phase = before.phase_at(step)
+    schedule = experiments.in_phase(before, phase).optimizer.schedule
+    if isinstance(schedule, WarmupStableDecay):
+        stable = phase.schedule_start + schedule.stable_steps(phase.schedule_steps)
+        if step > stable:
+            raise UserError(
+                f"Expected a checkpoint of the constant part of its run's learning rate, which ends at step {stable}, "
+                f"found step {step}, which already decays; name an earlier checkpoint."
+            )
+
+
+def line(experiment: Experiment, start: InitFrom) -> str:
+    """Return the line of the header about the checkpoint that a run continues."""
+    step, before = start.description.step, start.description.run
+    rates = [
+        float(experiments.in_phase(run, phase).optimizer.rates(phase.schedule_steps, phase.schedule_start)(step))
+        for run, phase in ((before, before.phase_at(step)), (experiment, experiment.phase_at(step + 1)))
+    ]
+    changes = [
+        f"{name} {old} -> {new}" for name, (old, new) in experiments.differences(before, experiment, RESULTS).items()
+    ]
+    what = f"; {', '.join(changes)}" if changes else ""
+    return (
+        f"continue   step {step} of {start.name} to step {experiment.training.steps}, learning rate {rates[0]:.2e} -> "
+        f"{rates[1]:.2e}{what}"
+    )
