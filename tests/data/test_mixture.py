@@ -245,7 +245,7 @@ def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.Monk
 def test_rows_of_all_sources_have_numbers_of_32_bits(datasets) -> None:
     counts = {datasets["wiki"]: 2**30, datasets["books"]: 2**30 - 1, datasets["news"]: 1}
     layout = SimpleNamespace(
-        continues=False, in_pieces=True, rows=lambda dataset, *rest: SimpleNamespace(count=counts[dataset])
+        continues=False, in_pieces=True, rows=lambda dataset, *rest, **named: SimpleNamespace(count=counts[dataset])
     )
     most = source(datasets, (0, {"wiki": 1, "books": 1}), layout=layout)
     assert most.rows("train", 32).count == 2**31 - 1

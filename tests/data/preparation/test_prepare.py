@@ -401,7 +401,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     code = """
 import re, sys
 from plmjax.data import formats
-total = sum(len(document.text) for document in formats.documents([sys.argv[1]], "text"))
+total = sum(len(document.text) for document in formats.documents([sys.argv[1]], format="text"))
 print(total, re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 """
     peaks = []
