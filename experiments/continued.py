@@ -7,11 +7,18 @@ The run in --from may be of any system, of plmjax or from `plmjax import`. Its m
 and layout are taken; options may change the last two, as in `--objective.rate 0.2`. The optimizer is new and starts at
 step 0.
 
+`discriminator` is for a DeBERTa-v3 from `plmjax import`, which has no generator: it gets a new one with its table.
+
 Twelve million tokens, in a thousand steps at a fifth of the published rate, suit a text of a few megabytes. With more
 text, raise `training.steps` and `training.batch_size`.
 """
 
+import dataclasses
+
+from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
+from plmjax.objectives.deberta import DebertaPretraining
+from plmjax.runs.weight_mappings.deberta import BesideGenerator
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Linear
 
@@ -26,3 +33,10 @@ def experiment() -> Experiment:
         training=Training(steps=1000, batch_size=96, log_every=50, evaluate_every=250, evaluation_batches=50),
         checkpoint=Checkpoint(every=250, keep=2, best="eval/loss"),
     )
+
+
+def discriminator() -> Experiment:
+    """A DeBERTa's discriminator alone, beside a new generator with its table of words."""
+    run = experiment()
+    data = dataclasses.replace(run.data, layout=FullSentences())
+    return dataclasses.replace(run, objective=DebertaPretraining(), data=data, weight_mapping=BesideGenerator())

@@ -19,8 +19,11 @@ def equations(jaxpr: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flops(function: Callable, *arguments: Any) -> float:
-    """FLOPs of the products and convolutions of a function of arrays or of their shapes; computes nothing."""
-    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+    """FLOPs of the products and convolutions of a function of arrays or of their shapes; computes nothing.
+
+    Products whose results are not used are left out: flax traces a layer that is repeated once more.
+    """
+    return _flops(_used(jax.make_jaxpr(function)(*arguments).jaxpr))
 
 
 def gradient_flops(function: Callable, *arguments: Any) -> float:
@@ -29,13 +32,7 @@ def gradient_flops(function: Callable, *arguments: Any) -> float:
     The backward pass of `float32_product` writes its product down once more; a compiler removes it. Within a loop it is
     still counted.
     """
-    jaxpr = jax.make_jaxpr(jax.grad(function))(*arguments).jaxpr
-    used, kept = set(map(id, jaxpr.outvars)), []
-    for equation in reversed(jaxpr.eqns):
-        if used & set(map(id, equation.outvars)):
-            used |= set(map(id, equation.invars))
-            kept.append(equation)
-    return _flops(jaxpr.replace(eqns=kept[::-1]))
+    return _flops(_used(jax.make_jaxpr(jax.grad(function))(*arguments).jaxpr))
 
 
 def step_flops(module: nn.Module, scores: Callable[[Any], Any] = lambda outputs: outputs, /, **inputs: Any) -> float:
@@ -45,6 +42,16 @@ def step_flops(module: nn.Module, scores: Callable[[Any], Any] = lambda outputs:
     """
     variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **inputs))
     return 3 * flops(lambda variables: scores(module.apply(variables, **inputs)), variables)
+
+
+def _used(jaxpr: Any) -> Any:
+    """The program without the equations of its first level whose results are not used."""
+    used, kept = set(map(id, jaxpr.outvars)), []
+    for equation in reversed(jaxpr.eqns):
+        if used & set(map(id, equation.outvars)):
+            used |= set(map(id, equation.invars))
+            kept.append(equation)
+    return jaxpr.replace(eqns=kept[::-1])
 
 
 def _flops(jaxpr: Any) -> float:

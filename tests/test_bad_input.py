@@ -55,6 +55,8 @@ MISTAKES = [
         "--model.num_hidden_layers",
     ),
     ("bench TINY --measured_steps 0", "--measured_steps"),
+    ("pretrain deberta_v3_tiny MADE --model.pos_att_type c2q", "--model.pos_att_type of p2c and c2p"),
+    ("pretrain deberta_v3_tiny MADE --model.position_buckets 1", "--model.position_buckets from 2"),
     # paths that cannot be written
     ("pretrain TINY --workdir FILE", "OUT"),
     ("tokenizer train --input README.md --vocab_size 300 --output FILE/tokenizer", "OUT"),

@@ -30,6 +30,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.deberta.deberta import DebertaConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.longformer.longformer import LongformerConfig
@@ -43,6 +44,7 @@ from plmjax.runs import epochs
 from plmjax.runs.init_from import with_task
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
+from plmjax.runs.weight_mappings.deberta import BesideGenerator
 from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart
 from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
@@ -77,6 +79,7 @@ PUBLISHED = {
     "experiments/bart_large_8x8.py": "v3:8x8",
     "experiments/bert_base_4x4.py": "v2:4x4",
     "experiments/bert_large_8x8.py": "v3:8x8",
+    "experiments/deberta_v3_base_8x8.py": "v5e:8x8",
     "experiments/electra_base_4x4.py": "v3:4x4",
     "experiments/electra_large_8x8.py": "v3:8x8",
     "experiments/electra_small.py": "v3:2x2",
@@ -123,6 +126,8 @@ def fine_tuned(run: Experiment) -> ModelConfig:
         return ElmoConfig.tiny()
     if isinstance(run.weight_mapping, BiattentiveClassifier):
         return CoveConfig.tiny()
+    if isinstance(run.weight_mapping, BesideGenerator):
+        return DebertaConfig.tiny()
     if isinstance(run.weight_mapping, AwdLstmDropouts):
         return UlmfitConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
     if isinstance(run.objective, AnswerSearch):

@@ -112,6 +112,8 @@ class System:
     token_table: path of the parameter whose first V rows are the embeddings of tokens; None where no tokens can be
         added.
     token_vectors: as `vectors`, for a system whose embeddings are not the rows of a table.
+    derived: function from the parameters of a checkpoint by path to further ones that follow from them, for modules
+        that read them in another form than the pretraining does; none by default.
     cache: function from config, number of rows, capacity in tokens per row and execution to an empty cache, for a
     module
         that generates text. It returns None if the source of a row makes its cache. None for a system that keeps no
@@ -131,6 +133,7 @@ class System:
     parts: Callable[[Any], tuple[ParameterGroup, ...]] = lambda config: ()
     token_table: str | None = None
     token_vectors: Callable[[Mapping[str, Any]], Any] | None = None
+    derived: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda params: {}
     cache: Callable[[Any, int, int, Execution], Cache | None] | None = None
     packs: bool = True
     backwards: bool = False

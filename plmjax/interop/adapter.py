@@ -28,6 +28,9 @@ class Architecture:
     constants: function from the config to name -> values of saved tensors that are no parameters.
     within: the name under which modules with a head store this module's parameters; empty for modules with a head.
     tied: true if the token embedding is also the output layer.
+    source: function from a model and its parameters to those that the class is written from, for a model of several
+        networks; by default the same.
+    lost: function from a model to a sentence on what the class cannot hold of it; empty by default.
     unties: function from the content of config.json to true if the model has a separate output layer, for systems that
         have both forms.
     """
@@ -43,6 +46,11 @@ class Architecture:
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     within: str = ""
     tied: bool = False
+    source: Callable[[nn.Module, Mapping[str, Any]], tuple[nn.Module, Mapping[str, Any]]] = lambda model, params: (
+        model,
+        params,
+    )
+    lost: Callable[[nn.Module], str] = lambda model: ""
     unties: Callable[[Mapping[str, Any]], bool] = lambda found: False
 
     def of(self, found: Mapping[str, Any]) -> Self:

@@ -35,6 +35,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.deberta.deberta import DebertaConfig
 from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
@@ -54,6 +55,7 @@ from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.objectives.deberta import DebertaPretraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -92,6 +94,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     AlbertConfig: Pretraining(AlbertPretraining(), SentenceOrder(), 128),
     BartConfig: Pretraining(Denoising(), FullSentences(), 512),
     BertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
+    DebertaConfig: Pretraining(DebertaPretraining(), FullSentences(), 512),
     DistilBertConfig: Pretraining(MaskedLanguageModel(), FullSentences(), 512),
     ElectraConfig: Pretraining(ElectraPretraining(), SingleSegment(), 128),
     ElmoConfig: Pretraining(BidirectionalLanguageModel(), BidirectionalStreams(), 20),

@@ -29,6 +29,7 @@ from plmjax.interop import (
     bart,
     bert,
     config_json,
+    deberta,
     distilbert,
     electra,
     gpt,
@@ -56,6 +57,7 @@ ADAPTERS: dict[str, Adapter] = {
     "albert": albert.ADAPTER,
     "bart": bart.ADAPTER,
     "bert": bert.ADAPTER,
+    "deberta-v2": deberta.ADAPTER,
     "distilbert": distilbert.ADAPTER,
     "electra": electra.ADAPTER,
     "gpt2": gpt2.ADAPTER,
@@ -365,6 +367,7 @@ def _architecture_name(adapter: Adapter, found: Mapping[str, Any], directory: Pa
 
 def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
     """Return the model and its parameters as another architecture of its system, in float32."""
+    model, params = chosen.source(model, params)
     if chosen.module is type(model):
         return model.clone(execution=Execution()), params
     params = params.get(chosen.within, params)

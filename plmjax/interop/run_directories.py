@@ -255,6 +255,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     generation, lost = _generation_config(description, model, architecture)
     if run.text_vectors is not None:
         lost.append(f"lost: {run.text_vectors}, which --to sentence-transformers keeps")
+    if note := huggingface.adapter_of(model).architecture(architecture).lost(model):
+        lost.append(note)
     module, _ = huggingface.as_architecture(model, params, architecture)
     extras = {
         "generation": generation,

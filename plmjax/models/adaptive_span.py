@@ -251,7 +251,7 @@ class AdaptiveSpanLayer(nn.Module):
         spans = jnp.broadcast_to(fractions[:, None, None] * config.attn_span, (len(x), config.n_head, 1, 1))
         spans = nn.with_logical_constraint(spans, ("batch", "heads", None, None))
         terms = (
-            PositionalScores(jnp.zeros((config.n_head, config.head_size)), table, x.shape[1], self.execution.kernels),
+            PositionalScores(None, table, x.shape[1], self.execution.kernels),
             SoftSpan(spans, config.ramp, config.persistent_size),
         )
         y = attention.attend(x, key_values, mask_terms, terms, deterministic=self.deterministic)

@@ -25,6 +25,7 @@ Deviation: rows of fewer than 7 tokens have capacity for one prediction; the rel
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -134,16 +135,7 @@ class ElectraPretraining(Objective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        first, second = jax.random.split(key)
-        logits = apply(self, module, loss_inputs, batch=batch, key=first, training=training, method="generate").logits
-        generated = MaskedLanguageModel.masked_sums(logits, batch)
-        shown = batch | {"input_ids": replace_masked_tokens(batch, logits)}
-        del shown["masked_positions"]
-        scores = apply(
-            self, module, loss_inputs, batch=shown, key=second, training=training, method="discriminate"
-        ).logits
-        found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
-        return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
+        return two_network_sums(self, module, loss_inputs, batch=batch, key=key, training=training)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return batch["masked_ids"], batch["masked_weights"]
@@ -157,6 +149,24 @@ class ElectraPretraining(Objective):
         generator = config.train_flops(rows, length, self.predictions(batch))
         head = config.width**2 + config.width
         return generator + config.train_flops(rows, length, 0) + 6.0 * rows * length * head
+
+
+def two_network_sums(
+    objective: Objective, module: nn.Module, loss_inputs: LossInputs, *, batch: Batch, key: jax.Array, training: bool
+) -> LossSums:
+    """Return the sums of the terms "mlm" and "rtd" of a corrupted batch, with the fields above.
+
+    module: a generator and a discriminator, with methods `generate` and `discriminate`.
+    """
+    first, second = jax.random.split(key)
+    run = functools.partial(apply, objective, module, loss_inputs, training=training)
+    logits = run(batch=batch, key=first, method="generate").logits
+    generated = MaskedLanguageModel.masked_sums(logits, batch)
+    shown = batch | {"input_ids": replace_masked_tokens(batch, logits)}
+    del shown["masked_positions"]
+    scores = run(batch=shown, key=second, method="discriminate").logits
+    found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
+    return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
 
 
 def replace_masked_tokens(batch: Batch, logits: jax.Array) -> jax.Array:

@@ -97,7 +97,8 @@ def test_numbers_that_a_system_does_not_have_are_the_same_sentence(ask, words: s
 
 
 DROPOUTS = {
-    "hidden_dropout_prob attention_probs_dropout_prob": "Bert Roberta Albert Electra DistilBert MobileBert Longformer",
+    "hidden_dropout_prob attention_probs_dropout_prob": "Bert Roberta Albert Electra Deberta DistilBert MobileBert "
+    "Longformer",
     "embd_pdrop resid_pdrop attn_pdrop": "Gpt Gpt2",
     "dropout attention_dropout": "Bart BartTranslation Led Transformer",
     "dropout attention_dropout convolution_dropout": "LiteTransformer",

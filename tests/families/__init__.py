@@ -39,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     "albert": encoders.ALBERT_ROW,
     "electra": encoders.ELECTRA_ROW,
     "modernbert": modern.MODERNBERT_ROW,
+    "deberta": modern.DEBERTA_ROW,
     "distilbert": students.DISTILBERT_ROW,
     "mobilebert": students.MOBILEBERT_ROW,
     "ib_bert": students.IB_BERT_ROW,

@@ -17,11 +17,17 @@ from tests.optional import transformers
 
 OWN = {"num_buckets", "attention_window"}
 """Fields of another form: buckets that follow from the longest row, and a window for each layer."""
-LONGEST = {"longformer": {"max_position_embeddings": 4098}}
-"""Rows as long as those of released files: the default window does not fit in the default row."""
+GIVEN: dict[str, dict[str, Any]] = {
+    "deberta-v2": {
+        "relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "pos_att_type": ["p2c", "c2p"],
+    },
+    "longformer": {"max_position_embeddings": 4098},
+}  # fmt: skip
+"""Settings of released files without which the defaults are refused: of the attention that a DeBERTa has, and rows that
+are as long as the default window."""
 SHARED = {
-    "albert": 19, "bart": 19, "bert": 16, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19, "longformer": 16,
-    "marian": 17, "mobilebert": 21, "modernbert": 23, "openai-gpt": 12, "reformer": 28,
+    "albert": 19, "bart": 19, "bert": 16, "deberta-v2": 20, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19,
+    "longformer": 16, "marian": 17, "mobilebert": 21, "modernbert": 23, "openai-gpt": 12, "reformer": 28,
     "roberta": 16, "t5": 16, "xlnet": 16,
 }  # fmt: skip
 """Number of fields of the config that transformers has too."""
@@ -29,7 +35,7 @@ SHARED = {
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_defaults_are_those_of_transformers(name: str) -> None:
-    given = LONGEST.get(name, {})
+    given = GIVEN.get(name, {})
     theirs, found = transformers.AutoConfig.for_model(name, **given), ADAPTERS[name].read_config(given)
     shared = {field.name for field in dataclasses.fields(found) if hasattr(theirs, field.name)} - OWN
     assert len(shared) == SHARED[name]
@@ -41,11 +47,12 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
 DERIVED = {"num_decoder_layers", "max_global_tokens", "num_buckets", "decoder_vocab_size"}
 """Fields whose default follows from another one."""
 WORDS = {"hidden_act": "relu", "activation_function": "relu", "activation": "relu", "ff_activation": "relu"}
+WORDS |= {"pooler_hidden_act": "relu"}
 
 
 SETTABLE = {
-    "albert": 19, "bart": 19, "bert": 16, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19, "longformer": 16,
-    "marian": 17, "mobilebert": 18, "modernbert": 20, "openai-gpt": 12, "reformer": 24,
+    "albert": 19, "bart": 19, "bert": 16, "deberta-v2": 19, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19,
+    "longformer": 16, "marian": 17, "mobilebert": 18, "modernbert": 20, "openai-gpt": 12, "reformer": 24,
     "roberta": 16, "t5": 14, "xlnet": 16,
 }  # fmt: skip
 """Number of fields with one value each of which another one is accepted."""
@@ -73,7 +80,7 @@ def other_value(read: Callable[[dict[str, Any]], Any], config: Any, field: str) 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_each_setting_is_read_and_written_under_its_own_name(name: str) -> None:
     """And changes no other one."""
-    adapter, given = ADAPTERS[name], LONGEST.get(name, {})
+    adapter, given = ADAPTERS[name], GIVEN.get(name, {})
     plain, looked_at = adapter.read_config(given), 0
     module = next(iter(adapter.architectures.values())).module
     theirs = transformers.AutoConfig.for_model(name, **given)
@@ -114,6 +121,7 @@ TWO_SIDES = "decoder_layerdrop encoder_layerdrop is_encoder_decoder quantization
 ORDERS = "add_final_layer_norm is_decoder normalize_before normalize_embedding static_position_embeddings"
 NAMES_OF_ONE_VALUE = dict.fromkeys(("albert", "bert", "distilbert", "electra", "longformer", "roberta"), ENCODERS) | {
     "bart": f"{TWO_SIDES} {ORDERS} add_bias_logits scale_embedding",
+    "deberta-v2": "norm_rel_ebd quantization_config relative_attention share_att_key tie_word_embeddings",
     "gpt2": "add_cross_attention is_encoder_decoder pruned_heads quantization_config reorder_and_upcast_attn "
     "scale_attn_by_inverse_layer_idx scale_attn_weights tie_word_embeddings",
     "led": TWO_SIDES,
@@ -141,7 +149,7 @@ def required(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_settings_of_one_value_have_that_of_transformers_and_no_other(name: str) -> None:
     """Each is looked at: another value is refused, in one sentence that names it."""
-    given = LONGEST.get(name, {})
+    given = GIVEN.get(name, {})
     theirs = transformers.AutoConfig.for_model(name, **given)
     assert required(name).keys() == {*NAMES_OF_ONE_VALUE[name].split()}
     for setting, value in required(name).items():
@@ -191,7 +199,7 @@ def test_buckets_that_a_config_leaves_open_are_those_of_transformers(length: int
           "hidden_size": 24, "num_hidden_layers": 5}),
         ("reformer", {"num_buckets": 6}, {"num_buckets": (6,)}),
         ("reformer", {"num_buckets": [4, 6]}, {"num_buckets": (4, 6)}),
-        ("longformer", {**LONGEST["longformer"], "attention_window": [8] * 12, "attention_dilation": [1] * 12},
+        ("longformer", {**GIVEN["longformer"], "attention_window": [8] * 12, "attention_dilation": [1] * 12},
          {"attention_window": (8,) * 12, "max_global_tokens": 128}),
     ],
     ids=str,

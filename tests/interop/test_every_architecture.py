@@ -25,6 +25,7 @@ KINDS: Mapping[str, tuple[str, int]] = {
     "albert": ("sentencepiece-unigram", 80),
     "bart": ("byte-bpe", 290),
     "bert": ("wordpiece", 80),
+    "deberta-v2": ("sentencepiece-unigram", 80),
     "distilbert": ("wordpiece", 80),
     "electra": ("wordpiece", 80),
     "gpt2": ("gpt2-bpe", 290),

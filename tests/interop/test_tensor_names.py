@@ -19,6 +19,7 @@ BUFFERS = {
     "albert": ("albert.embeddings.position_ids", "embeddings.token_type_ids"),
     "bart": ("final_logits_bias", "model.encoder.version", "model.decoder.version"),
     "bert": ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids", "embeddings.position_ids"),
+    "deberta-v2": ("deberta.embeddings.position_ids", "embeddings.position_ids"),
     "distilbert": ("distilbert.embeddings.position_ids", "embeddings.position_ids"),
     "electra": ("electra.embeddings.position_ids", "electra.embeddings.token_type_ids"),
     "gpt2": ("transformer.h.0.attn.bias", "h.11.attn.bias", "h.3.attn.masked_bias"),
@@ -50,6 +51,12 @@ OTHER_HEADS = {
     "albert": ("predictions.bias", "sop_classifier.classifier.bias", "qa_outputs.bias", "albert.pooler.weight"),
     "bart": ("classification_head.dense.bias", "lm_head.weight", "qa_outputs.bias"),
     "bert": ("cls.seq_relationship.bias", "classifier.bias", "fit_dense.weight", "fit_denses.3.bias"),
+    "deberta-v2": (
+        "lm_predictions.lm_head.bias",
+        "mask_predictions.dense.weight",
+        "pooler.dense.bias",
+        "qa_outputs.bias",
+    ),
     "distilbert": ("vocab_transform.bias", "vocab_layer_norm.bias", "vocab_projector.bias", "pre_classifier.bias"),
     "electra": ("discriminator_predictions.dense.bias", "generator_lm_head.bias", "sequence_summary.summary.bias"),
     "gpt2": ("score.weight", "classifier.weight", "qa_outputs.bias", "multiple_choice_head.summary.bias"),
@@ -161,6 +168,8 @@ CLASSES = {
     "bart": "Bart: *ForConditionalGeneration *Model *ForSequenceClassification *ForQuestionAnswering",
     "bert": "Bert: Model *ForPreTraining *ForMaskedLM ForNextSentencePrediction ForSequenceClassification "
     "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
+    "deberta-v2": "DebertaV2: Model ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnswering",
     "distilbert": "DistilBert: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "
     "ForQuestionAnswering",
     "electra": "Electra: Model ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "

@@ -13,6 +13,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.models.adaptive_span import AdaptiveSpanForCausalLM
 from plmjax.models.albert import AlbertForMaskedLM
 from plmjax.models.bert import BertForMaskedLM
+from plmjax.models.deberta.heads import DebertaForMaskedLM
 from plmjax.models.distilbert import DistilBertForMaskedLM
 from plmjax.models.electra import ElectraForMaskedLM
 from plmjax.models.gpt2 import Gpt2ForCausalLM
@@ -27,6 +28,7 @@ from tests.families.encoder_decoders import LITE, LITE_DECODER
 from tests.families.encoders import ALBERT, BERT, ELECTRA
 from tests.families.long_texts import DECODER, LED, LONGFORMER
 from tests.families.memories import SPAN
+from tests.families.modern import DEBERTA
 from tests.families.recurrent import AWD_LSTM, COVE, ELMO, WITHOUT_HIGHWAYS
 from tests.families.students import DISTILBERT, IB_BERT, MOBILEBERT, TINY
 from tests.families.word_vectors import NNLM, NNLM_ROW
@@ -59,6 +61,7 @@ GROUPS: list[tuple[Callable[[Any], nn.Module], list[Any], dict[str, tuple[int, .
     (encodes, [AWD_LSTM, COVE, ELECTRA], TEXT, 0),
     (BertForMaskedLM, [BERT], MASKED, 5),
     (pretrains, COVES, BOTH, 7),
+    (DebertaForMaskedLM, changed(DEBERTA, {}, {"pos_att_type": ("c2p",)}, {"conv_kernel_size": 3}), MASKED, 5),
     (DistilBertForMaskedLM, [DISTILBERT], MASKED, 5),
     (ElectraForMaskedLM, [ELECTRA], MASKED, 5),
     (encodes, changed(ELMO, {}, WITHOUT_HIGHWAYS), {"characters": (2, 7, 9)}, 0),

@@ -14,12 +14,14 @@ from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.deberta import DebertaPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.roberta import RobertaPretraining
 from tests.families.encoders import ALBERT, BERT, ELECTRA
 from tests.families.family import SIZES
+from tests.families.modern import DEBERTA
 from tests.objectives.masking import clean_batch, hidden_batch, total
 from tests.optional import torch
 from tests.systems.comparison import converted, reference
@@ -75,8 +77,9 @@ def test_loss_equals_transformers(name: str) -> None:
     [
         (BertPretraining(), BERT, "next_sentence", ["mlm", "nsp"]),
         (ElectraPretraining(rate=0.3), ELECTRA, None, ["mlm", "rtd"]),
+        (DebertaPretraining(rate=0.3), DEBERTA, None, ["mlm", "rtd"]),
     ],
-    ids=["bert", "electra"],
+    ids=["bert", "electra", "deberta"],
 )
 def test_parts_of_a_batch_add_up_and_filling_counts_nothing(objective, config, pairs, terms) -> None:
     """Whatever the microbatches are: losses, metrics and weights of single rows; each draws what the whole does."""

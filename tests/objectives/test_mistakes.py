@@ -21,6 +21,7 @@ from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.objectives.deberta import DebertaPretraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
@@ -73,6 +74,7 @@ MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
           for kind in (MaskedLanguageModel, ElectraPretraining) for rate in (0.0, 1.0)),
         ("mask share", lambda: ElectraPretraining(mask_fraction=1.5), "objective.mask_fraction from 0 to 1"),
         ("weight", lambda: ElectraPretraining(discriminator_weight=-1.0), "discriminator_weight of 0 or more"),
+        ("a weight", lambda: DebertaPretraining(discriminator_weight=-1), "discriminator_weight of at least 0"),
         ("ngram", lambda: AlbertPretraining(ngram=0), "ngram of at least 1, found 0"),
         ("slowness", lambda: AwdLstmPretraining(slowness_penalty=-1), "--objective.slowness_penalty of at least 0"),
         ("memory", lambda: PermutationLanguageModel(memory_length=-1), "objective.memory_length of at least 0"),

@@ -38,6 +38,7 @@ from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.cvt.cvt import CvtConfig
+from plmjax.models.deberta.deberta import DebertaConfig
 from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
@@ -66,6 +67,7 @@ from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
+from plmjax.objectives.deberta import DebertaPretraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
@@ -124,6 +126,14 @@ def electra() -> Experiment:
     sizes |= {"generator_hidden_size": 8, "generator_num_attention_heads": 2}
     data = Data(layout=SingleSegment(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=ElectraConfig(**sizes), objective=ElectraPretraining(), data=data)
+
+
+def deberta() -> Experiment:
+    """Two texts a row, buckets that several distances share, a generator of two layers."""
+    sizes = shared(DebertaConfig, bert()) | {"hidden_act": "gelu", "layer_norm_eps": 1e-7, "type_vocab_size": 0}
+    sizes |= {"position_buckets": 8, "generator_num_hidden_layers": 2}
+    data = Data(layout=SingleSegment(pack=2), sequence_length=16)
+    return dataclasses.replace(bert(), model=DebertaConfig(**sizes), objective=DebertaPretraining(), data=data)
 
 
 def roberta() -> Experiment:

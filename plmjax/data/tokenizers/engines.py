@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
+from plmjax.data.tokenizers.kinds import BERT_SPECIAL, SENTINEL, SENTINELS, T5_SPECIAL
 from plmjax.data.tokenizers.spelling import is_cased
 from plmjax.errors import UserError, quoted
 
@@ -132,7 +132,7 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
 
     Some models need more than this conversion can do (`sentencepiece_check`).
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     proto = model_proto(content)
     trainer, rules = proto.trainer_spec, proto.normalizer_spec
@@ -178,6 +178,8 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
         if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
             raise UserError(f"Expected extra_ids from 0 to {MOST_SENTINELS:,}, found {quoted(count)}; correct it.")
         add_sentinels(engine, count)
+    if owner.startswith("deberta"):  # whose model has all special tokens but this one
+        engine.add_special_tokens([AddedToken(BERT_SPECIAL["mask"], normalized=False, special=True)])
     return engine
 
 
@@ -227,16 +229,19 @@ def spelling_steps(proto, config: dict, model_type: str) -> list:
     """Return the normalizers that are applied to a text before a SentencePiece model's own normalization.
 
     ALBERT and XLNet unify quotation marks and drop accents. ALBERT also folds case (transformers
-    tokenization_albert.py). The tokenizer class tells the system of a model, or else the model_type. A model with
-    neither is treated as ALBERT's if it has ALBERT's special tokens, no capital letters and no accents, and its own
-    normalization keeps capital letters, which would all be unknown.
+    tokenization_albert.py). DeBERTa composes accents and unifies white space (tokenization_deberta_v2.py). The
+    tokenizer class tells the system of a model, or else the model_type. A model with neither is treated as ALBERT's if
+    it has ALBERT's special tokens, no capital letters and no accents, and its own normalization keeps capital letters,
+    which would all be unknown.
 
     Deviation: both releases also separate a comma from the number before it where a piece joins them; transformers'
     readers of a spiece.model do not either. Those readers add a space after every symbol that the model's user defined
     (full stops and brackets in ALBERT's). Here, as in SentencePiece and the published tokenizer.json, no space is
     added.
+    Deviation: transformers 5 leaves out the table of a DeBERTa's model, such as that from ﬁ to fi. It is applied here,
+    as in SentencePiece, which the released code calls.
     """
-    from tokenizers import normalizers
+    from tokenizers import Regex, normalizers
 
     owner = (config.get("tokenizer_class") or model_type).lower()
     albert = owner.startswith("albert") if owner else _looks_like_albert(proto)
@@ -247,6 +252,8 @@ def spelling_steps(proto, config: dict, model_type: str) -> list:
             steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if config.get("do_lower_case", albert):
         steps.append(normalizers.Lowercase())
+    if owner.startswith("deberta"):
+        steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
     return steps
 
 

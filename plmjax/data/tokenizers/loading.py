@@ -20,10 +20,12 @@ GENERIC = ("", "PreTrained", "TokenizersBackend")
 CLASSES: dict[str, tuple[str, ...]] = {
     "vocab.txt": ("Bert", "ConvBert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert"),
     "merges.txt": ("Bart", "GPT2", "Herbert", "LED", "Longformer", "OpenAIGPT", "Roberta"),
-    "spiece.model": ("Albert", "BigBird", "Reformer", "T5", "XLNet"),
+    "spiece.model": ("Albert", "BigBird", "DebertaV2", "Reformer", "T5", "XLNet"),
 }
 """File -> classes, as in `GENERIC`, that read it as we do. Others split words by other rules, or number the same pieces
 differently."""
+OTHER_NAMES = {"spm.model": "spiece.model"}
+"""Name of a file in the folder of a system, DeBERTa's -> the usual name."""
 OPTIONS = {
     ("normalizer", "BertNormalizer"): {
         "do_lower_case": "lowercase",
@@ -40,10 +42,10 @@ CASE_OF = {"Herbert": False, "OpenAIGPT": True}
 def load(path: str | Path, model_type: str = "") -> Tokenizer:
     """Load a tokenizer folder or a published vocabulary file.
 
-    A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model. The first of these that
-    exists is read. Options and added tokens come from the files beside it (`settings.read`). If they contradict a
-    tokenizer.json they are followed, as in transformers, unless their class is one that follows tokenizer.json alone.
-    The dropout of merges is left out, so that a text always has the same ids.
+    A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model (spm.model in DeBERTa's). The
+    first of these that exists is read. Options and added tokens come from the files beside it (`settings.read`). If
+    they contradict a tokenizer.json they are followed, as in transformers, unless their class is one that follows
+    tokenizer.json alone. The dropout of merges is left out, so that a text always has the same ids.
 
     A vocab.txt without options is normalized as its tokens are spelled (`spelling.wordpiece_normalizer`). A
     spiece.model without a class is normalized as the model_type of the config.json beside it requires, or else
@@ -155,7 +157,8 @@ def _forms(path: Path) -> dict[str, Path]:
         raise UserError(f"Expected a tokenizer folder or vocabulary file at {path}, found nothing; check the path.")
     names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model")
     if path.is_dir():
-        forms = {name: path / name for name in names if (path / name).is_file()}
+        there = {OTHER_NAMES.get(name, name): path / name for name in (*OTHER_NAMES, *names) if (path / name).is_file()}
+        forms = {name: there[name] for name in names if name in there}
     elif path.name in ("vocab.json", "merges.txt"):
         forms = {name: path.parent / name for name in ("vocab.json", "merges.txt") if (path.parent / name).is_file()}
     else:

@@ -38,6 +38,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "do_word_tokenize": (True,),
     "never_split": ([],),
     "sp_model_kwargs": ({},),
+    "split_by_punct": (False,),
     "subword_tokenizer_type": ("wordpiece",),
     "word_tokenizer_type": ("basic",),
 }

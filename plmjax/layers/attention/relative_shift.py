@@ -78,7 +78,7 @@ class ContentBias(BiasTerm):
 class PositionalScores(BiasTerm):
     """(q_i + v) . r[i - j], by the indices of queries and keys in their rows, not by their positions.
 
-    vectors: v, float32 [N H], multiplied by the scale of the queries.
+    vectors: v, float32 [N H], multiplied by the scale of the queries; None without v.
     table: r, [G R N H], in the dtype of the queries, for G shards of the B rows: the first B / G rows, and so on. Its
         vectors are those of the keys T - 1 before the index of their query, T - 2 before it, and so on (`distances`).
         There are at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be
@@ -87,7 +87,7 @@ class PositionalScores(BiasTerm):
     kernels: false if no kernel may move the rows on a TPU.
     """
 
-    vectors: jax.Array = axes("heads", None)
+    vectors: jax.Array | None = axes("heads", None)
     table: jax.Array = axes("batch", None, "heads", None)
     queries: int = flax.struct.field(pytree_node=False)
     kernels: bool = flax.struct.field(pytree_node=False, default=True)
@@ -100,7 +100,8 @@ class PositionalScores(BiasTerm):
         rotated = self.kernels and tall and row_rotation.is_faster(self.table.shape[1])
         more = (0, -self.table.shape[1] % row_rotation.LANES) if rotated else (1, 0)
         table = jnp.pad(self.table, [(0, 0), more, (0, 0), (0, 0)])
-        parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])
+        query = query if self.vectors is None else query + self.vectors.astype(query.dtype)
+        parts = query.reshape(len(table), -1, *query.shape[1:])
         found = float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), parts, table)
         found = found.reshape(len(query), *found.shape[2:])
         moved = row_rotation.rotate_rows(found) if rotated else _shift_rows(found)

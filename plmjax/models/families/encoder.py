@@ -72,6 +72,8 @@ class EncoderConfig(ModelConfig):
     attention_window: int | None = None
     """Number of tokens around a token that it sees, half of them on each side; None for the whole row."""
 
+    types: ClassVar[tuple[float, float]] = FROM_1
+    """Range of `type_vocab_size`."""
     classifier_dropout: ClassVar[float | None] = None
     """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
     field.
@@ -84,8 +86,9 @@ class EncoderConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), hidden_size=FROM_1, initializer_range=FROM_0)
+        sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "hidden_size")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), type_vocab_size=self.types)
+        check_ranges("model", self, initializer_range=FROM_0)
         check_ranges("model", self, hidden_dropout_prob=SHARE, attention_probs_dropout_prob=SHARE)
         if self.classifier_dropout is not None:
             check_ranges("model", self, classifier_dropout=SHARE)

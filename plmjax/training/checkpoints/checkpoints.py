@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -344,7 +345,8 @@ def restore(directory: Path, abstract: TrainState) -> tuple[TrainState, Descript
 def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:
     """Return (parameters, description) of the checkpoint that a path names.
 
-    To resume a run, use `Checkpoints.restore`.
+    To resume a run, use `Checkpoints.restore`. Without `abstract` the parameters that follow from others are added
+    (`System.derived`).
 
     abstract: tree of ShapeDtypeStructs with the shardings of the parameters; None returns numpy arrays.
 
@@ -353,7 +355,12 @@ def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Descri
     """
     directory = find(path)
     description = describe(directory)
-    return items.restore(directory, "params", abstract), description
+    params = items.restore(directory, "params", abstract)
+    if abstract is None:
+        flat = flax.traverse_util.flatten_dict(params, sep="/")
+        derived = description.experiment.model.system.derived(flat)
+        params = flax.traverse_util.unflatten_dict(flat | derived, sep="/") if derived else params
+    return params, description
 
 
 def load_loss_inputs(directory: Path, abstract: TrainState) -> LossInputs:

@@ -1,0 +1,1 @@
+"""DeBERTa, versions 2 and 3."""

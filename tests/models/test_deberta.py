@@ -1,0 +1,233 @@
+"""What is DeBERTa's alone: buckets of distances, both networks of version 3, what the compiled step does not have."""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.models.deberta.attention import log_buckets
+from plmjax.models.deberta.deberta import DebertaConfig
+from plmjax.models.deberta.encoder import DebertaModel
+from plmjax.models.deberta.pretraining import DebertaForPreTraining
+from tests.families.modern import DEBERTA
+from tests.optional import needs_torch, torch
+from tests.products import equations
+from tests.systems.modules import random_params
+
+BOTH = DebertaForPreTraining(DEBERTA)
+TABLE = "embeddings/word_embeddings/embedding"
+RESIDUAL = "deberta/embeddings/word_embeddings/residual"
+IDS = np.random.default_rng(0).integers(1, DEBERTA.vocab_size, (2, 13)).astype(np.int32)
+
+
+@needs_torch
+@pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (32, 128), (9, 30), (64, 4096)])
+def test_buckets_are_those_of_transformers_for_every_distance(buckets: int, longest: int) -> None:
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    distances = np.arange(-longest, longest + 1)
+    expected = make_log_bucket_position(torch.tensor(distances), buckets, longest)
+    np.testing.assert_array_equal(log_buckets(distances, buckets, longest), expected)
+
+
+def test_all_buckets_of_the_published_sizes_are_used() -> None:
+    near = [128, 129, 130, 135, 140, 150, 200, 256, 300, 400, 500, 506, 511]
+    found = [128, 129, 130, 133, 137, 143, 169, 192, 207, 233, 254, 255, 255]
+    assert log_buckets(np.array(near), 256, 512).tolist() == found
+    assert len(set(log_buckets(np.arange(512), 256, 512))) == 256
+
+
+def outputs(module: nn.Module, params: Any, *inputs: Any, **settings: Any) -> Any:
+    return jax.jit(module.apply, static_argnames="method")({"params": params}, *inputs, **settings)
+
+
+class Layers:
+    """DeBERTa's formulas in torch, in float64, one token after the other's index: no table is shifted."""
+
+    def __init__(self, config: DebertaConfig, params: Any, network: str) -> None:
+        flat = flax.traverse_util.flatten_dict(params, sep="/")
+        self.config, self.network = config, network
+        self.all = {path: torch.tensor(np.array(one)).double() for path, one in flat.items()}
+
+    def __getitem__(self, path: str) -> Any:
+        return self.all[f"{self.network}/{path}"]
+
+    def norm(self, path: str, x: Any) -> Any:
+        scale, bias = self[f"{path}/scale"], self[f"{path}/bias"]
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], scale, bias, self.config.layer_norm_eps)
+
+    def layer(self, path: str, index: tuple[int, ...], queries: Any, source: Any) -> Any:
+        """One layer: index is of its place in a stack, or empty."""
+
+        def project(name: str, x: Any) -> Any:
+            return (
+                torch.einsum("td,dnh->nth", x, self[f"{path}/{name}/kernel"][index])
+                + (self[f"{path}/{name}/bias"][index][:, None])
+            )
+
+        config, length = self.config, len(queries)
+        table = self.norm_of_distances()
+        q, k, v = (
+            project("attention/query", queries),
+            project("attention/key", source),
+            project("attention/value", source),
+        )
+        distance_queries, distance_keys = project("attention/query", table), project("attention/key", table)
+        apart = np.arange(length)[:, None] - np.arange(length)
+        rows = torch.tensor(log_buckets(apart, config.position_buckets, config.largest_distance))
+        rows = torch.clamp(rows + config.position_buckets, 0, 2 * config.position_buckets - 1)
+        scores = torch.einsum("nth,nsh->nts", q, k)
+        scores = scores + torch.einsum("nth,ntsh->nts", q, distance_keys[:, rows])
+        scores = scores + torch.einsum("nsh,ntsh->nts", k, distance_queries[:, rows])
+        context = torch.einsum("nts,nsh->tnh", torch.softmax(scores / math.sqrt(3 * config.head_size), -1), v)
+        y = torch.einsum("tnh,nhd->td", context, self[f"{path}/attention/output/kernel"][index])
+        y = queries + y + self[f"{path}/attention/output/bias"][index]
+        x = self.stacked_norm(f"{path}/attention_layer_norm", index, y)
+        inner, outer = f"{path}/feed_forward/intermediate", f"{path}/feed_forward/output"
+        y = torch.nn.functional.gelu(x @ self[f"{inner}/kernel"][index] + self[f"{inner}/bias"][index])
+        y = x + y @ self[f"{outer}/kernel"][index] + self[f"{outer}/bias"][index]
+        return self.stacked_norm(f"{path}/feed_forward_layer_norm", index, y)
+
+    def stacked_norm(self, path: str, index: tuple[int, ...], x: Any) -> Any:
+        scale, bias = self[f"{path}/scale"][index], self[f"{path}/bias"][index]
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], scale, bias, self.config.layer_norm_eps)
+
+    def norm_of_distances(self) -> Any:
+        return self.norm("encoder/relative_layer_norm", self["encoder/relative_embeddings/embedding"])
+
+
+@needs_torch
+def test_the_generator_decodes_masks_as_the_paper_says() -> None:
+    """The last layer twice: queries that begin with positions, keys and values of the layer below it."""
+    params = random_params(BOTH)
+    found = outputs(BOTH, params, IDS, method="generate").logits
+    here = Layers(DEBERTA.generator, params, "generator")
+    for row, ids in enumerate(IDS):
+        below = here.norm("embeddings/layer_norm", here[TABLE][ids])
+        below = here.layer("encoder/layers", (0,), below, below)
+        z = below + here["position_embeddings/embedding"][: len(ids)]
+        for _ in range(2):
+            z = here.layer("encoder/last_layer", (), z, below)
+        head = "masked_language_model/"
+        y = torch.nn.functional.gelu(z @ here[f"{head}transform/kernel"] + here[f"{head}transform/bias"])
+        expected = here.norm(f"{head}layer_norm", y) @ here[TABLE].T + here[f"{head}bias"]
+        np.testing.assert_allclose(found[row], expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@needs_torch
+def test_the_discriminator_scores_tokens_beside_cls_with_the_sum_of_both_tables() -> None:
+    params = random_params(BOTH)
+    found = outputs(BOTH, params, IDS, method="discriminate").logits
+    here = Layers(DEBERTA, params, "deberta")
+    table = here.all[f"generator/{TABLE}"] + here.all[RESIDUAL]
+    head, every = "replaced_token_detection/", here.all
+    for row, ids in enumerate(IDS):
+        x = here.norm("embeddings/layer_norm", table[ids])
+        for layer in range(DEBERTA.num_hidden_layers):
+            x = here.layer("encoder/layers", (layer,), x, x)
+        y = x[0] + x
+        scale, bias = every[f"{head}layer_norm/scale"], every[f"{head}layer_norm/bias"]
+        y = torch.nn.functional.layer_norm(y, y.shape[-1:], scale, bias, DEBERTA.layer_norm_eps)
+        y = torch.nn.functional.gelu(y @ every[f"{head}transform/kernel"] + every[f"{head}transform/bias"])
+        expected = y @ every[f"{head}output/kernel"] + every[f"{head}output/bias"]
+        np.testing.assert_allclose(found[row], expected[:, 0].numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_no_gradient_passes_between_the_tables_of_the_networks() -> None:
+    """The discriminator trains its residual alone, and the generator the shared table alone."""
+    params = random_params(BOTH)
+
+    def gradient(method: str) -> dict[str, np.ndarray]:
+        def loss(params: Any) -> jax.Array:
+            return jnp.sum(jnp.sin(BOTH.apply({"params": params}, IDS, method=method).logits))
+
+        return flax.traverse_util.flatten_dict(jax.jit(jax.grad(loss))(params), sep="/")
+
+    of_discriminator, of_generator = gradient("discriminate"), gradient("generate")
+    for path, one in of_discriminator.items():
+        assert np.any(one) != path.startswith("generator/"), path
+    for path, one in of_generator.items():
+        assert np.any(one) == path.startswith("generator/"), path
+
+
+def test_the_residual_begins_at_zero_and_the_sum_is_the_table_of_every_other_module() -> None:
+    initial = nn.meta.unbox(BOTH.init(jax.random.key(0), IDS))["params"]
+    assert not np.any(flax.traverse_util.flatten_dict(initial, sep="/")[RESIDUAL])
+    flat = flax.traverse_util.flatten_dict(random_params(BOTH), sep="/")
+    derived = DEBERTA.system.derived(flat)
+    np.testing.assert_array_equal(derived[f"deberta/{TABLE}"], flat[f"generator/{TABLE}"] + flat[RESIDUAL])
+    whole = flax.traverse_util.unflatten_dict(flat | derived, sep="/")
+    alone = outputs(DebertaModel(DEBERTA), whole["deberta"], IDS).last_hidden_state
+    np.testing.assert_allclose(
+        outputs(BOTH, random_params(BOTH), IDS, method="discriminate").last_hidden_state, alone, rtol=1e-6, atol=1e-6
+    )
+
+
+SEGMENTS = np.array([[1] * 5 + [2] * 6 + [0] * 2])
+POSITIONS = np.array([[*range(5), *range(6), 0, 0]])
+STARTS = np.array([[0, 5]])
+
+
+@pytest.mark.parametrize("changes", [{}, {"position_biased_input": True}, {"conv_kernel_size": 3}])
+def test_both_networks_read_packed_sequences_apart(changes: dict[str, Any]) -> None:
+    """The positions of the mask decoder begin anew, and each token is scored beside the [CLS] of its sequence."""
+    module = DebertaForPreTraining(dataclasses.replace(DEBERTA, **changes))
+    params, packing = random_params(module), {"segment_ids": SEGMENTS, "positions": POSITIONS, "cls_positions": STARTS}
+    for method in ("generate", "discriminate"):
+        together = outputs(module, params, IDS[:1], **packing, method=method).logits[0]
+        for place in (slice(0, 5), slice(5, 11)):
+            alone = outputs(module, params, IDS[:1, place], method=method).logits[0]
+            np.testing.assert_allclose(together[place], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_looks_up_words_and_predictions_and_no_pairs_of_tokens() -> None:
+    """Forward and backward, no array with a number for each pair of tokens is gathered from, or scattered to."""
+    config, length = dataclasses.replace(DEBERTA, max_position_embeddings=64, position_buckets=16), 61
+    module, chosen = DebertaForPreTraining(config), np.zeros((2, 5), np.int32)
+
+    def loss(params: Any, ids: jax.Array) -> jax.Array:
+        generated, scored = module.apply({"params": params}, ids, masked_positions=chosen)
+        return jnp.sum(generated.logits) + jnp.sum(scored.logits)
+
+    traced = jax.make_jaxpr(jax.grad(loss))(random_params(module), np.ones((2, length), np.int32))
+    looked_up = [one for _, one in equations(traced.jaxpr) if re.match("gather|scatter", one.primitive.name)]
+    shapes = {one.aval.shape for equation in looked_up for one in (*equation.invars, *equation.outvars)}
+    assert (2, length, DEBERTA.hidden_size) in shapes and (2, 5, DEBERTA.hidden_size) in shapes
+    assert not [shape for shape in shapes if sum(axis >= length for axis in shape) > 1]
+
+
+REFUSED = {
+    "kinds": (lambda: DebertaConfig.tiny(pos_att_type=("c2p", "p2p")), "--model.pos_att_type of p2c and c2p"),
+    "a kind twice": (lambda: DebertaConfig.tiny(pos_att_type=("c2p", "c2p")), "each once at most, found c2p c2p"),
+    "an even convolution": (lambda: DebertaConfig.tiny(conv_kernel_size=2), "an odd number of tokens"),
+    "too many buckets": (lambda: DebertaConfig.tiny(position_buckets=1024), "--model.position_buckets from 2"),
+    "one bucket": (lambda: DebertaConfig.tiny(position_buckets=1), "--model.position_buckets from 2"),
+    "a convolution in one layer": (lambda: DebertaConfig.tiny(conv_kernel_size=3), "a generator of at least 2 layers"),
+    "layers": (lambda: DebertaConfig.tiny(generator_num_hidden_layers=-1), "generator_num_hidden_layers"),
+    "an activation": (lambda: DebertaConfig.tiny(pooler_hidden_act="mish"), "an activation of gelu"),
+    "a rate": (lambda: DebertaConfig.tiny(cls_dropout=1.0), "cls_dropout"),
+    "a long row": (
+        lambda: DebertaConfig.tiny(max_position_embeddings=64).module(Purpose.ENCODING, Execution()).init(
+            jax.random.key(0), np.zeros((1, 65), np.int32)
+        ),
+        "rows of at most 64 tokens",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_one_sentence(name: str) -> None:
+    refused, said = REFUSED[name]
+    with pytest.raises(UserError) as raised:
+        refused()
+    assert said in str(raised.value)
