@@ -23,6 +23,7 @@ LAYOUTS = [
     layouts.Chunks(),
     layouts.ContiguousStreams(),
     layouts.FullSentences(),
+    layouts.Documents(pack=3, shortest_length=5),
 ]
 
 

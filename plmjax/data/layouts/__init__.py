@@ -8,6 +8,7 @@ from plmjax.data.layouts.chunks import Chunks
 from plmjax.data.layouts.contiguous_streams import ContiguousStreams
 from plmjax.data.layouts.continued_pairs import ContinuedPairs
 from plmjax.data.layouts.cooccurrences import Cooccurrences
+from plmjax.data.layouts.documents import Documents
 from plmjax.data.layouts.full_sentences import FullSentences
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes
 from plmjax.data.layouts.paired_streams import PairedStreams
@@ -22,6 +23,7 @@ __all__ = [
     "ContiguousStreams",
     "ContinuedPairs",
     "Cooccurrences",
+    "Documents",
     "Fields",
     "FullSentences",
     "Layout",

@@ -12,6 +12,7 @@ LAYOUTS = [
         layouts.SentenceOrder(),
         layouts.FullSentences(),
         layouts.SingleSegment(pack=3),
+        layouts.Documents(pack=3),
         layouts.Chunks(),
         layouts.ContiguousStreams(),
     ),

@@ -24,6 +24,8 @@ ROWS = [
     (layouts.ContinuedPairs(), 33, WORDS, "even sequence length .. 33"),
     *((layouts.ContinuedPairs(), 32, Vocabulary(V, **tokens), "[CLS] and [SEP]")
       for tokens in ({"end": 3}, {"cls": 2, "end": 3}, {"sep": 2, "end": 3})),
+    (layouts.Documents(), 2, WORDS, "3 to .. 2;"),
+    (layouts.Documents(shortest_length=70), 64, WORDS, "shortest_length of at most the 64 tokens of a row .. 70;"),
     (layouts.FullSentences(), 2, WORDS, "3 to .. 2;"),
     (layouts.FullSentences(), 64, END, "<s> and </s>"),
     *((layout(), 64, Vocabulary(size=V), "or separator token .. neither") for layout in BLOCKS),
@@ -52,6 +54,7 @@ def test_rows(layout: layouts.Layout, length: int, vocabulary: Vocabulary, parts
 SETTINGS = [
     (lambda: layouts.SentencePairs(pack=0), "--data.layout.pack and --data.layout.duplicates of at least 1"),
     (lambda: layouts.SentencePairs(duplicates=0), "--data.layout.duplicates of at least 1"),
+    (lambda: layouts.Documents(shortest_length=2), "--data.layout.shortest_length of 0, or at least 3 .. 2;"),
     (lambda: layouts.SingleSegment(pack=0), "--data.layout.pack of at least 1 .. 0"),
     (lambda: layouts.PairedStreams(pack=0), "--data.layout.pack of at least 1 .. 0"),
     (lambda: layouts.PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
