@@ -123,7 +123,7 @@ class Training:
 
     steps: int = 1000
     """Number of optimizer steps of the whole run; 0 takes those of `tokens`, or of the phases."""
-    tokens: float = 0.0
+    tokens: float = dataclasses.field(default=0.0, kw_only=True)
     """Number of tokens of the whole run, in place of `steps`; the nearest number of steps is taken."""
     batch_size: int = 32
     """Number of rows of one optimizer step, over all devices and microbatches."""

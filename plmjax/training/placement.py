@@ -15,6 +15,7 @@ the memory that the compiler reports.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -25,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, in_phase
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
@@ -47,7 +48,8 @@ Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
 
 def text_batch_shapes(run: Experiment) -> Shapes:
     """Return a function from a phase to the shapes of its batches, for an experiment on text."""
-    return lambda phase: run.data.layout.batch(phase.batch_size, phase.sequence_length)
+    layout_of = functools.cache(lambda phase: in_phase(run, phase).data.layout)
+    return lambda phase: layout_of(phase).batch(phase.batch_size, phase.sequence_length)
 
 
 @dataclasses.dataclass(frozen=True)
