@@ -109,7 +109,7 @@ def main() -> None:
         rates: list[Rates] = [[] for _ in calls]
         for _ in range(options.turns):
             for call, into in zip(calls, rates, strict=True):
-                call(into)
+                call(rates=into)
         once, *again = (float(np.median(into, axis=0)[1]) for into in rates)
         cells = [f"{length:,}", f"{once:,.0f}"]
         for rate, found in zip(again, nats[1:], strict=True):

@@ -10,6 +10,8 @@ from transformers import (
     BertForPreTraining,
     GPT2Config,
     GPT2LMHeadModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -66,6 +68,30 @@ def bert(
         logits, relation = model.cls(encoded.last_hidden_state[numbers, chosen], encoded.pooler_output)
         words = functional.cross_entropy(logits.flatten(0, 1).float(), ids[numbers, chosen].flatten())
         return words + functional.cross_entropy(relation.float(), labels)
+
+    return adamw(model, loss, gpu)
+
+
+def modernbert(
+    layers: int, rows: int, length: int, *, predictions: int, dropout: float = 0.0, gpu: bool = False
+) -> Take:
+    """Return ModernBERT's steps, with logits at the masked positions only.
+
+    dropout: that of attention and of its output, which transformers cannot tell apart.
+    """
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high" if gpu else "highest")
+    device = "cuda" if gpu else "cpu"
+    config = ModernBertConfig(num_hidden_layers=layers, attention_dropout=dropout, attn_implementation="sdpa")
+    model = ModernBertForMaskedLM(config).to(device)
+    ids = torch.randint(5, config.vocab_size, (rows, length), device=device)
+    numbers = torch.arange(rows, device=device)[:, None]
+
+    def loss() -> torch.Tensor:
+        chosen = torch.rand(rows, length, device=device).argsort(1)[:, :predictions]
+        encoded = model.model(ids.scatter(1, chosen, 4)).last_hidden_state
+        logits = model.decoder(model.head(encoded[numbers, chosen]))
+        return functional.cross_entropy(logits.flatten(0, 1).float(), ids[numbers, chosen].flatten())
 
     return adamw(model, loss, gpu)
 

@@ -3,7 +3,7 @@
     python benchmarks/steps.py bert gpt2 t5 awd_lstm [--layers 12] [--rows 4] [--repeats 5]
     python benchmarks/steps.py electra --rows 4
     python benchmarks/steps.py transformer_xl xlnet [--topology v5e:2x2]
-    python benchmarks/steps.py bert_large_512_cudnn gpt2_small_1024 [--unroll 24]
+    python benchmarks/steps.py bert_large_512_cudnn modernbert_base_1024_cudnn gpt2_small_1024_cudnn [--unroll 24]
 
 `STEPS` tells what each step is, and what it is compared with. All steps clip by the global norm and have dropout 0.1.
 Each form has a process of its own, which takes its steps on synthetic rows by turns. The last line of a step has the
@@ -45,7 +45,7 @@ from plmjax.contracts.bias_terms import ScoreArray
 from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import Chunks, ContiguousStreams, ContinuedPairs, SentencePairs, SingleSegment
+from plmjax.data.layouts import Chunks, ContiguousStreams, ContinuedPairs, FullSentences, SentencePairs, SingleSegment
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.models import transformer_xl as transformer_xl_model
@@ -53,6 +53,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig, ElectraForReplacedTokenDetection
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.models.xlnet import attention as xlnet_attention
@@ -135,6 +136,16 @@ def bert(sizes: Sizes, make: Callable[..., BertConfig] = BertConfig.base, dropou
 def bert_large(sizes: Sizes, dropout: float = 0.1, **training: Any) -> Experiment:
     """Return a run of BERT-Large."""
     return bert(sizes, BertConfig.large, dropout, **training)
+
+
+def modernbert(sizes: Sizes, dropout: float = 0.0, **training: Any) -> Experiment:
+    """Return a run of ModernBERT-Base with the dropout of its recipe: of the output of attention, 0.1.
+
+    dropout: that of attention.
+    """
+    model = ModernBertConfig.base(num_hidden_layers=sizes.layers, attention_dropout=dropout)
+    objective = MaskedLanguageModel(rate=0.3, max_predictions=sizes.predictions)
+    return _run(sizes, model, objective, layout=FullSentences(), optimizer=AdamW(), **training)
 
 
 def gpt2(sizes: Sizes, dropout: float = 0.1, **training: Any) -> Experiment:
@@ -240,6 +251,9 @@ CUDNN = {"gpu": True, "dropout": 0.0}
 LARGE = {"width": 1024}
 STEPS = {
     "bert": Step("BERT-Base beside transformers", Sizes(12, 4, 128, 20), {"plmjax": bert}, "bert"),
+    "modernbert": Step(
+        "ModernBERT-Base beside transformers", Sizes(22, 2, 256, 77), {"plmjax": modernbert}, "modernbert"
+    ),
     "gpt2": Step("GPT-2 small beside transformers", Sizes(12, 4, 128), {"plmjax": gpt2}, "gpt2"),
     "t5": Step(
         "T5-small, sources of 128 and targets of 29, beside transformers", Sizes(6, 8, T5_ROW), {"plmjax": t5}, "t5"
@@ -267,6 +281,9 @@ STEPS = {
     "bert_base_512": Step("a GPU beside PyTorch", Sizes(12, 64, 512, 76), {"plmjax": bert}, "bert", {"gpu": True}),
     "bert_large_512": Step("the same", Sizes(24, 32, 512, 76), {"plmjax": bert_large}, "bert", {"gpu": True} | LARGE),
     "bert_large_512_cudnn": Step("the same", Sizes(24, 32, 512, 76), {"plmjax": bert_large}, "bert", CUDNN | LARGE),
+    "modernbert_base_1024_cudnn": Step(
+        "the same", Sizes(22, 16, 1024, 308), {"plmjax": modernbert}, "modernbert", CUDNN
+    ),
     "gpt2_small_1024": Step("the same", Sizes(12, 16, 1024), {"plmjax": gpt2}, "gpt2", {"gpu": True}),
     "gpt2_small_1024_cudnn": Step("the same", Sizes(12, 16, 1024), {"plmjax": gpt2}, "gpt2", CUDNN),
 }
