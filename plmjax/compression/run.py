@@ -80,7 +80,7 @@ class Source:
                 f"Expected a checkpoint in float32, found {checkpoint}, which stores {len(quantized)} arrays in int8; "
                 f"compress the checkpoint that it was made from, and quantize the result."
             )
-        params, description = checkpoints.load_parameters(directory)
+        params, description = checkpoints.load_parameters(directory, with_derived=False)
         if description.experiment.compression is not None:
             raise UserError(
                 f"Expected the result of a compression, found the run that trains it in {checkpoint}; name the folder "
@@ -263,7 +263,7 @@ def train(
         metrics = finetune(run, start, workdir)
         if hosts.is_primary():
             report(to_json({name: round(float(value), 4) for name, value in metrics.items()}))
-    params, description = checkpoints.load_parameters(workdir)
+    params, description = checkpoints.load_parameters(workdir, with_derived=False)
     trained = description.experiment
     flat, model = run.compression.finish(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)
     optimizer = trained.optimizer

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import chex
 import flax.traverse_util
 import jax
 import numpy as np
@@ -90,6 +91,8 @@ def test_both_networks_are_exported_and_the_discriminator_embeds_and_begins_a_ta
     run, params = run_of_both(tmp_path / "run", tokenizer)
     total = params["generator"]["embeddings"]["word_embeddings"]["embedding"]
     total = total + params["deberta"]["embeddings"]["word_embeddings"]["residual"]
+    stored, _ = checkpoints.load_parameters(tmp_path / "run", with_derived=False)
+    chex.assert_trees_all_equal(stored, params)
     said = export_checkpoint(tmp_path / "run", tmp_path / "discriminator")
     assert "DebertaV2Model of step 0" in said and "lost" not in said
     found, loaded = huggingface.load(tmp_path / "discriminator")

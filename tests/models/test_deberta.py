@@ -178,7 +178,15 @@ POSITIONS = np.array([[*range(5), *range(6), 0, 0]])
 STARTS = np.array([[0, 5]])
 
 
-@pytest.mark.parametrize("changes", [{}, {"position_biased_input": True}, {"conv_kernel_size": 3}])
+# Two seconds each for other inputs of the layers: pytest -m nightly tests/models/test_deberta.py
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"position_biased_input": True}, marks=pytest.mark.nightly),
+        pytest.param({"conv_kernel_size": 3}, marks=pytest.mark.nightly),
+    ],
+)
 def test_both_networks_read_packed_sequences_apart(changes: dict[str, Any]) -> None:
     """The positions of the mask decoder begin anew, and each token is scored beside the [CLS] of its sequence."""
     module = DebertaForPreTraining(dataclasses.replace(DEBERTA, **changes))

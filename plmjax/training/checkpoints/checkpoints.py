@@ -342,13 +342,14 @@ def restore(directory: Path, abstract: TrainState) -> tuple[TrainState, Descript
     return TrainState(constants=load_constants(directory, abstract.constants), **training), description
 
 
-def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:
+def load_parameters(path: str | Path, abstract: Any = None, *, with_derived: bool = True) -> tuple[Any, Description]:
     """Return (parameters, description) of the checkpoint that a path names.
 
-    To resume a run, use `Checkpoints.restore`. Without `abstract` the parameters that follow from others are added
-    (`System.derived`).
+    To resume a run, use `Checkpoints.restore`.
 
     abstract: tree of ShapeDtypeStructs with the shardings of the parameters; None returns numpy arrays.
+    with_derived: without `abstract`, add the parameters that follow from others (`System.derived`). False is for a
+        checkpoint that is written again.
 
     Raises:
         UserError: there is no checkpoint, it is damaged, or it has other parameters than `abstract`.
@@ -356,7 +357,7 @@ def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Descri
     directory = find(path)
     description = describe(directory)
     params = items.restore(directory, "params", abstract)
-    if abstract is None:
+    if abstract is None and with_derived:
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         derived = description.experiment.model.system.derived(flat)
         params = flax.traverse_util.unflatten_dict(flat | derived, sep="/") if derived else params
