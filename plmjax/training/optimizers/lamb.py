@@ -9,7 +9,7 @@ import optax
 from jax.tree_util import KeyPath
 
 from plmjax.training import paths
-from plmjax.training.optimizers.adam import Moments, scale_by_moments
+from plmjax.training.optimizers.adam import Moments, scale_by_corrected_moments, scale_by_moments
 from plmjax.training.optimizers.stacked import Axes, axes_of, layer_norms
 
 Params = Any
@@ -21,14 +21,19 @@ class Lamb(Moments):
 
     Deviation: algorithm 2 of the paper corrects the bias of the moments and gives every parameter a trust ratio.
     ALBERT's released code, followed here, has no correction, and no trust ratio for the parameters that are not
-    decayed.
+    decayed. With `correct_bias` it is LAMB as in MLPerf's BERT (mlcommons/training, lamb_optimizer_v1.py), which has
+    the correction and the same exception.
     """
 
     name: ClassVar[str] = "lamb"
 
+    correct_bias: bool = False
+    """Correct the bias of the moments."""
+
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
+        scale = scale_by_corrected_moments if self.correct_bias else scale_by_moments
         return optax.chain(
-            scale_by_moments(self.beta1, self.beta2, self.epsilon),
+            scale(self.beta1, self.beta2, self.epsilon),
             self.decay(params),
             scale_by_trust_ratio(axes_of(params, self.decay_mask(params))),
             optax.scale_by_learning_rate(learning_rate),

@@ -80,7 +80,9 @@ def decayed(name: str) -> bool:
     return not any(word in name for word in ("layer_norm", "bias"))
 
 
-def oracle(rule: type, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6) -> dict[str, np.ndarray]:
+def oracle(
+    rule: type, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, *, correct_bias: bool = False
+) -> dict[str, np.ndarray]:
     """The updates of GRADIENTS, one array at a time; stacked layers one layer at a time for LAMB."""
     params = flat(tree(0))
     mean = {name: np.zeros_like(value) for name, value in params.items()}
@@ -93,7 +95,7 @@ def oracle(rule: type, beta1: float = 0.9, beta2: float = 0.999, epsilon: float 
             mean[name] = beta1 * mean[name] + (1 - beta1) * g
             square[name] = beta2 * square[name] + (1 - beta2) * g**2
             m, v = mean[name], square[name]
-            if rule is AdamW:
+            if rule is AdamW or correct_bias:
                 m, v = m / (1 - beta1 ** (step + 1)), v / (1 - beta2 ** (step + 1))
             update = m / (np.sqrt(v) + epsilon) + (0.1 * params[name] if decayed(name) else 0)
             if rule is Lamb and decayed(name):
@@ -105,8 +107,13 @@ def oracle(rule: type, beta1: float = 0.9, beta2: float = 0.999, epsilon: float 
     return params
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("settings", [{}, {"beta1": 0.6, "beta2": 0.95, "epsilon": 0.1}], ids=["published", "others"])
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        *((rule, settings) for rule in RULES for settings in ({}, {"beta1": 0.6, "beta2": 0.95, "epsilon": 0.1})),
+        (Lamb, {"correct_bias": True}),  # MLPerf's
+    ],
+)
 def test_rule_is_its_formula(rule, settings):
     """With published settings the parameters are boxed, too."""
     box = (lambda params: params) if settings else boxed
