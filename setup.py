@@ -97,6 +97,7 @@ setup(
     else "",
     long_description_content_type="text/markdown",
     packages=find_packages(include=["plmjax", "plmjax.*"]),
+    package_data={"plmjax.report": ["published_figures/*.json"]},
     cmdclass={"build_py": BuildWithExperiments},
     license_expression="Apache-2.0",
     license_files=["LICENSE"],

@@ -166,6 +166,10 @@ BUILD = {name: value for name, value in os.environ.items() if name not in ("PYTH
 """The environment of a build: the packages of the checkout that is tested are not those of the one that is built."""
 
 
+DATA = ("plmjax/report/__init__.py", "plmjax/report/published_figures/bert.json")
+"""A package with files that are no modules, and one of these."""
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     pytest.importorskip("setuptools_scm", reason="needs setuptools-scm, which the extra `test` installs")
@@ -173,7 +177,7 @@ def checkout(tmp_path: Path) -> Checkout:
     for name in (".gitattributes", ".git_archival.txt", "LICENSE", "README.md", "pyproject.toml", "setup.py"):
         made.root.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, made.root / name)
-    for name in ("plmjax/__init__.py", "plmjax/experiments/__init__.py", "experiments/bert_tiny.py"):
+    for name in ("plmjax/__init__.py", "plmjax/experiments/__init__.py", "experiments/bert_tiny.py", *DATA):
         (made.root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, made.root / name)
     made.git("init", "--quiet", "--initial-branch", "main")
@@ -201,7 +205,7 @@ def test_sources_without_a_repository_are_installed_with_their_version(checkout:
     assert version_of(sources) == "0.3.1"
     setup_py(sources, "bdist_wheel")
     with zipfile.ZipFile(sources / "dist" / "plmjax-0.3.1-py3-none-any.whl") as wheel:
-        assert {"plmjax/__init__.py", "plmjax/experiments/bert_tiny.py"} <= set(wheel.namelist())
+        assert {"plmjax/__init__.py", "plmjax/experiments/bert_tiny.py", *DATA} <= set(wheel.namelist())
     copy = tmp_path / "copy"
     shutil.copytree(checkout.root, copy, ignore=shutil.ignore_patterns(".git", "*.egg-info", "dist"))
     assert version_of(copy) == "0.0.dev0"

@@ -15,6 +15,7 @@ def report(
     output: Location = Path("report.html"),
     curve: Location | None = None,
     words: tuple[str, ...] = (),
+    against: tuple[str, ...] = (),
     experiment: Reference | None = None,
 ):
     """Write one HTML page with the curves of one or more runs.
@@ -24,6 +25,8 @@ def report(
         output: Page to write.
         curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
         words: Words whose vectors to plot, by the two principal components of their directions in each run.
+        against: Published figures to show beside the runs: files, or names of those that plmjax comes with
+            (docs/results.md).
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
@@ -35,7 +38,7 @@ def report(
         from plmjax.interop.word_vectors import read
 
         places = [dict(zip(words, plane(read(workdir), words), strict=True)) for workdir in workdirs]
-    run(workdirs, output, curve=curve, places=places)
+    run(workdirs, output, curve=curve, places=places, against=against)
     print(output)
 
 

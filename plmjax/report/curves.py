@@ -6,12 +6,14 @@ light or dark theme.
 
 import html
 import io
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from plmjax.report.published import Figure, Point
 from plmjax.report.runs import Run
 
 PARTS = ("train", "eval")
@@ -30,6 +32,10 @@ POINTS = 500
 """Maximum number of points of a drawn curve; a longer series is averaged over spans of steps."""
 COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
 """Colours that are distinct, and readable on white and on black."""
+MARKERS = "Ds^vP*Xp<>h8"
+"""Markers of published figures, as matplotlib names them."""
+LEGEND_WIDTH = 88
+"""Number of characters in a row of a legend, with 8 for each of its lines."""
 INK = "#767676"
 """Colour of frames, ticks and text in matplotlib; it becomes `currentColor` in the page."""
 
@@ -65,8 +71,10 @@ def colours(runs: list[Run]) -> list[str]:
     return [COLOURS[index % len(COLOURS)] for index in range(len(runs))]
 
 
-def draw(axes: Any, runs: list[Run], measure: str) -> None:
-    """Draw a measure of every run: training as a line, evaluation as dots, the unigram entropy as a level."""
+def draw(axes: Any, runs: list[Run], measure: str, figures: Sequence[Figure] = ()) -> None:
+    """Draw a measure of every run: training as a line, evaluation as dots, the unigram entropy as a level; and its
+    published figures.
+    """
     drawn = []  # (line, label): matplotlib would leave a run whose name begins with _ out of its own legend
     for run, colour in zip(runs, colours(runs), strict=True):
         label = f"{run.name}, " if len(runs) > 1 else ""
@@ -90,6 +98,7 @@ def draw(axes: Any, runs: list[Run], measure: str) -> None:
             ink = colour if len(entropies) > 1 else INK
             level = axes.axhline(entropy, color=ink, linewidth=1.2, linestyle=":")
             drawn += [(level, f"unigram entropy {entropy:.2f}")]
+    drawn += _draw_figures(axes, runs, measure, figures)
     if measure in ("learning_rate", "tokens_per_second", "mfu"):
         axes.set_ylim(bottom=0)
     axes.set_xlabel("step")
@@ -98,9 +107,47 @@ def draw(axes: Any, runs: list[Run], measure: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)
     if len(drawn) > 1:
-        columns = 3 if len(runs) == 1 else 2
+        longest = max(len(label) for _, label in drawn)
+        columns = max(1, min(3 if len(runs) == 1 else 2, LEGEND_WIDTH // (longest + 8)))
         axes.figure.set_figheight(axes.figure.get_figheight() + 0.22 * math.ceil(len(drawn) / columns))
         axes.figure.legend(*zip(*drawn, strict=True), loc="outside lower left", ncols=columns, frameon=False)
+
+
+def _draw_figures(axes: Any, runs: list[Run], measure: str, figures: Sequence[Figure]) -> list[tuple[Any, str]]:
+    """Draw the published figures of a measure, each with a marker of its own; return lines and labels of a legend."""
+    drawn = []
+    for figure, marker in zip(figures, itertools.cycle(MARKERS), strict=False):
+        keys = [run.renamed.get(figure.metric, figure.metric) for run in runs]
+        logged = [
+            (run, colour)
+            for run, key, colour in zip(runs, keys, colours(runs), strict=True)
+            if _measure(key) == measure and len(run.series(key)[0])
+        ]
+        lines = [line for point in figure.points for line in _draw_point(axes, logged, point, marker)] if logged else []
+        drawn += [(line, figure.name) for line in lines[:1]]
+    return drawn
+
+
+def _draw_point(axes: Any, runs: list[tuple[Run, str]], point: Point, marker: str) -> list[Any]:
+    """Draw a published point at its place in each run, with its colour, or once where all have the same place.
+
+    A point without a place is a level. One beyond the planned end of a run is not drawn, so that the curve stays large.
+    """
+    if not point.unit:
+        return [axes.axhline(point.value, color=INK, linewidth=1.2, linestyle="-.")]
+    places = {}  # (step, the steps one deviation before and after it) -> colours
+    for run, colour in runs:
+        width = point.deviation if point.varies == point.unit and point.deviation else 0.0
+        before, step, after = (run.step_at(point.unit, point.amount + shift) for shift in (-width, 0, width))
+        if step < math.inf:
+            places.setdefault((step, step - before, min(after, run.planned_steps) - step), []).append(colour)
+    drawn = []
+    for (step, *widths), inks in places.items():
+        bars = {"yerr": point.deviation} if point.varies == "value" else {"xerr": [[width] for width in widths]}
+        colour = inks[0] if len(places) > 1 else INK
+        style = {"markersize": 7, "markerfacecolor": "none", "capsize": 3, "zorder": 4}
+        drawn.append(axes.errorbar(step, point.value, fmt=marker, color=colour, **style, **bars))
+    return drawn
 
 
 def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour: str) -> None:
@@ -117,12 +164,12 @@ def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour
     axes.set_title(title, loc="left", fontweight="bold")
 
 
-def picture(runs: list[Run], kind: str) -> bytes:
-    """Return the losses of the runs as a file of a format, such as png."""
+def picture(runs: list[Run], kind: str, figures: Sequence[Figure] = ()) -> bytes:
+    """Return the losses of the runs, with published ones, as a file of a format, such as png."""
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same runs give the same picture
     comparable = [run.comparable() for run in runs]
     return _figure(
-        lambda axes: draw(axes, comparable, "loss"),
+        lambda axes: draw(axes, comparable, "loss", figures),
         "loss",
         format=kind,
         dpi=150,

@@ -14,6 +14,7 @@ from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.files import storage
 from plmjax.report.curves import PARTS, colours, draw, draw_words, measures, picture, svg, title
+from plmjax.report.published import Comparison, Figure, Point, compare, read_figures
 from plmjax.report.runs import Run, read_runs
 from plmjax.training import metrics
 
@@ -30,7 +31,7 @@ figure { margin: 0; } svg { width: 100%; height: auto; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .9rem .25rem 0; text-align: left; border-bottom: 1px solid #7676763f; }
-tbody th { font-weight: normal; } td { text-align: right; }
+tbody th { font-weight: normal; } td { text-align: right; } th small { display: block; max-width: 26rem; opacity: .7; }
 thead th:not(:first-child) { text-align: right; }
 pre { overflow-x: auto; font-size: 12px; }
 blockquote { margin: .75rem 0; padding-left: .9rem; border-left: 3px solid #7676763f; white-space: pre-wrap; }
@@ -44,14 +45,17 @@ def report(
     *,
     curve: str | Path | None = None,
     places: Sequence[dict[str, Sequence[float]]] = (),
+    against: Sequence[str] = (),
 ) -> None:
     """Write the page of these runs to `output`, and their loss as a picture to `curve` if it is given.
 
     places: for each run the words of a picture, each with its two coordinates; empty for no picture.
+    against: files of published figures, or names of those that plmjax comes with.
 
     Raises:
         UserError: a folder is no run or has logged nothing yet, its records are not those of a run, the picture's name
-            has no extension of PICTURES, or a file cannot be written or belongs to somebody else.
+            has no extension of PICTURES, a file cannot be written or belongs to somebody else, or published figures
+            cannot be read or have a metric that no run has.
     """
     if not workdirs:
         raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
@@ -66,9 +70,10 @@ def report(
     if curve is not None:
         storage.check_file(storage.path(curve), "--curve", lambda beginning: b"atplotlib" in beginning)
     runs = read_runs(workdirs)
+    figures = read_figures(against, runs)
     if curve is not None:
-        _write(storage.path(curve), picture(runs, kind))
-    _write(page, _page(runs, places).encode("utf-8"))
+        _write(storage.path(curve), picture(runs, kind, figures))
+    _write(page, _page(runs, places, figures).encode("utf-8"))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -136,10 +141,56 @@ def _words(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str
     return "\n".join(["<h2>Vectors of words</h2>", '<div class="charts">', *figures, "</div>"])
 
 
-def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
+def _published(runs: list[Run], figures: Sequence[Figure]) -> str:
+    """Return the table of the published figures: a row for each of their points and each run."""
+    heads = ["figure", "place", "published", "run", "there", "standard deviations", "first reached at"]
+    rows = []
+    for figure in figures:
+        for point in figure.points:
+            name = (
+                f"{html.escape(figure.name)}, {html.escape(figure.metric)}<small>{html.escape(figure.source)}</small>"
+            )
+            cells = "".join(f'<td rowspan="{len(runs)}">{html.escape(cell)}</td>' for cell in _point_cells(point))
+            first = f'<th scope="row" rowspan="{len(runs)}">{name}</th>{cells}'
+            for run, colour in zip(runs, colours(runs), strict=True):
+                found = _compared_cells(compare(run, figure.metric, point), point)
+                named = f'<td><span style="color:{colour}">&#9632;</span> {html.escape(run.name)}</td>'
+                rows.append(f"<tr>{first}{named}{''.join(f'<td>{cell}</td>' for cell in found)}</tr>")
+                first = ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "\n".join(rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def _point_cells(point: Point) -> tuple[str, str]:
+    """Return the place of a published point and its value, each with the deviation that it has."""
+    deviation = f" ± {point.deviation:,.6g}" if point.deviation else ""
+    seeds = f", {point.seeds} seeds" if point.seeds else ""
+    place = _amount(point.unit, point.amount) if point.unit else "the end"
+    value = f"{point.value:.6g}"
+    return (place, value + deviation + seeds) if point.varies == "value" else (place + deviation + seeds, value)
+
+
+def _compared_cells(found: Comparison, point: Point) -> list[str]:
+    return [
+        "" if found.value is None else f"{found.value:.6g}",
+        "" if found.deviations is None else f"{found.deviations:+.1f}",
+        "" if found.reached is None else _amount(point.unit or "step", found.reached),
+    ]
+
+
+def _amount(unit: str, amount: float) -> str:
+    number = f"{amount:,.15g}"
+    return f"step {number}" if unit == "step" else f"{number} {unit}"
+
+
+def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]], figures: Sequence[Figure]) -> str:
     heading = html.escape(" and ".join(run.name for run in runs))
     comparable = [run.comparable() for run in runs]
-    drawn = [(functools.partial(draw, runs=comparable, measure=one), title(one)) for one in measures(comparable)]
+    drawn = [
+        (functools.partial(draw, runs=comparable, measure=one, figures=figures), title(one))
+        for one in measures(comparable)
+    ]
     charts = "\n".join(f"<figure>{svg(*chart)}</figure>" for chart in drawn)
     settings = _table(runs, _settings(runs)) if len(runs) > 1 else ""
     experiments = "\n".join(
@@ -160,6 +211,7 @@ def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
 <h1>{heading}</h1>
 <h2>Results</h2>
 {_table(runs, _results(runs))}
+{f"<h2>Published figures</h2>{_published(runs, figures)}" if figures else ""}
 {f"<h2>Settings that differ</h2>{settings}" if settings else ""}
 <h2>Curves</h2>
 <div class="charts">

@@ -1,7 +1,8 @@
 """The runs of a report, read from their directories."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,27 @@ import numpy as np
 
 from plmjax import experiment
 from plmjax.errors import UserError, in_file
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.files import json_text, storage
 from plmjax.runs.summary import SAMPLES
 from plmjax.training import metrics
 
+UNITS = ("step", "tokens", "samples")
+"""Measures of the progress of a run; samples are rows."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The contents of a run directory: its experiment, its logged records and its model's generated texts."""
+    """The contents of a run directory: its experiment, its logged records and its model's generated texts.
+
+    renamed: logged name -> name in the records, where they differ.
+    """
 
     name: str
     experiment: experiment.Experiment
     records: list[dict[str, Any]]
     samples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Return (steps, values), float64, of the records that have the key."""
@@ -47,11 +56,11 @@ class Run:
         def is_target(term: str) -> bool:
             return bool(evaluations) and all(line.get(f"eval/{term}") == line["eval/loss"] for line in evaluations)
 
-        names, same = {"train/loss": "train/joint_loss"}, ""
+        names = {"train/loss": "train/joint_loss"}
         if term := next(filter(is_target, sorted(terms)), None):
-            names[f"train/{term}"], same = "train/loss", f"eval/{term}"
-        renamed = [{names.get(key, key): r[key] for key in r if key != same} for r in self.records]
-        return dataclasses.replace(self, records=renamed)
+            names |= {f"{part}/{term}": f"{part}/loss" for part in ("train", "eval")}
+        records = [{names.get(key, key): record[key] for key in record} for record in self.records]
+        return dataclasses.replace(self, records=records, renamed=names)
 
     @property
     def steps(self) -> int:
@@ -65,11 +74,36 @@ class Run:
 
     def tokens_until(self, step: int) -> int:
         """Return the number of tokens in the first `step` steps, including padding."""
-        return sum(
-            min(max(step - phase.first_step, 0), phase.steps)
-            * self.experiment.data.tokens(phase.batch_size, phase.sequence_length)
-            for phase in self.experiment.resolved_phases
-        )
+        return self.amount_until("tokens", step)
+
+    @property
+    def planned_steps(self) -> int:
+        """Return the number of steps of the finished run."""
+        return self.experiment.resolved_phases[-1].last_step
+
+    def amount_until(self, unit: str, step: int) -> int:
+        """Return the amount of a unit in the first `step` steps."""
+        phases = self.experiment.resolved_phases
+        return sum(min(max(step - one.first_step, 0), one.steps) * self._step_amount(unit, one) for one in phases)
+
+    def step_at(self, unit: str, amount: float) -> float:
+        """Return the step, with a fraction, at which a run has come to an amount of a unit; infinity if it never does.
+
+        It is the inverse of `amount_until`.
+        """
+        left = max(amount, 0.0)
+        for phase in self.experiment.resolved_phases:
+            rate = self._step_amount(unit, phase)
+            if left <= rate * phase.steps:
+                return phase.first_step + left / rate
+            left -= rate * phase.steps
+        return math.inf
+
+    def _step_amount(self, unit: str, phase: ResolvedPhase) -> int:
+        """Return the amount of a unit in a step of a phase."""
+        if unit == "tokens":
+            return self.experiment.data.tokens(phase.batch_size, phase.sequence_length)
+        return phase.batch_size if unit == "samples" else 1
 
     @property
     def seconds(self) -> float:

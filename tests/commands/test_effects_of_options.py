@@ -456,10 +456,11 @@ def test_a_card_is_written_where_asked(small_run: Path, tmp_path: Path) -> None:
     assert "mlm_loss" in (tmp_path / "card.md").read_text(encoding="utf-8")
 
 
-@of("report", "workdirs", "output", "curve", "words")
+@of("report", "workdirs", "output", "curve", "words", "against")
 def test_a_report_is_written_as_asked(small_run: Path, vectors: Path, tmp_path: Path) -> None:
-    said(f"report {small_run} --output {tmp_path}/page.html --curve {tmp_path}/curve.png")
-    assert Image.open(tmp_path / "curve.png").width > 100 and (tmp_path / "page.html").exists()
+    said(f"report {small_run} --output {tmp_path}/page.html --curve {tmp_path}/curve.png --against bert")
+    assert Image.open(tmp_path / "curve.png").width > 100
+    assert "Published figures" in (tmp_path / "page.html").read_text(encoding="utf-8")
     with pytest.raises(UserError):  # a run of BERT has no vectors of words
         said(f"report {small_run} --output {tmp_path}/words.html --words the of")
 

@@ -18,7 +18,9 @@ from plmjax.experiment import Data, Experiment, Training
 from plmjax.files import json_text, locks
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
+from plmjax.report import published
 from plmjax.report.page import report
+from plmjax.report.runs import Run
 from plmjax.runs import folder as records
 from plmjax.runs import mixtures
 from plmjax.training import metrics
@@ -106,6 +108,23 @@ def _run(folder: Path, given: Fixtures) -> None:
     (folder / "samples.jsonl").write_text('{"prompt": "A", "text": "fox."}\n{"prompt": "B", "text": "dog."}\n')
 
 
+def _figures(folder: Path, given: Fixtures) -> None:
+    points = [
+        {"step": 20, "value": 1.942, "deviation": {"value": 0.004}, "seeds": 4},
+        {"samples": 2552704, "value": 0.72, "deviation": {"samples": 224080}},
+        {"value": 1.78},
+    ]
+    figure = {"name": "T5", "source": "a paper", "metric": "eval/loss", "points": points}
+    (folder / "figures.json").write_text(json.dumps({"figures": [figure]}))
+
+
+def _read_figures(folder: Path) -> None:
+    run = Run("run", RUN, _records())
+    for figure in published.read_figures([str(folder / "figures.json")], [run]):
+        for point in figure.points:
+            published.compare(run, figure.metric, point)
+
+
 def _seal_metrics(folder: Path) -> None:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     sealed = []
@@ -188,6 +207,7 @@ RUNS = [
         lambda folder: report([folder], folder.parents[1] / "output" / "page.html"),
         _seal_metrics,
     ),
+    Reader("published figures", _figures, _read_figures),
     Reader(
         "start.json",
         _start,
