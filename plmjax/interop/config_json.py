@@ -121,3 +121,17 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
         config["id2label"] = {str(label): name for label, name in enumerate(labels)}
         config["label2id"] = {name: label for label, name in enumerate(labels)}
     return config
+
+
+def check_implied(config: ModelConfig, implied: Mapping[str, Any], owner: str) -> None:
+    """Raise UserError for a field whose value differs from the one that a class of another library has.
+
+    implied: field -> that value, for fields that the class has no setting for.
+    owner: the name of the class for the message.
+    """
+    for name, value in implied.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"Expected --model.{name} {value}, which is all that {owner} has, found {getattr(config, name)}; take "
+                f"plmjax itself for this model."
+            )

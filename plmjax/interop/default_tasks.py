@@ -44,7 +44,10 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.models.modernbert.decoder import ModernBertDecoderConfig
+from plmjax.models.modernbert.eurobert import EuroBertConfig
 from plmjax.models.modernbert.modernbert import ModernBertConfig
+from plmjax.models.modernbert.neobert import NeoBertConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
@@ -98,12 +101,19 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     DistilBertConfig: Pretraining(MaskedLanguageModel(), FullSentences(), 512),
     ElectraConfig: Pretraining(ElectraPretraining(), SingleSegment(), 128),
     ElmoConfig: Pretraining(BidirectionalLanguageModel(), BidirectionalStreams(), 20),
+    EuroBertConfig: Pretraining(
+        RobertaPretraining(rate=0.5, mask_fraction=1.0, random_fraction=0.0), FullSentences(), 2048
+    ),
     GptConfig: Pretraining(NextToken(), Chunks(), 512),
     Gpt2Config: lambda config: Pretraining(NextToken(), Chunks(), config.longest),
     LedConfig: lambda config: Pretraining(Denoising(), FullSentences(), config.longest_target),  # which it writes whole
     LongformerConfig: Pretraining(RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     ModernBertConfig: Pretraining(RobertaPretraining(rate=0.3), FullSentences(), 1024),
+    ModernBertDecoderConfig: Pretraining(NextToken(), Chunks(), 1024),
+    NeoBertConfig: Pretraining(
+        RobertaPretraining(rate=0.2, mask_fraction=1.0, random_fraction=0.0), FullSentences(), 1024
+    ),
     ReformerConfig: _reformer,
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Chunks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released

@@ -32,6 +32,7 @@ from plmjax.interop import (
     deberta,
     distilbert,
     electra,
+    eurobert,
     gpt,
     gpt2,
     led,
@@ -39,11 +40,13 @@ from plmjax.interop import (
     marian,
     mobilebert,
     modernbert,
+    modernbert_decoder,
     notices,
     reformer,
     roberta,
     t5,
     tokenizer_files,
+    transformers_files,
     xlnet,
 )
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
@@ -60,12 +63,14 @@ ADAPTERS: dict[str, Adapter] = {
     "deberta-v2": deberta.ADAPTER,
     "distilbert": distilbert.ADAPTER,
     "electra": electra.ADAPTER,
+    "eurobert": eurobert.ADAPTER,
     "gpt2": gpt2.ADAPTER,
     "led": led.ADAPTER,
     "longformer": longformer.ADAPTER,
     "marian": marian.ADAPTER,
     "mobilebert": mobilebert.ADAPTER,
     "modernbert": modernbert.ADAPTER,
+    "modernbert-decoder": modernbert_decoder.ADAPTER,
     "openai-gpt": gpt.ADAPTER,
     "reformer": reformer.ADAPTER,
     "roberta": roberta.ADAPTER,
@@ -163,7 +168,6 @@ def save(
         that cannot be written.
     """
     import safetensors
-    import safetensors.numpy
 
     directory = Path(directory)
     adapter = adapter_of(model)
@@ -177,11 +181,7 @@ def save(
         config["problem_type"] = problem_type
     own = tokenizer_of(tokenizer, model) if tokenizer is not None else None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with storage.replace_file(directory / WEIGHTS) as path:
-            safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-        with storage.replace_file(directory / CONFIG) as path:
-            path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        transformers_files.write(directory, config, tensors)
         if generation is None:
             (directory / GENERATION).unlink(missing_ok=True)  # from an earlier model
         else:

@@ -21,6 +21,7 @@ from plmjax.interop import (
     google_bert,
     hdf5,
     huggingface,
+    neobert,
     tensorflow_checkpoint,
     torch_files,
     transformers_files,
@@ -94,6 +95,13 @@ LIBRARIES: Mapping[str, Library] = {
         fairseq.open_tensors,
         fairseq.load,
         tokenizer=fairseq.write_tokenizer,
+    ),
+    "chandar-lab/NeoBERT": Library(
+        "a folder of NeoBERT (config.json with its model_type, and model.safetensors)",
+        neobert.evidence,
+        transformers_files.open_tensors,
+        neobert.load,
+        NativeFiles(neobert.NeoBertConfig, "", neobert.load, neobert.save),
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",

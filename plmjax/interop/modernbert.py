@@ -1,8 +1,8 @@
 """ModernBERT in transformers: its config.json, in the forms of versions 4 and 5, and the names of its tensors."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import flax.linen as nn
 
@@ -20,6 +20,8 @@ from plmjax.models.modernbert.heads import (
 )
 from plmjax.models.modernbert.modernbert import ModernBertConfig
 
+Config = TypeVar("Config", bound=ModernBertConfig)
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 """transformers' names of global and of local layers."""
 REQUIRED = {
@@ -29,6 +31,8 @@ REQUIRED = {
     "quantization_config": None,
 }
 """transformers settings that change the computation, with the one value that this model implements."""
+IMPLIED = {"embedding_norm": True, "rotary_interleaved": False, "head": "transformed", "norm": "layer"}
+"""Fields of a ModernBertConfig without a setting in transformers, and the one value that its class has."""
 
 
 def under(tensors: str, path: str = "") -> tuple[Conversion, ...]:
@@ -50,15 +54,28 @@ def packed(paths: tuple[str, ...], tensor: str) -> tuple[Conversion, ...]:
     return kernels, biases
 
 
-def layers(config: ModernBertConfig, tensors: str, path: str = "") -> tuple[Conversion, ...]:
-    """Return the conversions of the layers; the layers of each stack are every so many of the model's."""
+def fused(ours: str, theirs: str) -> tuple[Conversion, ...]:
+    """Return the conversions of the projections to queries, keys and values, which are one tensor."""
+    return packed(tuple(f"{ours}/{name}" for name in ("query", "key", "value")), f"{theirs}.Wqkv")
+
+
+def layers(
+    config: ModernBertConfig,
+    tensors: str,
+    path: str = "",
+    projections: Callable[[str, str], tuple[Conversion, ...]] = fused,
+) -> tuple[Conversion, ...]:
+    """Return the conversions of the layers; the layers of each stack are every so many of the model's.
+
+    projections: function from the path of attention and its name to the conversions of queries, keys and values.
+    """
     found = []
     for run in config.layer_runs:
         for number in range(len(run.kinds)):
             ours, theirs = f"{path}{run.name}/layer_{number}", tensors + "layers.{layer}"
             layer = (
                 *encoder.layer_norm(f"{ours}/attention_norm", f"{theirs}.attn_norm"),
-                *packed(tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value")), f"{theirs}.attn.Wqkv"),
+                *projections(f"{ours}/attention", f"{theirs}.attn"),
                 *encoder.dense(f"{ours}/attention/output", f"{theirs}.attn.Wo", inputs=2),
                 *encoder.layer_norm(f"{ours}/feed_forward_norm", f"{theirs}.mlp_norm"),
                 *packed(tuple(f"{ours}/feed_forward/{name}" for name in ("intermediate", "gate")), f"{theirs}.mlp.Wi"),
@@ -68,9 +85,10 @@ def layers(config: ModernBertConfig, tensors: str, path: str = "") -> tuple[Conv
     return tuple(found)
 
 
-def head(path: str) -> tuple[Conversion, ...]:
+def head(path: str, tensor: str = "head") -> tuple[Conversion, ...]:
     """Return the conversions of the head's first layer."""
-    return *encoder.dense(f"{path}/transform", "head.dense"), *encoder.layer_norm(f"{path}/norm", "head.norm")
+    dense = encoder.dense(f"{path}/transform", f"{tensor}.dense")
+    return *dense, *encoder.layer_norm(f"{path}/norm", f"{tensor}.norm")
 
 
 def thetas(found: Mapping[str, Any]) -> dict[str, float]:
@@ -120,16 +138,34 @@ def every(found: Mapping[str, Any], depth: int) -> int:
     return distance
 
 
-def read_config(found: Mapping[str, Any]) -> ModernBertConfig:
-    """Return the config of a config.json.
+def read(found: Mapping[str, Any], kind: type[Config]) -> Config:
+    """Return the config of a config.json, for an encoder or a decoder.
 
     Raises:
         UserError: a setting that is not implemented, or a value of another type.
     """
     own = dict(found) | thetas(found)
-    depth = own.get("num_hidden_layers") or ModernBertConfig.num_hidden_layers
+    depth = own.get("num_hidden_layers") or kind.num_hidden_layers
     own |= {"global_attn_every_n_layers": every(found, depth)}
-    return config_json.read(own, ModernBertConfig, {}, REQUIRED)
+    return config_json.read(own, kind, {}, REQUIRED)
+
+
+def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:
+    """Return the settings of an encoder or a decoder, with the kinds of its layers in the form of version 5.
+
+    transformers ignores `initialization` and `attention_output_dropout`, which an import reads.
+    """
+    config = model.config
+    kinds = [FULL if kind == GLOBAL else SLIDING for kind in config.layer_kinds]
+    thetas = {FULL: config.global_rope_theta, SLIDING: config.local_rope_theta}
+    rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    ids = {"cls_token_id": config.bos_token_id, "sep_token_id": config.eos_token_id}
+    return config_json.write(model, labels, model_type) | {"layer_types": kinds, "rope_parameters": rope} | ids
+
+
+def read_config(found: Mapping[str, Any]) -> ModernBertConfig:
+    """Return the config of a config.json, as `read`."""
+    return read(found, ModernBertConfig)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
@@ -139,26 +175,13 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
         UserError: the model has a part that transformers' class lacks.
     """
     config = model.config
-    fixed = {
-        "num_key_value_heads": (None, config.num_attention_heads),
-        "hidden_activation": (config.hidden_activation,),
-    }
-    fixed |= {"embedding_norm": (True,), "rotary_interleaved": (False,), "head": ("transformed",)}
-    fixed |= {"tie_word_embeddings": (True,), "norm": ("layer",)}
-    for name, known in fixed.items():
-        if getattr(config, name) not in known:
-            raise UserError(
-                f"Expected --model.{name} {known[0]}, which is all that transformers' modernbert has, found "
-                f"{getattr(config, name)}; take plmjax itself for this model."
-            )
-    written = config_json.write(model, labels, "modernbert")
-    for name in ("num_key_value_heads", "embedding_norm", "rotary_interleaved", "head", "norm"):
-        del written[name]  # transformers ignores `initialization` and `attention_output_dropout`; an import reads them
-    kinds = [FULL if kind == GLOBAL else SLIDING for kind in config.layer_kinds]
-    thetas = {FULL: config.global_rope_theta, SLIDING: config.local_rope_theta}
-    rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
-    ids = {"cls_token_id": config.bos_token_id, "sep_token_id": config.eos_token_id}
-    return written | {"layer_types": kinds, "rope_parameters": rope} | ids
+    implied = IMPLIED | {"tie_word_embeddings": True}
+    implied["num_key_value_heads"] = config.num_key_value_heads and config.num_attention_heads  # None is as many
+    config_json.check_implied(config, implied, "transformers' modernbert")
+    written = write(model, labels, "modernbert")
+    for name in ("num_key_value_heads", *IMPLIED):
+        del written[name]
+    return written
 
 
 def _headed(

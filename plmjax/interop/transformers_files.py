@@ -1,12 +1,14 @@
-"""The tensors of a transformers folder: safetensors or torch files, whole or in shards with an index.
+"""The files of a transformers folder: its config, and safetensors or torch files, whole or in shards with an index.
 
 The same folders open as in transformers.
 """
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +65,21 @@ def safetensors_evidence(path: Path) -> str:
         start = file.read(9)
     header = int.from_bytes(start[:8], "little")
     return "the header of safetensors" if start[8:] == b"{" and header <= path.stat().st_size else ""
+
+
+def write(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+    """Write config.json and model.safetensors. Files of the folder are replaced one by one, each when it is complete.
+
+    Raises:
+        OSError, safetensors.SafetensorError: the folder cannot be written.
+    """
+    import safetensors.numpy
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with storage.replace_file(directory / WEIGHTS) as path:
+        safetensors.numpy.save_file(dict(tensors), path, metadata={"format": "pt"})
+    with storage.replace_file(directory / CONFIG) as path:
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,12 @@
 """Rows of tokens: the check of their shapes, and the selection of tokens from them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from plmjax.errors import UserError
+from plmjax.layers.product import float32_product
 
 
 def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *others: jax.Array | None) -> None:
@@ -58,3 +61,24 @@ def last_tokens(x: jax.Array, attention_mask: jax.Array | None, cls_positions: j
         return x[:, -1]
     last = x.shape[1] - 1 - jnp.argmax(attention_mask[:, ::-1].astype(jnp.int32), axis=1)
     return gather_tokens(x, last[:, None])[:, 0]
+
+
+def mean_of_tokens(
+    x: jax.Array, attention_mask: jax.Array | None, segment_ids: jax.Array | None, cls_positions: jax.Array | None
+) -> jax.Array:
+    """Return the mean of the real tokens of each sequence: [B T D] -> [B D].
+
+    With packed sequences that start at int [B K] the result is [B K D].
+
+    attention_mask: [B T], 1 for real tokens; all by default.
+    segment_ids: int [B T], the packed sequence of each token.
+    """
+    real = jnp.ones(x.shape[:2]) if attention_mask is None else attention_mask.astype(jnp.float32)
+    if cls_positions is None:
+        weights = real[:, None]  # [B 1 T]
+    else:
+        segments = jnp.take_along_axis(segment_ids, cls_positions, axis=1, mode="clip")
+        weights = real[:, None] * (segments[:, :, None] == segment_ids[:, None])
+    total = float32_product(functools.partial(jnp.einsum, "BKT,BTD->BKD"), weights.astype(x.dtype), x)
+    mean = (total / jnp.maximum(weights.sum(-1, keepdims=True), 1)).astype(x.dtype)
+    return mean[:, 0] if cls_positions is None else mean

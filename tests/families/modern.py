@@ -18,7 +18,6 @@ from plmjax.models.deberta.heads import (
 )
 from plmjax.models.deberta.pretraining import DebertaForPreTraining
 from plmjax.models.modernbert.encoder import ModernBertModel
-from plmjax.models.modernbert.eurobert import EuroBertConfig
 from plmjax.models.modernbert.heads import (
     ModernBertForMaskedLM,
     ModernBertForMultipleChoice,
@@ -27,7 +26,6 @@ from plmjax.models.modernbert.heads import (
     ModernBertForTokenClassification,
 )
 from plmjax.models.modernbert.modernbert import ModernBertConfig
-from plmjax.models.modernbert.neobert import NeoBertConfig
 from tests.families.family import DROPOUT, SIZES, WIDER, Family, Head, padded_untyped_tokens
 from tests.families.oracles import Inputs, TransformersOracle
 from tests.systems.comparison import Reference
@@ -107,10 +105,6 @@ MODERNBERT_ROW = Family(
         "ettin_1b": counts(ModernBertConfig.ettin_1b(), 1_028_050_688, 1_031_314_112),
         "mmbert_small": counts(ModernBertConfig.mmbert_small(), 140_493_696, 140_897_536),
         "mmbert_base": counts(ModernBertConfig.mmbert_base(), 306_939_648, 307_786_240),
-        "eurobert_210m": counts(EuroBertConfig.base(), 211_766_016, 310_266_624),
-        "eurobert_610m": counts(EuroBertConfig.medium(), 607_874_688, 755_625_600),
-        "eurobert_2b": counts(EuroBertConfig.large(), 2_107_590_912, 2_403_092_736),
-        "neobert": counts(NeoBertConfig.base(), 221_665_536, 245_136_954),
     },
     initial=ModernBertForMaskedLM(ModernBertConfig.tiny(vocab_size=2000)),
     deviations={"output/kernel$": 0.02 / 8**0.5},

@@ -21,6 +21,7 @@ from plmjax.generation.generate import Generator
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.modernbert.decoder import ModernBertDecoderConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.t5 import T5Config
@@ -130,6 +131,13 @@ REFORMER = ReformerConfig(
     lsh_attn_chunk_length=32, num_buckets=(4,), num_hashes=2, initializer_range=0.4,
 )  # fmt: skip
 """Its rows are one chunk: earlier tokens of a longer row change with the chunks."""
+
+
+MODERNBERT = ModernBertDecoderConfig(
+    vocab_size=29, hidden_size=24, num_hidden_layers=6, num_attention_heads=3, intermediate_size=32,
+    max_position_embeddings=48, local_attention=8, pad_token_id=28, bos_token_id=None, eos_token_id=None,
+)  # fmt: skip
+"""Stacks of all kinds; a token sees three tokens before it in most layers."""
 
 
 class Numbers(parity.Numbers):

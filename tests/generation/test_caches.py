@@ -1,4 +1,4 @@
-"""Text from models with other caches than keys and values: an AWD-LSTM's states, last words, a memory, buckets."""
+"""Text from models with other caches than all keys and values: states, last words, a memory, buckets, windows."""
 
 import dataclasses
 
@@ -13,7 +13,16 @@ from plmjax.contracts.system import Purpose
 from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
-from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, REFORMER, TRANSFORMER_XL, VOCABULARY, scaled_parameters
+from tests.generation.model import (
+    AWD_LSTM,
+    MODERNBERT,
+    NNLM,
+    PROMPTS,
+    REFORMER,
+    TRANSFORMER_XL,
+    VOCABULARY,
+    scaled_parameters,
+)
 
 NEW = 12
 
@@ -21,6 +30,7 @@ NEW = 12
 def models(*nightly: str) -> pytest.MarkDecorator:
     """nightly: the models of the nightly tests."""
     systems = {"awd_lstm": AWD_LSTM, "nnlm": NNLM, "transformer_xl": TRANSFORMER_XL, "reformer": REFORMER}
+    systems["modernbert"] = MODERNBERT
     return pytest.mark.parametrize(
         "config",
         [

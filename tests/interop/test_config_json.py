@@ -26,9 +26,9 @@ GIVEN: dict[str, dict[str, Any]] = {
 """Settings of released files without which the defaults are refused: of the attention that a DeBERTa has, and rows that
 are as long as the default window."""
 SHARED = {
-    "albert": 19, "bart": 19, "bert": 16, "deberta-v2": 20, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19,
-    "longformer": 16, "marian": 17, "mobilebert": 21, "modernbert": 23, "openai-gpt": 12, "reformer": 28,
-    "roberta": 16, "t5": 16, "xlnet": 16,
+    "albert": 19, "bart": 19, "bert": 16, "deberta-v2": 20, "distilbert": 11, "electra": 18, "eurobert": 16, "gpt2": 16,
+    "led": 19, "longformer": 16, "marian": 17, "mobilebert": 21, "modernbert": 23, "modernbert-decoder": 21,
+    "openai-gpt": 12, "reformer": 28, "roberta": 16, "t5": 16, "xlnet": 16,
 }  # fmt: skip
 """Number of fields of the config that transformers has too."""
 
@@ -44,16 +44,19 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
         assert getattr(found, field) == (tuple(value) if isinstance(value, list) else value), field
 
 
-DERIVED = {"num_decoder_layers", "max_global_tokens", "num_buckets", "decoder_vocab_size"}
+DERIVED = {
+    "num_decoder_layers", "max_global_tokens", "num_buckets", "decoder_vocab_size", "num_key_value_heads",
+    "decoder_bias",
+}  # fmt: skip
 """Fields whose default follows from another one."""
 WORDS = {"hidden_act": "relu", "activation_function": "relu", "activation": "relu", "ff_activation": "relu"}
 WORDS |= {"pooler_hidden_act": "relu"}
 
 
 SETTABLE = {
-    "albert": 19, "bart": 19, "bert": 16, "deberta-v2": 19, "distilbert": 11, "electra": 18, "gpt2": 16, "led": 19,
-    "longformer": 16, "marian": 17, "mobilebert": 18, "modernbert": 20, "openai-gpt": 12, "reformer": 24,
-    "roberta": 16, "t5": 14, "xlnet": 16,
+    "albert": 19, "bart": 19, "bert": 16, "deberta-v2": 19, "distilbert": 11, "electra": 18, "eurobert": 14, "gpt2": 16,
+    "led": 19, "longformer": 16, "marian": 17, "mobilebert": 18, "modernbert": 20, "modernbert-decoder": 20,
+    "openai-gpt": 12, "reformer": 24, "roberta": 16, "t5": 14, "xlnet": 16,
 }  # fmt: skip
 """Number of fields with one value each of which another one is accepted."""
 
@@ -122,12 +125,14 @@ ORDERS = "add_final_layer_norm is_decoder normalize_before normalize_embedding s
 NAMES_OF_ONE_VALUE = dict.fromkeys(("albert", "bert", "distilbert", "electra", "longformer", "roberta"), ENCODERS) | {
     "bart": f"{TWO_SIDES} {ORDERS} add_bias_logits scale_embedding",
     "deberta-v2": "norm_rel_ebd quantization_config relative_attention share_att_key tie_word_embeddings",
+    "eurobert": "quantization_config",
     "gpt2": "add_cross_attention is_encoder_decoder pruned_heads quantization_config reorder_and_upcast_attn "
     "scale_attn_by_inverse_layer_idx scale_attn_weights tie_word_embeddings",
     "led": TWO_SIDES,
     "marian": f"{TWO_SIDES} {ORDERS} share_encoder_decoder_embeddings",
     "mobilebert": f"{ENCODERS} normalization_type trigram_input use_bottleneck",
     "modernbert": "classifier_activation classifier_bias quantization_config tie_word_embeddings",
+    "modernbert-decoder": "classifier_activation classifier_bias quantization_config tie_word_embeddings",
     "openai-gpt": "is_encoder_decoder pruned_heads quantization_config summary_activation summary_proj_to_labels "
     "summary_type summary_use_proj tie_word_embeddings",
     "reformer": "axial_pos_embds pruned_heads quantization_config tie_word_embeddings",

@@ -59,12 +59,14 @@ OTHER_HEADS = {
     ),
     "distilbert": ("vocab_transform.bias", "vocab_layer_norm.bias", "vocab_projector.bias", "pre_classifier.bias"),
     "electra": ("discriminator_predictions.dense.bias", "generator_lm_head.bias", "sequence_summary.summary.bias"),
+    "eurobert": ("lm_head.weight", "dense.bias", "classifier.weight"),
     "gpt2": ("score.weight", "classifier.weight", "qa_outputs.bias", "multiple_choice_head.summary.bias"),
     "led": ("lm_head.weight",),
     "longformer": ("lm_head.dense.bias", "classifier.dense.bias", "longformer.pooler.dense.bias"),
     "marian": ("lm_head.weight", "final_logits_bias"),
     "mobilebert": ("cls.seq_relationship.bias", "classifier.bias", "qa_outputs.bias", "mobilebert.pooler.dense.bias"),
     "modernbert": ("head.dense.weight", "decoder.bias", "classifier.weight"),
+    "modernbert-decoder": ("lm_head.dense.weight", "decoder.bias", "head.norm.weight", "classifier.weight"),
     "openai-gpt": ("lm_head.weight", "score.weight", "multiple_choice_head.summary.bias"),
     "reformer": ("lm_head.decoder.weight", "classifier.dense.bias", "qa_outputs.bias"),
     "roberta": ("lm_head.dense.bias", "classifier.out_proj.bias", "roberta.pooler.dense.bias"),
@@ -174,6 +176,7 @@ CLASSES = {
     "ForQuestionAnswering",
     "electra": "Electra: Model ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "
     "ForTokenClassification ForQuestionAnswering",
+    "eurobert": "EuroBert: Model *ForMaskedLM ForSequenceClassification ForTokenClassification",
     "gpt2": "GPT2: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification ForQuestionAnswering",
     "led": "LED: *ForConditionalGeneration *Model",
     "longformer": "Longformer: Model *ForMaskedLM ForSequenceClassification ForTokenClassification "
@@ -183,6 +186,7 @@ CLASSES = {
     "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
     "modernbert": "ModernBert: Model *ForMaskedLM ForSequenceClassification ForTokenClassification "
     "ForQuestionAnswering ForMultipleChoice",
+    "modernbert-decoder": "ModernBertDecoder: Model *ForCausalLM ForSequenceClassification",
     "openai-gpt": "OpenAIGPT: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification",
     "reformer": "Reformer: ModelWithLMHead ForMaskedLM ForSequenceClassification ForQuestionAnswering Model",
     "roberta": "Roberta: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "

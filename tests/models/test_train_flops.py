@@ -23,13 +23,16 @@ from plmjax.models.longformer.decoder import LongformerDecoderForCausalLM
 from plmjax.models.longformer.encoder_decoder import LedForConditionalGeneration
 from plmjax.models.longformer.longformer import LongformerForMaskedLM
 from plmjax.models.mobilebert import MobileBertForMaskedLM
+from plmjax.models.modernbert.heads import ModernBertForMaskedLM
 from tests.families.decoders import GPT2
 from tests.families.encoder_decoders import LITE, LITE_DECODER
 from tests.families.encoders import ALBERT, BERT, ELECTRA
 from tests.families.long_texts import DECODER, LED, LONGFORMER
 from tests.families.memories import SPAN
-from tests.families.modern import DEBERTA
+from tests.families.modern import DEBERTA, MODERNBERT
 from tests.families.recurrent import AWD_LSTM, COVE, ELMO, WITHOUT_HIGHWAYS
+from tests.families.rotations import DECODER as MODERNBERT_DECODER
+from tests.families.rotations import EUROBERT
 from tests.families.students import DISTILBERT, IB_BERT, MOBILEBERT, TINY
 from tests.families.word_vectors import NNLM, NNLM_ROW
 from tests.products import step_flops
@@ -72,6 +75,9 @@ GROUPS: list[tuple[Callable[[Any], nn.Module], list[Any], dict[str, tuple[int, .
     (LedForConditionalGeneration, [LED], SHORT | {"decoder_input_ids": (2, 3)}, 3),
     (LongformerForMaskedLM, [LONGFORMER], SHORT | {"masked_positions": (2, 3)}, 3),
     (MobileBertForMaskedLM, [MOBILEBERT, *changed(MOBILEBERT, TINY), IB_BERT], MASKED, 5),
+    (ModernBertForMaskedLM, [EUROBERT, *changed(MODERNBERT, {"global_attn_every_n_layers": 1})], MASKED, 5),
+    (pretrains, [dataclasses.replace(MODERNBERT_DECODER, local_attention=10)], SHORT, 5),
+    (ModernBertForMaskedLM, [MODERNBERT], SHORT | {"masked_positions": (2, 3)}, 3),
 ]
 """How a module is made, configs, shapes of the inputs, and tokens that are scored."""
 CASES = [

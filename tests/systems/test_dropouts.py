@@ -75,7 +75,12 @@ def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.Monke
     changes |= {
         field: value[:1] for field, value in of_layers.items() if isinstance(value, tuple) and len(value) in depths
     }
-    if name == "modernbert":  # transformers has one rate for the probabilities and for the output of attention
+    if name == "eurobert":  # transformers drops attention probabilities alone
+        changes |= {rate: 0.0 for rate in rates if rate != "attention_dropout"}
+    if name in (
+        "modernbert",
+        "modernbert_decoder",
+    ):  # transformers has one rate for the probabilities and for the output of attention
         changes["attention_output_dropout"] = changes["attention_dropout"]
     module = module.clone(config=dataclasses.replace(module.config, **changes))
     model, batch = family.transformers.model(module), family.batch(module)

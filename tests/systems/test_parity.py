@@ -53,8 +53,8 @@ def test_outputs_and_gradients_equal_the_reference(family: Family, module: nn.Mo
 
 
 WITHOUT_LEARNING = (
-    "bert", "roberta", "albert", "electra", "modernbert", "deberta", "distilbert", "mobilebert",
-    "longformer", "transformer", "bart", "led",
+    "bert", "roberta", "albert", "electra", "modernbert", "modernbert_decoder", "eurobert", "deberta", "distilbert",
+    "mobilebert", "longformer", "transformer", "bart", "led",
 )  # fmt: skip
 """Systems whose tables in transformers give the padding token no gradient."""
 

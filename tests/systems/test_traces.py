@@ -236,7 +236,12 @@ ELSEWHERE = {
     "lite_transformer_decoder": {"decoder_layers"},
 }
 """System -> fields of its config that none of its modules here reads."""
-IN_ARRAYS = {"modernbert": {"global_rope_theta", "local_rope_theta"}}
+IN_ARRAYS = {
+    "modernbert": {"global_rope_theta", "local_rope_theta"},
+    "modernbert_decoder": {"global_rope_theta", "local_rope_theta"},
+    "eurobert": {"global_rope_theta"},
+    "neobert": {"global_rope_theta"},
+}
 """System -> numbers of its config that are within constant arrays, such as the wavelengths of rotations."""
 OF_TEXTS = re.compile("_token_id$|^(both_orders|backwards|max_characters_per_token|vocab_size|(start|end)_n_top)$")
 """Fields that tell what texts are made of, or how answers are searched."""

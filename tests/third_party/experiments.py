@@ -51,7 +51,10 @@ from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import TEACHER, MobileBertConfig
+from plmjax.models.modernbert.decoder import ModernBertDecoderConfig
+from plmjax.models.modernbert.eurobert import EuroBertConfig
 from plmjax.models.modernbert.modernbert import ModernBertConfig
+from plmjax.models.modernbert.neobert import NeoBertConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
@@ -156,6 +159,29 @@ def modernbert() -> Experiment:
         pad_token_id=0,
     )
     return dataclasses.replace(roberta(), model=model)
+
+
+def modernbert_decoder() -> Experiment:
+    """Rows of consecutive tokens, in layers of the same kinds."""
+    sizes = shared(ModernBertDecoderConfig, modernbert())
+    return dataclasses.replace(gpt2(), model=ModernBertDecoderConfig(**sizes))
+
+
+def eurobert() -> Experiment:
+    """The same rows, whose two heads of queries share keys and values; half of the tokens are masked."""
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "intermediate_size": 32, "max_position_embeddings": 32, "pad_token_id": 0}
+    objective = RobertaPretraining(rate=0.5, mask_fraction=1.0, random_fraction=0.0)
+    return dataclasses.replace(roberta(), model=EuroBertConfig(**sizes), objective=objective)
+
+
+def neobert() -> Experiment:
+    """The same rows; a fifth of the tokens is masked."""
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "pad_token_id": 0}
+    sizes |= {"initializer_range": 0.1}  # the norm of small embeddings enlarges what their last digits differ by
+    objective = RobertaPretraining(rate=0.2, mask_fraction=1.0, random_fraction=0.0)
+    return dataclasses.replace(roberta(), model=NeoBertConfig(**sizes), objective=objective)
 
 
 def distilbert() -> Experiment:

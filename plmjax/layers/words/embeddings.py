@@ -1,11 +1,11 @@
 """Tables of learned embeddings.
 
 Deviation: the row of the padding token is trained wherever that token is read. In transformers the tables of BERT,
-RoBERTa, ALBERT, ELECTRA, ModernBERT, DistilBERT, MobileBERT, Marian and BART (`padding_idx` of torch's Embedding) give
-it no gradient from the lookup, as in fairseq. The released programs of BERT, ALBERT and ELECTRA give it a gradient, and
-so does transformers' T5. The padding at the end of a row gives no gradient in either case, because no token sees it.
-The difference arises only for a padding token that is read, such as the first token of Marian's targets, or one that is
-drawn in place of a masked token.
+RoBERTa, ALBERT, ELECTRA, ModernBERT and its decoder, EuroBERT, DistilBERT, MobileBERT, Marian and BART (`padding_idx`
+of torch's Embedding) give it no gradient from the lookup, as in fairseq. The released programs of BERT, ALBERT and
+ELECTRA give it a gradient, and so does transformers' T5. The padding at the end of a row gives no gradient in either
+case, because no token sees it. The difference arises only for a padding token that is read, such as the first token of
+Marian's targets, or one that is drawn in place of a masked token.
 """
 
 import functools

@@ -2,25 +2,30 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.mask_terms import MaskTerms, Window
+from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.attention.rotary import RotaryAttention, Rotation
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import GatedFeedForward
 from plmjax.layers.partitioning import shard_hidden
+from plmjax.layers.rows import read_source
 from plmjax.layers.stack import stack
-from plmjax.layers.tokens import check_token_inputs, first_tokens
+from plmjax.layers.tokens import first_tokens, mean_of_tokens
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.families.encoder import EncoderOutput
 
 GLOBAL, LOCAL = "global", "local"
+FIRST_TOKEN = ("cls", "bos")
+"""Poolings that take the vector of the first token; all others take means."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +55,19 @@ class ModernBertLayer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, rotations: dict[str, Rotation], masks: dict[str, MaskTerms]) -> jax.Array:
-        """Map [B T D] to [B T D]; rotations and masks are those of each kind of layer."""
+    def __call__(
+        self,
+        x: jax.Array,
+        rotations: dict[str, Rotation],
+        masks: dict[str, MaskTerms],
+        *,
+        cache: KeyValueCache | None,
+        layer: jax.Array,
+    ) -> tuple[jax.Array, KeyValueCache | None]:
+        """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens.
+
+        rotations, masks: those of each kind of layer. layer: the number of this layer in the cache, int scalar.
+        """
         config, execution, still = self.config, self.execution, self.deterministic
         made = {"kernel_init": config.initializer, "output_init": config.output_initializer, "execution": execution}
         attention = RotaryAttention(
@@ -71,12 +87,12 @@ class ModernBertLayer(nn.Module):
         rotation, mask_terms = rotations[self.kind], masks[self.kind]
 
         y = x if self.normalised else config.norm_of(execution, "attention_norm")(x)
-        key_values = attention.rotated_key_values(y, rotation)
+        key_values, cache = with_past(attention.rotated_key_values(y, rotation), cache, layer)
         x = shard_hidden(
             x + dropout(attention.attend_rotated(y, rotation, key_values, mask_terms, deterministic=still))
         )
         y = config.norm_of(execution, "feed_forward_norm")(x)
-        return shard_hidden(x + feed_forward(y, deterministic=still))
+        return shard_hidden(x + feed_forward(y, deterministic=still)), cache
 
 
 class ModernBertPeriod(nn.Module):
@@ -90,26 +106,45 @@ class ModernBertPeriod(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, rotations: dict[str, Rotation], masks: dict[str, MaskTerms]
-    ) -> tuple[jax.Array, jax.Array]:
-        """Map [B T D] to [B T D] and to the outputs of all layers, [layers B T D]."""
+        self,
+        x: jax.Array,
+        rotations: dict[str, Rotation],
+        masks: dict[str, MaskTerms],
+        *,
+        cache: KeyValueCache | None,
+        first: jax.Array,
+    ) -> tuple[jax.Array, KeyValueCache | None, jax.Array]:
+        """Map [B T D] to [B T D], the cache, and the outputs of all layers, [layers B T D].
+
+        first: the number of the first layer, int scalar.
+        """
         states = []
         for number, kind in enumerate(self.kinds):
             settings = (self.config, self.execution, kind, self.normalised, self.deterministic)
-            x = ModernBertLayer(*settings, name=f"layer_{number}")(x, rotations, masks)
+            layer = ModernBertLayer(*settings, name=f"layer_{number}")
+            x, cache = layer(x, rotations, masks, cache=cache, layer=first + number)
             states.append(x)
-        return x, jnp.stack(states)
+        return x, cache, jnp.stack(states)
 
 
-class ModernBertModel(nn.Module):
-    """The embeddings, the stacks of layers, and a norm.
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """What the layers make of rows of tokens.
 
-    pooling: true for the vectors of sequences, by the config's pooling.
+    last: [B T D], normalised. hidden_states: [L+1 B T D], if they are requested. cache: with these tokens.
     """
+
+    last: jax.Array
+    hidden_states: jax.Array | None
+    cache: KeyValueCache | None
+    attentions: Any
+
+
+class ModernBertStacks(nn.Module):
+    """The embeddings, the stacks of layers, and a norm, for an encoder and for a decoder."""
 
     config: ModelConfig
     execution: Execution = Execution()
-    pooling: bool = False
 
     def setup(self) -> None:
         config, execution = self.config, self.execution
@@ -121,6 +156,55 @@ class ModernBertModel(nn.Module):
         self.final_norm = config.norm_of(execution)
 
     @nn.compact
+    def read(
+        self,
+        input_ids: jax.Array,
+        positions: jax.Array,
+        mask_terms: MaskTerms,
+        cache: KeyValueCache | None = None,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool,
+        output_attentions: bool,
+    ) -> Read:
+        """Read tokens, int [B T], at positions, int [B T]. mask_terms: those of global layers."""
+        config, execution = self.config, self.execution
+        kinds = sorted(set(config.layer_kinds))
+        rotations = {kind: Rotation.of(positions, config.head_size, config.theta(kind)) for kind in kinds}
+        masks = {GLOBAL: mask_terms, LOCAL: mask_terms.also(config.local_window)}
+
+        x = self.word_embeddings(input_ids)
+        x = self.embedding_norm(x) if config.embedding_norm else x
+        x = shard_hidden(self.embedding_dropout(x, deterministic))
+        states = [x[None]]
+
+        def body(period: ModernBertPeriod, carried: tuple[jax.Array, Any], first: jax.Array) -> tuple[Any, Any]:
+            x, cache, outputs = period(carried[0], rotations, masks, cache=carried[1], first=first)
+            return (x, cache), outputs if output_hidden_states else None
+
+        with collect(output_attentions) as attentions:
+            for run in config.layer_runs:
+                settings = (run.kinds, run.name == "first_layers", deterministic)
+                period = ModernBertPeriod(config, execution, *settings, name=run.name)
+                firsts = run.first + len(run.kinds) * jnp.arange(run.repetitions)
+                (x, cache), outputs = stack(
+                    body, period, run.repetitions, execution=execution, x=(x, cache), inputs=firsts
+                )
+                states.append(outputs)
+        x = self.final_norm(x)
+        hidden_states = None
+        if output_hidden_states:
+            inner = [each.reshape(-1, *x.shape) for each in states]
+            hidden_states = jnp.concatenate([*inner[:-1], inner[-1][:-1], x[None]])
+        cache = None if cache is None else cache.advance(input_ids.shape[1])
+        return Read(x, hidden_states, cache, attentions.get(OWN))
+
+
+class ModernBertModel(ModernBertStacks):
+    """The encoder. pooling: true for the vectors of sequences, by the config's pooling."""
+
+    pooling: bool = False
+
     def __call__(
         self,
         input_ids: jax.Array,
@@ -150,38 +234,11 @@ class ModernBertModel(nn.Module):
             UserError: the rows are longer than `max_position_embeddings`.
             ValueError: an input's shape does not fit the others'.
         """
-        config, execution = self.config, self.execution
-        longest, option = config.longest, config.option("longest")
-        check_token_inputs(longest, option, input_ids, attention_mask, positions, segment_ids)
-        if positions is None:
-            positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
-        kinds, half = sorted(set(config.layer_kinds)), config.local_attention // 2
-        rotations = {kind: Rotation.of(positions, config.head_size, config.theta(kind)) for kind in kinds}
-        whole = MaskTerms.of_rows(attention_mask, segment_ids)
-        masks = {GLOBAL: whole, LOCAL: whole.also(Window(half, half))}
-
-        x = self.word_embeddings(input_ids)
-        x = self.embedding_norm(x) if config.embedding_norm else x
-        x = shard_hidden(self.embedding_dropout(x, deterministic))
-        states = [x[None]]
-
-        def body(period: ModernBertPeriod, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array | None]:
-            x, outputs = period(x, rotations, masks)
-            return x, outputs if output_hidden_states else None
-
-        with collect(output_attentions) as attentions:
-            for run in config.layer_runs:
-                settings = (run.kinds, run.name == "first_layers", deterministic)
-                period = ModernBertPeriod(config, execution, *settings, name=run.name)
-                x, outputs = stack(body, period, run.repetitions, execution=execution, x=x)
-                states.append(outputs)
-        x = self.final_norm(x)
-        hidden_states = None
-        if output_hidden_states:
-            inner = [each.reshape(-1, *x.shape) for each in states]
-            hidden_states = jnp.concatenate([*inner[:-1], inner[-1][:-1], x[None]])
-        pooled = self.pool(x, attention_mask, segment_ids, cls_positions) if self.pooling else None
-        return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
+        rows = read_source(self.config, input_ids, attention_mask, positions=positions, segment_ids=segment_ids)
+        asked = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        found = self.read(input_ids, rows.positions, rows.mask_terms, deterministic=deterministic, **asked)
+        pooled = self.pool(found.last, attention_mask, segment_ids, cls_positions) if self.pooling else None
+        return EncoderOutput(found.last, found.hidden_states, pooled, attentions=found.attentions)
 
     def pool(
         self,
@@ -191,13 +248,6 @@ class ModernBertModel(nn.Module):
         cls_positions: jax.Array | None,
     ) -> jax.Array:
         """Return the vector of each sequence: [B D], or [B K D] of the sequences that start at `cls_positions`."""
-        if self.config.classifier_pooling == "cls":
+        if self.config.classifier_pooling in FIRST_TOKEN:
             return first_tokens(x, cls_positions)
-        real = jnp.ones(x.shape[:2]) if attention_mask is None else attention_mask.astype(jnp.float32)
-        if cls_positions is None:
-            weights = real[:, None]  # [B 1 T]
-        else:
-            segments = jnp.take_along_axis(segment_ids, cls_positions, axis=1, mode="clip")
-            weights = real[:, None] * (segments[:, :, None] == segment_ids[:, None])
-        mean = jnp.einsum("BKT,BTD->BKD", weights, x) / jnp.maximum(weights.sum(-1, keepdims=True), 1)
-        return mean[:, 0] if cls_positions is None else mean
+        return mean_of_tokens(x, attention_mask, segment_ids, cls_positions)

@@ -6,12 +6,23 @@
 
 Norms are root mean squares. All layers are global, and several heads of queries share keys and values. The output layer
 is a matrix of its own.
+
+The label of a text is read from the mean of gelu(W norm(x)_i + b) over its tokens ("late"; the mean of the scores of
+all tokens is the same), or from that of its first token or of the mean token.
 """
 
 import dataclasses
+from typing import Any, ClassVar
+
+import jax
 
 from plmjax.contracts.sizes import Size
-from plmjax.contracts.system import declare
+from plmjax.contracts.system import Purpose, declare
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.projection import Projection
+from plmjax.layers.tokens import mean_of_tokens
+from plmjax.models.families.encoder import EncoderForMultipleChoice, EncoderForSequenceClassification, EncoderOutput
+from plmjax.models.families.task_heads import TOKEN_HEADS
 from plmjax.models.modernbert.modernbert import SYSTEM as MODERNBERT
 from plmjax.models.modernbert.modernbert import ModernBertConfig
 
@@ -28,22 +39,18 @@ class EuroBertConfig(ModernBertConfig):
     """Inner size of the gated feed-forward network, F."""
     hidden_activation: str = "silu"
     """Activation of the gate."""
-    norm: str = "rms"
-    """Norm: layer (centred) or rms (root mean square)."""
-    embedding_norm: bool = False
-    """True to normalise the embeddings; then the attention of layer 0 reads them as they are."""
     global_rope_theta: float = 250_000.0
     """Base of the wavelengths of the rotation. 10,000 in the phase of 2,048 tokens."""
-    global_attn_every_n_layers: int = 1
-    """Layer i is global if n divides i; with 1 all layers are."""
-    head: str = "plain"
-    """Head before the scores of words: transformed (dense, activation, norm) or plain."""
     tie_word_embeddings: bool = False
     """True if the word table is the output layer too."""
     decoder_bias: bool = False
     """True to add a bias to the scores of words."""
     attention_output_dropout: float = 0.0
     """Dropout rate of the output of attention."""
+    classifier_pooling: str = "late"
+    """The vector of a sequence: that of its first token (bos), or the mean of all, before the head (mean) or after its
+    first layer (late).
+    """
     initialization: str = "normal"
     """Initial weights: scaled, normal or uniform."""
     pad_token_id: int = 128_001
@@ -52,6 +59,16 @@ class EuroBertConfig(ModernBertConfig):
     """Token id at the beginning of a text; transformers needs it."""
     eos_token_id: int | None = 128_001
     """Token id at the end of a text; transformers needs it."""
+
+    norm: ClassVar[str] = "rms"
+    norm_bias: ClassVar[bool] = False
+    embedding_norm: ClassVar[bool] = False
+    rotary_interleaved: ClassVar[bool] = False
+    head: ClassVar[str] = "plain"
+    global_attn_every_n_layers: ClassVar[int] = 1
+    local_attention: ClassVar[int] = 128
+    local_rope_theta: ClassVar[float] = 10_000.0
+    poolings: ClassVar[tuple[str, ...]] = ("bos", "mean", "late")
 
     base = Size("EuroBERT of 210 million: 211,766,016 parameters, 310,266,624 with its head.")
     medium = Size(
@@ -72,4 +89,54 @@ class EuroBertConfig(ModernBertConfig):
     )
 
 
-SYSTEM = declare(dataclasses.replace(MODERNBERT, config=EuroBertConfig))
+class EuroBertForSequenceClassification(EncoderForSequenceClassification):
+    """W' gelu(W x + b) + b' of the vector of a sequence, or W' y + b' of the mean y of gelu(W x_i + b)."""
+
+    config: EuroBertConfig
+
+    def setup(self) -> None:
+        super().setup()
+        size, axes = (self.config.hidden_size,), ("embed", "mlp")
+        self.dense = Projection(size, axes, self.config.initializer, self.execution.dtype)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        cls_positions: jax.Array | None = None,
+        *,
+        deterministic: bool = True,
+        **inputs: Any,
+    ) -> EncoderOutput:
+        """Take and return the same as the encoder, with logits [B labels]."""
+        sequences = {"segment_ids": segment_ids, "cls_positions": cls_positions}
+        output = self.encoder(input_ids, attention_mask, **sequences, deterministic=deterministic, **inputs)
+        if self.config.classifier_pooling == "late":
+            tokens = self.first_layer(output.last_hidden_state)
+            pooled = mean_of_tokens(tokens, attention_mask, segment_ids, cls_positions)
+        else:
+            pooled = self.first_layer(output.pooler_output)
+        return output.replace(logits=self.score(pooled, deterministic))
+
+    def first_layer(self, x: jax.Array) -> jax.Array:
+        """Return gelu(W x + b), [... D] -> [... D]."""
+        return ACTIVATIONS["gelu"](self.dense(x))
+
+
+class EuroBertForMultipleChoice(EncoderForMultipleChoice, EuroBertForSequenceClassification):
+    """The encoder with the same head, which gives every choice one score."""
+
+
+SYSTEM = declare(
+    dataclasses.replace(
+        MODERNBERT,
+        config=EuroBertConfig,
+        modules={
+            **MODERNBERT.modules,
+            Purpose.SEQUENCE_CLASSIFICATION: EuroBertForSequenceClassification,
+            Purpose.MULTIPLE_CHOICE: EuroBertForMultipleChoice,
+            **TOKEN_HEADS,
+        },
+    )
+)

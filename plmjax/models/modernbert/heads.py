@@ -78,7 +78,7 @@ class ModernBertForMaskedLM(nn.Module):
         return output.replace(logits=self.masked_language_model(hidden, self.encoder.word_embeddings))
 
 
-class _TwoLayers:
+class TwoLayers:
     """A head whose first layer is `PredictionHead`, and whose last one is that of the encoder's module."""
 
     def setup(self) -> None:
@@ -90,11 +90,11 @@ class _TwoLayers:
         return self.classifier(self.dropout(self.head(pooled), deterministic))
 
 
-class ModernBertForSequenceClassification(_TwoLayers, EncoderForSequenceClassification):
+class ModernBertForSequenceClassification(TwoLayers, EncoderForSequenceClassification):
     """The encoder with a head of two layers on the vector of a sequence."""
 
 
-class ModernBertForMultipleChoice(_TwoLayers, EncoderForMultipleChoice):
+class ModernBertForMultipleChoice(TwoLayers, EncoderForMultipleChoice):
     """The encoder with a head of two layers on the vector of every choice."""
 
 

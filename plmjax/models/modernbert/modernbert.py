@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.mask_terms import Window
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -46,7 +47,6 @@ from plmjax.models.modernbert.heads import (
 NORMS = ("layer", "rms")
 INITIALIZATIONS = ("scaled", "normal", "uniform")
 HEADS = ("transformed", "plain")
-POOLINGS = ("cls", "mean")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +128,8 @@ class ModernBertConfig(ModelConfig):
     eos_token_id: int | None = 50282
     """Token id of [SEP]; transformers needs it."""
 
+    poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
+    """Values of `classifier_pooling`."""
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",
         "depth": "num_hidden_layers",
@@ -213,7 +215,7 @@ class ModernBertConfig(ModelConfig):
         check_choice("--model.norm", self.norm, NORMS)
         check_choice("--model.head", self.head, HEADS)
         check_choice("--model.initialization", self.initialization, INITIALIZATIONS)
-        check_choice("--model.classifier_pooling", self.classifier_pooling, POOLINGS)
+        check_choice("--model.classifier_pooling", self.classifier_pooling, self.poolings)
         heads, keys = self.num_attention_heads, self.heads_of_keys
         if self.hidden_size % heads or self.head_size % 2:
             raise UserError(
@@ -271,6 +273,12 @@ class ModernBertConfig(ModelConfig):
         )
         return tuple(run for run in runs if run.kinds and run.repetitions)
 
+    @property
+    def local_window(self) -> Window:
+        """The tokens that a token sees in local layers."""
+        half = self.local_attention // 2
+        return Window(half, half)
+
     def theta(self, kind: str) -> float:
         """Return the base of the wavelengths in layers of a kind."""
         return self.global_rope_theta if kind == GLOBAL else self.local_rope_theta
@@ -307,12 +315,13 @@ class ModernBertConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        6 (2 D N H + 2 D K H + 3 D F + 2 S N H) per token and layer, with S keys: T, or w + 1 in a local layer; and 6
-        (D^2 + D V) per prediction, without D^2 for a plain head.
+        6 (2 D N H + 2 D K H + 3 D F + 2 S N H) per token and layer, with S keys: T, or those of the window in a local
+        layer; and 6 (D^2 + D V) per prediction, without D^2 for a plain head.
         """
         size, inner = self.hidden_size, self.intermediate_size
         projections = 2 * size**2 + 2 * size * self.heads_of_keys * self.head_size + 3 * size * inner
-        keys = {GLOBAL: sequence_length, LOCAL: min(sequence_length, self.local_attention + 1)}
+        window = self.local_window
+        keys = {GLOBAL: sequence_length, LOCAL: min(sequence_length, window.before + 1 + window.after)}
         layers = sum(projections + 2 * keys[kind] * size for kind in self.layer_kinds)
         head = size * self.vocab_size + (size**2 if self.head == "transformed" else 0)
         return 6.0 * batch_size * (sequence_length * layers + predictions * head)
@@ -326,8 +335,8 @@ def _parts(config: ModernBertConfig) -> tuple[ParameterGroup, ...]:
         for repetition in range(run.repetitions)
         for number in range(len(run.kinds))
     )
-    embeddings = ParameterGroup(("modernbert/word_embeddings", "modernbert/embedding_norm"))
-    return embeddings, *layers, ParameterGroup(("modernbert",))
+    names = ("modernbert/word_embeddings", *(("modernbert/embedding_norm",) if config.embedding_norm else ()))
+    return ParameterGroup(names), *layers, ParameterGroup(("modernbert",))
 
 
 SYSTEM = declare(
