@@ -23,6 +23,7 @@ from plmjax.finetuning.tasks.joint import JointTask, join_examples
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets
 from plmjax.finetuning.tasks.parsing import ParsedExamples, Parsing
 from plmjax.finetuning.tasks.questions import QuestionExamples, Questions
+from plmjax.finetuning.tasks.retrieval import PairExamples, Retrieval
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging
 from plmjax.finetuning.tasks.task import Task
@@ -194,6 +195,7 @@ EXAMPLES = {
     Tagging: TAGGED,
     Parsing: ParsedExamples("", [1], words=[["a"]], heads=[[0]], relations=[["yes"]]),
     TextPairs: PAIR,
+    Retrieval: PairExamples("", [1], ["a"], ["b"], [["c"]]),
     Questions: QuestionExamples("", [1], ["a"], [0], ["0"], ["b"], answers=[[(0, "a")]]),
 }
 

@@ -15,7 +15,7 @@ def evaluate(
     checkpoint: Positional[Location],
     *,
     data: str | None = None,
-    task: Literal["lambada", "blimp", "similarity", "analogy"] | None = None,
+    task: Literal["lambada", "blimp", "similarity", "analogy", "retrieval"] | None = None,
     window: int | None = None,
     stride: int | None = None,
     memory: int | None = None,
@@ -30,22 +30,22 @@ def evaluate(
     """Evaluate a run or checkpoint: perplexity, or the metrics of the task that it was fine-tuned on.
 
     For raw text, a language model also has bits per byte and per character, and scores on zero-shot tasks. Word vectors
-    are scored on word similarities and analogies. The columns of a task's file have the names of the task, or are named
-    by
-    options: --data.text review --data.label stars.
+    are scored on word similarities and analogies, vectors of texts on searches. The columns of a task's file have the
+    names of the task, or are named by options: --data.text review --data.label stars.
 
     Args:
         checkpoint: Run directory or checkpoint; for word vectors also a file of word2vec or GloVe.
         data: Held-out data to use instead of the run's own: a prepared dataset, raw text, or labelled examples of the
             task; for a mixture NAME=FILE with the name of one of its tasks.
         task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data; or
-            score word vectors on word similarities or on analogies, in --data.
+            score word vectors on word similarities or on analogies, in --data; or have the queries of a folder of BEIR
+            in --data search its passages by the vectors of any encoder.
         window: Number of tokens that a language model reads at once; by default the length of a row of its run.
         stride: Number of tokens between the starts of two windows, so that each token has a context of more than window
             - stride tokens; by default the stride of the run's rows.
         memory: Number of tokens that a model with a memory remembers; by default that of its run's evaluations.
         split: Split of a published corpus in --data (--data.format enwik8, text8, wikitext-103 or wikitext-2); by
-            default validation.
+            default validation; or of a folder of BEIR for --task retrieval, by default test.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
         max_unknown: Maximum fraction of unknown tokens in raw text or examples, by default 0.2. A higher fraction is an
@@ -91,8 +91,14 @@ def evaluate(
         raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
     elif memory is not None:
         raise UserError(f"Expected no --memory with --task {task}, found {memory}; leave it out.")
-    elif split is not None:
+    elif split is not None and task != "retrieval":
         raise UserError(f"Expected no --split with --task {task}, found {split}; leave it out.")
+    elif task == "retrieval":
+        if window is not None:
+            raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
+        from plmjax.inference.retrieval import score_retrieval
+
+        found = score_retrieval(checkpoint, data, output, split=split, **share)
     elif task in ("similarity", "analogy"):
         if window is not None:
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")

@@ -75,6 +75,7 @@ class ResolvedPhase:
     evaluation_batch_size, evaluation_sequence_length: settings of its evaluations; 0 takes those of a training batch.
     declared: number of the phase in `Experiment.phases`.
     schedule_start, schedule_steps: first step and number of steps of the learning rate's schedule.
+    held_out: true for the phase of its evaluations.
     """
 
     index: int
@@ -88,6 +89,7 @@ class ResolvedPhase:
     declared: int = 0
     schedule_start: int = 0
     schedule_steps: int = 0
+    held_out: bool = False
 
     @property
     def last_step(self) -> int:
@@ -102,6 +104,7 @@ class ResolvedPhase:
             batch_size=self.evaluation_batch_size or self.batch_size,
             sequence_length=self.evaluation_sequence_length or self.sequence_length,
             accumulation=1,
+            held_out=True,
         )
 
     def rows_per_device(self, shards: int) -> int:

@@ -29,6 +29,7 @@ FREE = (
     "data.train",
     "data.validation",
     "data.folder",
+    "data.split",
     "training.log_every",
     "training.evaluate_every",
     "training.evaluation_batches",
@@ -40,6 +41,9 @@ FREE = (
     "training.compiler_options",
     "training.profile_steps",
     "objective.limits",
+    "objective.ndcg_at",
+    "objective.mrr_at",
+    "objective.recall_at",
 )
 """Fields that a resumed run may change, because they do not change its results. The text itself is identified by the
 fingerprint of the prepared dataset, in any folder; a mixture that changes is recorded (`plmjax.data.mixture.History`).

@@ -60,7 +60,8 @@ class Forward:
         if self._objective.generates:
             outputs = self._generate_texts(loss_inputs.params, encoded)
         means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
-        means.setdefault("loss", next(iter(means.values()), 0.0))  # the first of several tasks
+        if losses:
+            means.setdefault("loss", next(iter(means.values()), 0.0))  # the first of several tasks
         return means, outputs
 
     def _sort(
@@ -137,6 +138,11 @@ class TaskEvaluation:
 
 
 def losses_of(objective: TaskObjective, program: Program) -> list[str]:
-    """Return the names of the losses of an evaluation: "loss", and each of several terms as TERM_loss."""
+    """Return the names of the losses of an evaluation: "loss", and each of several terms as TERM_loss.
+
+    There are none if the examples of an evaluation have no loss.
+    """
+    if not objective.evaluates_losses:
+        return []
     terms = jax.eval_shape(objective.weights, program.evaluation_batch)
     return ["loss", *(f"{term}_loss" for term in terms if len(terms) > 1)]

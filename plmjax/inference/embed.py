@@ -7,7 +7,6 @@ text. At the end the parts are concatenated, and the folder is removed.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -16,26 +15,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.parameters import check_parameters
-from plmjax.contracts.system import Purpose
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, seals, storage
 from plmjax.inference import encoded_texts
 from plmjax.inference.encoded_texts import EncodedTexts
-from plmjax.inference.rows import batches
-from plmjax.layers.scalar_mix import mix_layers
-from plmjax.layers.text_vectors import TextVectors, tokens_before
+from plmjax.inference.vectors import Arrays, Encoder, Vectors
+from plmjax.layers.text_vectors import TextVectors
 from plmjax.models.families.task_heads import MIX
-from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.checkpoints import items
 
 POOLINGS = ("cls", "mean", "none")
 SUFFIXES = (".npz", ".jsonl")
@@ -44,23 +35,6 @@ BLOCK = 4096
 """Number of lines in a part."""
 RECORD, SEAL = "settings.json", ".json"
 """Names in the folder of parts: of the file with what they are made from, and the end of those of seals."""
-
-Arrays = dict[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class Vectors:
-    """The settings of the embeddings to compute.
-
-    layer, mix: as for `embed`. scale: factor of the mix. recipe: the pooling for one vector per text; None
-    for the vectors of all tokens. prompt: text before each line.
-    """
-
-    layer: int
-    mix: tuple[float, ...]
-    scale: float
-    recipe: TextVectors | None
-    prompt: str
 
 
 def embed(
@@ -112,20 +86,19 @@ def embed(
             f"Expected an .npz or .jsonl file in a folder that exists for --output, found {output}; name another."
         )
     storage.check_file(output, "--output", _are_vectors)
-    directory = checkpoints.find(checkpoint)
     lines = text_files.lines(input)
-    params, description = checkpoints.load_parameters(directory)
-    run = description.experiment
-    run.model.system.require(Purpose.EMBEDDING, f" in {checkpoint}")
+    encoder = Encoder(checkpoint)
+    run, params = encoder.run, encoder.params
     wanted = _choose_vectors(layer, mix, run.model.depth, params)
     wanted = dataclasses.replace(wanted, **_recipe(run, pooling, prompt, own=layer == -1 and not mix))
     if wanted.recipe is not None and wanted.recipe is run.text_vectors:
         report(f"vectors    {wanted.recipe}")
-    tokenizer = description.load_tokenizer()
-    run.model.template.check(tokenizer.vocabulary)
-    unknown = UnknownTokens(tokenizer.vocabulary, encoded_texts.limit_of(run.model, max_unknown))
+        named = [f"--prompt {name}" for name, text in wanted.recipe.prompts if text]
+        if named and prompt is None and not wanted.prompt:
+            report(f"prompt     none, though the recipe has some: {' or '.join(named)}")
+    unknown = UnknownTokens(encoder.tokenizer.vocabulary, encoded_texts.limit_of(run.model, max_unknown))
     for first in range(0, len(lines), BLOCK):
-        ids, counts = tokenizer.encode_arrays([wanted.prompt + line for line in lines[first : first + BLOCK]])
+        ids, counts = encoder.tokenizer.encode_arrays([wanted.prompt + line for line in lines[first : first + BLOCK]])
         unknown.add(ids)
         if wanted.recipe is not None and not run.model.template.specials(1) and not counts.all():
             raise UserError(
@@ -135,29 +108,15 @@ def embed(
     unknown.check()
     if unknown.count:
         report(str(unknown))
-    module = run.model.module(Purpose.EMBEDDING, programs.execution(run, jax.default_backend()))
-    hint = "it has no encoder to embed with"
-    check_parameters(
-        module, params.get(module.name, {}), encoded_texts.example(run.model), origin=checkpoint, hint=hint
-    )
-    placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
     with locks.lock(parts, report):
-        made_from = _claim(parts, directory, input, wanted)
+        made_from = _claim(parts, encoder.directory, input, wanted)
         for number, name in enumerate(names):
             seal = parts / f"{name}{SEAL}"
             if seals.read(seal, made_from) is None:
-                block = [wanted.prompt + line for line in lines[number * BLOCK : (number + 1) * BLOCK]]
-                encoded = encoded_texts.read(block, tokenizer, run.model)
-                before = tokens_before(
-                    encoded_texts.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template
-                )
-                arrays, rows = _vectors(
-                    module, placed, encoded, config=run.model, wanted=wanted, before=before, batch_size=batch_size
-                )
-                if wanted.recipe is not None:
-                    arrays["embeddings"] = wanted.recipe.finish(arrays["embeddings"], params.get(TextVectors.name, {}))
+                encoded = encoder.read(lines[number * BLOCK : (number + 1) * BLOCK], wanted)
+                arrays, rows = encoder(encoded, wanted, batch_size)
                 as_text = output.suffix == ".jsonl"
                 storage.write(parts / name, _jsonl(arrays, rows, encoded, wanted) if as_text else _npz(arrays))
                 seals.write(seal, made_from, [name])
@@ -169,8 +128,8 @@ def embed(
         with contextlib.suppress(OSError):  # Another process writes it already.
             parts.rmdir()
     if cut:
-        whose = "the recipe" if _longest(run.model, wanted) != run.model.longest else "the model's longest row"
-        report(f"cut        {cut:,} of {len(lines):,} texts, at the {_longest(run.model, wanted)} tokens of {whose}")
+        whose = "the recipe" if encoder.longest(wanted) != run.model.longest else "the model's longest row"
+        report(f"cut        {cut:,} of {len(lines):,} texts, at the {encoder.longest(wanted)} tokens of {whose}")
     return len(lines)
 
 
@@ -185,11 +144,6 @@ def _recipe(run: Experiment, pooling: str | None, prompt: str | None, *, own: bo
         return {"recipe": None, "prompt": ""}
     last = pooling == "cls" and run.model.template.position(2) > 0
     return {"recipe": TextVectors(("lasttoken" if last else pooling,)), "prompt": ""}
-
-
-def _longest(config: ModelConfig, wanted: Vectors) -> int | None:
-    """Return the number of tokens at which texts are cut."""
-    return config.longest if wanted.recipe is None else wanted.recipe.truncation_length(config.longest)
 
 
 def _choose_vectors(layer: int, mix: Sequence[str], layers: int, params: Any) -> Vectors:
@@ -240,41 +194,6 @@ def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> str:
                 f"folder or name another --output."
             )
     return seals.digest(settings)
-
-
-def _vectors(
-    module: nn.Module,
-    params: Any,
-    encoded: EncodedTexts,
-    *,
-    config: ModelConfig,
-    wanted: Vectors,
-    before: int,
-    batch_size: int,
-) -> tuple[Arrays, list[list[int]]]:
-    """Return the arrays of a part, and the tokens of its lines. before: tokens of the prompt in each row."""
-    template = config.template
-    longest = _longest(config, wanted) or template.specials(1) + max(map(len, encoded.ids))
-    rows = [template.lay_out([ids], encoded.vocabulary, longest).tokens for ids in encoded.ids]
-    vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
-    for chosen, batch in batches(rows, longest, batch_size, max(encoded.vocabulary.pad, 0)):
-        hidden = np.asarray(_hidden_state(module, wanted, params, encoded.inputs(batch)))
-        for row, vector in zip(chosen, hidden, strict=False):
-            tokens = vector[: len(rows[row])]
-            vectors[row] = tokens if wanted.recipe is None else wanted.recipe.pool(tokens, before)[None]
-    lengths = np.array([len(row) for row in rows], np.int32)
-    arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
-    arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in encoded.ids])
-    return arrays, rows
-
-
-@functools.partial(jax.jit, static_argnames=("module", "wanted"))
-def _hidden_state(module: nn.Module, wanted: Vectors, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-    """Return the chosen hidden states, float32 [B T D]."""
-    states = module.apply({"params": params}, **batch, output_hidden_states=True).hidden_states
-    if wanted.mix:
-        return mix_layers(states, jnp.array(wanted.mix), wanted.scale)
-    return states[wanted.layer].astype(jnp.float32)
 
 
 def _npz(arrays: Arrays) -> bytes:

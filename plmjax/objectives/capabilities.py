@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from plmjax.errors import UserError
-from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, Objective
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective
 
 
 class ReadsRows(abc.ABC):
@@ -34,6 +34,21 @@ class ReadsRows(abc.ABC):
 def rows_of(objective: Objective, batch: Batch) -> dict[str, jax.Array]:
     """Return `ReadsRows.rows`, or an empty dict for any other objective."""
     return objective.rows(batch) if isinstance(objective, ReadsRows) else {}
+
+
+class ComparesRows(abc.ABC):
+    """An objective whose loss of a row depends on the other rows of the global batch, such as its negatives.
+
+    The sums of microbatches would have fewer of them. So the step passes the whole batch of the mesh at once, and the
+    objective itself encodes it in microbatches. Rings, on which each device computes the loss of its own rows, are not
+    for such an objective.
+    """
+
+    @abc.abstractmethod
+    def sums_in_microbatches(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, microbatches: int
+    ) -> LossSums:
+        """Return `Objective.sums` of a corrupted batch in training, with the memory of one microbatch of rows."""
 
 
 class LanguageModel(abc.ABC):

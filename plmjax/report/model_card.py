@@ -114,6 +114,8 @@ PIPELINES = {
 def _task(run: Experiment) -> str:
     """Return the Hub's name for the task of the trained module."""
     system: System = run.model.system
+    if getattr(run.objective, "purpose", None) is Purpose.EMBEDDING:
+        return "sentence-similarity"
     module = run.objective.module(run.model, Execution())
     found = next((PIPELINES[one] for one in system.purposes(module) if one in PIPELINES), None)
     if found is not None:

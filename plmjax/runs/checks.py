@@ -17,12 +17,13 @@ from plmjax.experiment import Data, Experiment, Finetuning
 from plmjax.finetuning.evaluation import check_whole_file
 from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.layers.int8 import FLOAT
+from plmjax.objectives.capabilities import ComparesRows
 from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, placement, tracking
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import best
 from plmjax.training.optimizers import Optimizer
-from plmjax.training.optimizers.schedules import WarmedUp
+from plmjax.training.optimizers.schedules import Plateau, WarmedUp
 
 EXCLUDE = (
     ("finetuning.epochs", "training.steps"),
@@ -125,6 +126,16 @@ def check_finetuning(experiment: Experiment) -> None:
             f"another --optimizer.schedule."
         )
     model, objective = experiment.model, experiment.objective
+    if isinstance(schedule, Plateau) and not objective.evaluates_losses:
+        raise UserError(
+            f"Expected a schedule that needs no loss of an evaluation for {type(objective).__name__}, found "
+            f"{schedule.name}; set another --optimizer.schedule, such as linear."
+        )
+    if isinstance(objective, ComparesRows) and experiment.compression is not None:
+        raise UserError(
+            f"Expected no compression of a run of {type(objective).__name__}, whose loss compares the rows of a batch, "
+            f"found {type(experiment.compression).__name__}; fine-tune a model that is compressed already."
+        )
     if model is None:
         raise UserError(
             "The experiment has no model, and neither random parameters nor a file of vectors bring one; name a "

@@ -42,6 +42,7 @@ def inputs(run: Run, workdir: Path | None = None) -> Inputs:
         checks.special_tokens(experiment.model, tokenizer.vocabulary)
     experiment, params, tokenizer = special_tokens.add(experiment, run.params, tokenizer)
     experiment = dataclasses.replace(experiment, objective=experiment.objective.fit_labels(train))
+    experiment = _with_vectors(experiment)
     source = task_source(experiment, train, validation, tokenizer)
     experiment = epochs.in_steps(experiment, source.per_epoch)
     checks.evaluations(experiment)
@@ -49,6 +50,23 @@ def inputs(run: Run, workdir: Path | None = None) -> Inputs:
     _check_frozen_table(experiment, run)
     evaluation = TaskEvaluation(experiment, validation, source, tokenizer)
     return Inputs(experiment, params, tokenizer, source, evaluation)
+
+
+def _with_vectors(experiment: Experiment) -> Experiment:
+    """Return the experiment with the recipe for the vectors that its task trains, if it trains any.
+
+    Raises:
+        UserError: the experiment has another recipe.
+    """
+    trained = experiment.objective.text_vectors(experiment.data, experiment.model)
+    if trained is None:
+        return experiment
+    if experiment.text_vectors not in (None, trained):
+        raise UserError(
+            f"Expected no text_vectors in an experiment of {type(experiment.objective).__name__}, which trains "
+            f"{trained}, found {experiment.text_vectors}; leave it out."
+        )
+    return dataclasses.replace(experiment, text_vectors=trained)
 
 
 def unknown_tokens(given: Inputs) -> int:

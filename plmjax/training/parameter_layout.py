@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.experiment.phases import ResolvedPhase
-from plmjax.objectives.capabilities import rows_of
+from plmjax.objectives.capabilities import ComparesRows, rows_of
 from plmjax.objectives.objective import Objective
 from plmjax.parallel import sharding
 from plmjax.parallel.parameter_shards import ParameterShards, dtypes
@@ -87,7 +87,8 @@ class ParameterLayout:
         axes = sharding.logical_axes(jax.eval_shape(carry))
         if shards.rings is not None:
             return RingExchange(shards, axes, phase.accumulation)
-        gathered = AllGather(shards, axes, phase.accumulation, mesh.shape["data"])
+        microbatches = 1 if isinstance(objective, ComparesRows) else phase.accumulation
+        gathered = AllGather(shards, axes, microbatches, mesh.shape["data"])
         if not self.tables.shardings:
             return gathered
         return LookedUpRows(self.tables, functools.partial(rows_of, objective), gathered)

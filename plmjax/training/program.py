@@ -22,6 +22,7 @@ from plmjax.experiment import Data, Experiment, in_phase
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.int8 import MATMUL_PRECISIONS, PROJECTIONS
+from plmjax.objectives.capabilities import ComparesRows
 from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
@@ -286,6 +287,8 @@ def missing_for_rings(experiment: Experiment, first: InitialState, mesh: jax.sha
     axes = jax.tree.structure(nn.meta.unbox(carry)).flatten_up_to(sharding.logical_axes(carry))
     if not experiment.mesh.zero:
         return "--mesh.zero True", "False"
+    if isinstance(experiment.objective, ComparesRows):
+        return "an objective whose loss compares no rows", type(experiment.objective).__name__
     if first.boxed.keys() != {"params"} or not all("batch" in names for names in axes):
         return "a model that carries nothing but states of its rows", type(experiment.model).__name__
     if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization
@@ -335,6 +338,7 @@ def training_parts(
         learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, rates, step),
         reset_carry=carries.reset(first.carry),
         dropout_prng=dropout_prng(experiment, mesh),
+        microbatches=phase.accumulation,
     )
 
 

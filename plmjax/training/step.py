@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.objectives.capabilities import ComparesRows
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.training import optimizers
 from plmjax.training.gradients import Gradient, GradientOf, Weights
@@ -26,6 +27,7 @@ class Training:
     learning_rate: (optimizer state, step) -> float32 scalar, for the log.
     reset_carry: (carry, batch) -> the carry, with its initial value where a row does not continue the previous batch.
     dropout_prng: name of the random number generator of dropout.
+    microbatches: number of microbatches in which an objective that `ComparesRows` encodes the batch.
     """
 
     objective: Objective
@@ -36,6 +38,7 @@ class Training:
     learning_rate: Callable[[optax.OptState, jax.Array], jax.Array]
     reset_carry: Callable[[Any, Batch], Any]
     dropout_prng: str
+    microbatches: int = 1
 
 
 def train_step(state: TrainState, batch: Batch, training: Training) -> tuple[TrainState, StepMetrics]:
@@ -47,7 +50,12 @@ def train_step(state: TrainState, batch: Batch, training: Training) -> tuple[Tra
 
     def loss(inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array) -> tuple[jax.Array, LossSums]:
         key = _key_of(training.dropout_prng, key)
-        sums = objective.sums(training.module, inputs, batch, key, training=True)
+        if isinstance(objective, ComparesRows):
+            sums = objective.sums_in_microbatches(
+                training.module, inputs, batch, key, microbatches=training.microbatches
+            )
+        else:
+            sums = objective.sums(training.module, inputs, batch, key, training=True)
         return total_loss(objective, sums.losses, weights), sums
 
     inputs = state.loss_inputs.replace(carry=training.reset_carry(state.carry, batch))

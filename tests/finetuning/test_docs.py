@@ -106,6 +106,17 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Pat
             questions(f"{name}-v1.1.json", False)
             questions(f"{name}-v2.0.json", True)
         questions("questions.json", True)
+        for name in ("scifact", "nfcorpus"):
+            Path(name, "qrels").mkdir(parents=True)
+            passages = [{"_id": f"d{number}", "title": "", "text": f"a film {number}"} for number in range(8)]
+            Path(name, "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
+            Path(name, "queries.jsonl").write_text('{"_id": "1", "text": "a plot"}\n')
+            for split in ("train", "test"):
+                table(f"{name}/qrels/{split}.tsv", "query-id|corpus-id|score", "1|d{n}|{n}")
+        for name in ("triples.tsv", "triples_dev.tsv"):
+            table(name, "premise|entailment|contradiction", "a film {n}|a plot {n}|an actor")
+        Path("sts").mkdir()
+        table("sts/dev.tsv", "sentence1|sentence2|score", "a film {n}|a plot|{n}.5")
         Path("multi30k_en_de").mkdir()
         for name in ("train", "val"):
             for language, text in (("en", "a man runs"), ("de", "ein Mann rennt")):
@@ -189,7 +200,7 @@ def test_every_kind_has_its_command() -> None:
     files |= set(re.findall(r"^plmjax finetune (experiments/\w+\.py)", long_text, re.M))
     tasks = [
         file
-        for kind in ("finetune_", "translate_", "summarize_", "t5_mixture", "ulmfit")
+        for kind in ("embed_", "finetune_", "translate_", "summarize_", "t5_mixture", "ulmfit")
         for file in (ROOT / "experiments").glob(f"{kind}*.py")
     ]
     assert files == {str(file.relative_to(ROOT)) for file in tasks}

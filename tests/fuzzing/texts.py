@@ -19,6 +19,7 @@ from plmjax.finetuning.tasks.choices import Choices
 from plmjax.finetuning.tasks.label_sets import LabelSets
 from plmjax.finetuning.tasks.parsing import Parsing
 from plmjax.finetuning.tasks.questions import Questions
+from plmjax.finetuning.tasks.retrieval import Retrieval
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.finetuning.tasks.tagging import Tagging
 from plmjax.finetuning.tasks.task import FileTask
@@ -35,6 +36,7 @@ Files = Mapping[str, bytes]
 
 def _write(files: Files, folder: Path, given: Fixtures) -> None:
     for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
 
 
@@ -58,6 +60,12 @@ CONLLU = (
     b"1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n2\tfox\tfox\tNOUN\t_\t_\t3\tnsubj\t_\t_\n"
     b"3\tsleeps\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n1\tGo\tgo\tVERB\t_\t_\t0\troot\t_\t_\n\n"
 )
+SEARCHES = b"query\tpositive\tnegative\tscore\nWho digs?\tA fox.\tA car.\t2.5\nWho howls?\tA wolf.\tA fox.\t0\n"
+BEIR = {
+    "corpus.jsonl": _lines({"_id": "d1", "title": "Fox", "text": "Foxes dig."}, {"_id": "d2", "text": "Wolves howl."}),
+    "queries.jsonl": _lines({"_id": "1", "text": "Who digs?"}, {"_id": "2", "text": "Who howls?"}),
+    "qrels/dev.tsv": b"query-id\tcorpus-id\tscore\n1\td1\t1\n2\td2\t2\n2\td1\t0\n",
+}
 CONTEXT = "The fox sleeps in the den by day, and hunts by night."
 SQUAD = json.dumps(
     {
@@ -90,6 +98,11 @@ def _task(task: FileTask, name: str, labelled: bool, folder: Path) -> None:
         list(task.parts(path, 2))
 
 
+def _search(folder: Path) -> None:
+    """All queries and passages of a folder of BEIR."""
+    Retrieval(split="dev").with_validation_file(str(folder)).read("validation")
+
+
 def _tasks(name: str, content: bytes, task: FileTask, labelled: bool = True, **others: bytes) -> list[Reader]:
     """A task's reader of a file, and of the same one gzipped."""
     files = {name: content} | {other.replace("_", "."): text for other, text in others.items()}
@@ -114,6 +127,9 @@ TASKS = [
     *_tasks("a.en", b"A dog.\nA cat.\n", TextPairs(source="en", target="de"), a_de=b"Ein Hund.\nEine Katze.\n"),
     *_tasks("a.txt", b"A good film.\nA bad film.\n", Sentences(), False),
     *_tasks("a.txt", b"The fox sleeps\nIt hunts\n", Parsing(), False)[:1],
+    *_tasks("a.tsv", SEARCHES, Retrieval(negatives=("negative",)))[:1],
+    *_tasks("a.csv", SEARCHES.replace(b"\t", b","), Retrieval(score="score"))[:1],
+    Reader("task, a folder of BEIR", functools.partial(_write, BEIR), _search),
 ]
 
 # -------------------------------------------------------------------------------------------------------- raw text

@@ -183,7 +183,8 @@ class TaskSource:
 
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """Return a dict from field to shape and dtype of the phase's global batch."""
-        return self.validation_rows.shapes(phase.batch_size)
+        rows = self.validation_rows if phase.held_out else self._train[0]
+        return rows.shapes(phase.batch_size)
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
         """Yield the phase's batches start, start + 1, ..., or only the rows `places` of each."""

@@ -208,6 +208,8 @@ class TaskObjective(Objective):
     """Metrics of a whole file, the same for every task of the kind."""
     prediction_settings: ClassVar[tuple[str, ...]] = ()
     """Fields that only affect the prediction made from the outputs, and can be set when predicting."""
+    evaluates_losses: ClassVar[bool] = True
+    """False if the examples of an evaluation have no loss, only the metrics of the whole file."""
 
     def evaluation_metrics(self, task: Task) -> tuple[str, ...]:
         """Return the names of the metrics of an evaluation; checkpoint.best can name one of them."""
@@ -216,6 +218,13 @@ class TaskObjective(Objective):
     def fit_labels(self, train: Examples) -> Self:
         """Return the objective with the labels and other values that it takes from the train file."""
         return self
+
+    def text_vectors(self, task: Task, model: ModelConfig) -> Any:
+        """Return the recipe for the vectors of texts that is trained, a plmjax.layers.text_vectors.TextVectors.
+
+        It is None for a task that trains no vectors of texts.
+        """
+        return None
 
     def with_generation_defaults(self, generation: Any) -> Self:
         """Return the objective with generation settings of the checkpoint from which a run starts.

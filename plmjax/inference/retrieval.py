@@ -1,0 +1,102 @@
+"""Evaluation of the vectors of any encoder on a folder of BEIR, without training: queries search the corpus.
+
+The vectors are those of `plmjax embed`: by the recipe of the checkpoint, or means over the tokens. Queries and passages
+have the prompts of the recipe with the names that sentence-transformers takes for them, or else its default prompt.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
+from plmjax.errors import UserError
+from plmjax.files import storage
+from plmjax.finetuning.files import beir
+from plmjax.finetuning.metrics import retrieval
+from plmjax.finetuning.tasks.contrastive import Contrastive
+from plmjax.inference import encoded_texts
+from plmjax.inference.vectors import Encoder, Vectors
+from plmjax.layers.text_vectors import Normalize, TextVectors
+from plmjax.training.metrics import write_evaluation
+
+QUERY, PASSAGE = ("query",), ("document", "passage", "corpus")
+"""Names of the prompts of queries and of passages in sentence-transformers, the first that exists (`encode_query`,
+`encode_document`)."""
+SPLITS = {"train": "train", "validation": "dev", "test": "test"}
+"""Name of a split in plmjax -> in BEIR."""
+COMPARED = ("cosine", "dot")
+BATCH, BLOCK = 32, 4096
+
+
+def score_retrieval(
+    checkpoint: str | Path,
+    data: str,
+    output: str | Path | None = None,
+    *,
+    split: str | None = None,
+    max_unknown: float = MAX_UNKNOWN,
+) -> dict[str, Any]:
+    """Return the metrics of the searches in a folder of BEIR.
+
+    Args:
+        data: the folder. split: "train", "validation" or "test", by default test.
+        output: folder for evaluation.json and search.trec, the passages of every query in the form of TREC.
+        max_unknown: largest fraction of unknown tokens in queries and passages.
+
+    Returns:
+        "retrieval/ndcg@10", "retrieval/mrr@10" and "retrieval/recall@100"; "retrieval/queries", "retrieval/passages";
+            "retrieval/cut", the number of texts that are cut; and "retrieval/unknown_tokens".
+
+    Raises:
+        UserError: no checkpoint, a model that does not embed texts, a folder that does not fit, too many unknown
+            tokens, or a recipe whose vectors are compared by another function than cosine or dot product.
+    """
+    encoder = Encoder(checkpoint)
+    recipe = encoder.run.text_vectors or TextVectors()
+    similarity = recipe.similarity or "cosine"
+    if similarity not in COMPARED:
+        raise UserError(
+            f"Expected vectors that are compared by cosine or dot product in {checkpoint}, found {similarity}; name "
+            f"another checkpoint."
+        )
+    found = beir.read(data, SPLITS[split or "test"])
+    unknown = UnknownTokens(encoder.tokenizer.vocabulary, encoded_texts.limit_of(encoder.run.model, max_unknown))
+    sides, cut = [], 0
+    for texts, names in ((found.queries, QUERY), (found.passages, PASSAGE)):
+        name = next((name for name in names if name in dict(recipe.prompts)), None)
+        wanted = Vectors(encoder.run.model.depth, (), 1.0, recipe, recipe.prompt(name))
+        vectors, shortened = _embed(encoder, [*texts.values()], wanted, unknown)
+        sides.append(Normalize()(vectors, {}) if similarity == "cosine" else vectors)
+        cut += shortened
+    unknown.check(data)
+    limits = {name: getattr(Contrastive, name) for name in ("ndcg_at", "mrr_at", "recall_at")}
+    rankings = retrieval.search(
+        *sides,
+        query_ids=[*found.queries],
+        passage_ids=[*found.passages],
+        count=max(max(numbers) for numbers in limits.values()),
+    )
+    scores = retrieval.score_rankings(rankings, [*found.judgements.values()], **limits)
+    scores |= {"queries": len(found.queries), "passages": len(found.passages)}
+    scores |= {"cut": cut, "unknown_tokens": unknown.count}
+    metrics = {f"retrieval/{name}": value for name, value in scores.items()}
+    if output is not None:
+        storage.path(output).mkdir(parents=True, exist_ok=True)
+        run = retrieval.trec_run([*found.queries], rankings)
+        write_evaluation(storage.path(output), metrics, {"search.trec": run})
+    return metrics
+
+
+def _embed(encoder: Encoder, texts: Sequence[str], wanted: Vectors, unknown: UnknownTokens) -> tuple[np.ndarray, int]:
+    """Return the vectors of texts, float32 [texts D], and the number of texts that were cut."""
+    vectors, cut = [], 0
+    for first in range(0, len(texts), BLOCK):
+        encoded = encoder.read(texts[first : first + BLOCK], wanted)
+        for ids in encoded.ids if encoded.spellings is None else ():
+            unknown.add(np.asarray(ids))
+        arrays, _ = encoder(encoded, wanted, BATCH)
+        vectors.append(arrays["embeddings"])
+        cut += int(arrays["cut"].sum())
+    return np.concatenate(vectors), cut

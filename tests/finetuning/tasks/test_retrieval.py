@@ -1,0 +1,192 @@
+"""Files of queries and passages: tables, folders of BEIR and lines, and every mistake in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.contrastive import Contrastive
+from plmjax.finetuning.tasks.retrieval import PairExamples, Retrieval, SearchExamples, SimilarityExamples
+from plmjax.models.bert import BertConfig
+from plmjax.models.gpt2 import Gpt2Config
+from tests.finetuning.tasks.test_tagging import written
+
+CORPUS = [
+    {"_id": "d1", "title": "Foxes", "text": "Foxes dig."},
+    {"_id": "d2", "title": "", "text": "Wolves howl."},
+    {"_id": "d3", "text": ""},
+]
+QUERIES = [{"_id": "1", "text": "Who digs?"}, {"_id": "2", "text": "Who howls?"}, {"_id": "3", "text": "Nobody?"}]
+JUDGED = "query-id\tcorpus-id\tscore\n2\td2\t1\n1\td1\t2\n2\td1\t0\n"
+
+
+def beir(folder: Path, corpus: Any = CORPUS, queries: Any = QUERIES, **splits: str) -> str:
+    """A folder of BEIR, with a compressed corpus."""
+    (folder / "qrels").mkdir(parents=True)
+    packed = gzip.compress("".join(json.dumps(row) + "\n" for row in corpus).encode())
+    (folder / "corpus.jsonl.gz").write_bytes(packed)
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
+    for split, text in (splits or {"train": JUDGED, "dev": JUDGED}).items():
+        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def test_reads_a_folder_of_beir(tmp_path: Path) -> None:
+    """A query without a judgement is left out, as in the library beir."""
+    folder = beir(tmp_path / "foxes")
+    task = Retrieval(train=folder, validation=folder)
+    assert task.read("train") == PairExamples(
+        folder, [2, 1], ["Who howls?", "Who digs?"], ["Wolves howl.", "Foxes Foxes dig."], [[], []]
+    )
+    assert task.read("validation") == SearchExamples(
+        folder, [2, 1], ["2", "1"], ["Who howls?", "Who digs?"], [{"d2": 1, "d1": 0}, {"d1": 2}],
+        ["d1", "d2", "d3"], ["Foxes Foxes dig.", "Wolves howl.", ""],
+    )  # fmt: skip
+    assert not task.files_in_both_splits()
+    with pytest.raises(UserError, match=r"test\.tsv, found splits: dev, train; name one of them in --data\.split"):
+        task.with_validation_file(folder).read("validation")
+
+
+TABLES = {
+    "rows.tsv": ("query\tpositive\tone\ttwo\nq\tp\tn\tm\nr\ts\tp\to\nq\ts\tn\tk\n", {"negatives": ("one", "two")}),
+    "rows.csv.gz": (
+        'q,"p",n,m\nr,s,p,o\nq,s,n,k\n',
+        {"negatives": ("one", "two"), "columns": ("query", "positive", "one", "two")},
+    ),
+    "rows.jsonl": (
+        "".join(
+            json.dumps({"query": query, "positive": positive, "others": others}) + "\n"
+            for query, positive, others in (("q", " p", ["n", "m"]), ("r", "s", ["p", "o"]), ("q", "s", ["n", "k"]))
+        ),
+        {"negatives": ("others",)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_reads_every_table_alike(tmp_path: Path, name: str) -> None:
+    text, options = TABLES[name]
+    path = written(tmp_path / name, text)
+    task = Retrieval(train=path, validation=path, **options)
+    lines = [2, 3, 4] if name == "rows.tsv" else [1, 2, 3]
+    others = [["n", "m"], ["p", "o"], ["n", "k"]]
+    assert task.read("train") == PairExamples(path, lines, ["q", "r", "q"], ["p", "s", "s"], others)
+    first, second, third = lines
+    assert task.read("validation") == SearchExamples(
+        path, [first, second], [f"q{first}", f"q{second}"], ["q", "r"],
+        [{f"p{first}": 1, f"p{second}": 1}, {f"p{second}": 1}],
+        [f"p{first}", f"n{first}.1", f"n{first}.2", f"p{second}", f"n{second}.2", f"n{third}.2"],
+        ["p", "n", "m", "s", "o", "k"],
+    )  # fmt: skip
+    assert task.files_in_both_splits() == [path]
+
+
+def test_lines_are_their_own_passages_and_pairs_have_scores(tmp_path: Path) -> None:
+    lines = written(tmp_path / "lines.txt", "A fox.\n\n A wolf. \n")
+    scores = written(tmp_path / "sts.tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t0\n")
+    task = Retrieval(train=lines, validation=scores, query="sentence1", positive="sentence2", score="score")
+    assert task.read("train") == PairExamples(lines, [1, 3], ["A fox.", "A wolf."], ["A fox.", "A wolf."], [[], []])
+    assert task.read("validation") == SimilarityExamples(scores, [2, 3], [("a", "b"), ("c", "d")], [2.5, 0.0])
+    assert Contrastive().evaluation_metrics(task) == ("spearman", "pearson")
+
+
+def judgements(row: str) -> dict[str, str]:
+    return {"dev": f"query-id\tcorpus-id\tscore\n{row}\n"}
+
+
+FOLDERS: dict[str, tuple[dict[str, Any], str]] = {
+    "no passages": ({"corpus": []}, "an empty file"),
+    "no judgements": ({"test": JUDGED}, r"qrels.dev\.tsv, found splits: test; name one"),
+    "an empty split": ({"dev": "query-id\tcorpus-id\tscore\n"}, r"judgements in .*dev\.tsv, found none"),
+    "an unknown query": (judgements("7\td1\t1"), r"id of a query .* line 2 of .*dev\.tsv, found '7'"),
+    "an unknown passage": (judgements("1\td9\t1"), r"id of a passage .* line 2 of .*dev\.tsv, found 'd9'"),
+    "a score in words": (judgements("1\td1\tyes"), "whole number as the score in line 2 .*'yes'"),
+    "another header": ({"dev": "q\tp\ts\n1\td1\t1\n"}, "query-id in line 2"),
+    "an empty query": ({"queries": [{"_id": "1", "text": " "}]}, r"'text' in line 1 of .*queries\.jsonl, .* empty"),
+    "a number as text": ({"corpus": [{"_id": "d1", "text": 4}]}, r"'text' in line 1 of .*corpus\.jsonl\.gz, found 4"),
+    "an id again": ({"corpus": CORPUS[:1] * 2}, "every _id once, found 'd1' again in line 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", FOLDERS)
+def test_a_mistake_in_a_folder_is_named(tmp_path: Path, mistake: str) -> None:
+    changes, sentence = FOLDERS[mistake]
+    task = Retrieval(validation=beir(tmp_path / "folder", **changes))
+    with pytest.raises(UserError, match=sentence):
+        task.read("validation")
+
+
+ROWS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "an empty query": ("train", "query\tpositive\nq\tp\n \tp\n", {}, "'query' in line 3 .* empty"),
+    "no passage": ("train", "query\tpositive\nq\t\n", {}, "'positive' in line 2 .* empty"),
+    "no column": ("train", "query\tanswer\nq\tp\n", {}, r"'positive' in line 2 .* set --data\.positive"),
+    "a negative is missing": (
+        "train", '{"query": "q", "positive": "p", "n": ["a", "b"]}\n{"query": "r", "positive": "s", "n": ["a"]}\n',
+        {"negatives": ("n",)}, "2 negatives in line 2 .* as in the first line, found 1",
+    ),
+    "no negatives": (
+        "train", '{"query": "q", "positive": "p", "n": []}\n', {"negatives": ("n",)}, "1 negatives in line 1",
+    ),
+    "an empty negative": ("train", "query\tpositive\tn\nq\tp\t\n", {"negatives": ("n",)}, "'n' in line 2 .* empty"),
+    "a score in words": (
+        "validation", "query\tpositive\ts\nq\tp\thigh\n", {"score": "s"}, "similarity in line 2 .*'high'",
+    ),
+    "no rows": ("train", "query\tpositive\n", {}, "rows in .*, found none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", ROWS)
+def test_a_mistake_in_a_table_is_named(tmp_path: Path, mistake: str) -> None:
+    split, text, settings, sentence = ROWS[mistake]
+    path = written(tmp_path / ("rows.jsonl" if text.startswith("{") else "rows.tsv"), text)
+    with pytest.raises(UserError, match=sentence):
+        Retrieval(**{split: path}, **settings).read(split)
+
+
+def test_files_for_another_use_are_refused(tmp_path: Path) -> None:
+    lines, folder = (
+        written(tmp_path / "lines.txt", "A fox.\n"),
+        beir(tmp_path / "folder", train=JUDGED.replace("\t2\n", "\t0\n").replace("\t1\n", "\t0\n")),
+    )
+    for task, split, sentence in (
+        (Retrieval(train=lines, negatives=("n",)), "train", r"no --data\.negatives for .*lines\.txt"),
+        (Retrieval(validation=lines), "validation", r"to evaluate on, found .*lines\.txt"),
+        (Retrieval(train=folder), "train", "a score above 0, in the judgements"),
+        (Retrieval(train=str(tmp_path / "none")), "train", "found no folder"),
+        (Retrieval(), "validation", r"--data\.validation, found none"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=sentence):
+            task.read(split)
+    with pytest.raises(UserError, match="run plmjax embed"):
+        Retrieval().parts(lines, 2)
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "temperature": ({"temperature": 0.0}, r"--objective\.temperature above 0, found 0\.0"),
+    "pooling": ({"pooling": "max"}, "'max'.*cls, mean"),
+    "similarity": ({"similarity": "euclidean"}, "'euclidean'.*cosine, dot"),
+    "sizes": ({"sizes": (8, 8)}, r"different numbers above 0 for --objective\.sizes, found 8 8"),
+    "weights": ({"sizes": (8, 4), "size_weights": (1.0,)}, "a weight for each of the 2"),
+    "metrics": ({"ndcg_at": (), "mrr_at": (), "recall_at": ()}, "Expected a metric"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_wrong_setting_is_named(name: str) -> None:
+    settings, sentence = SETTINGS[name]
+    with pytest.raises(UserError, match=sentence):
+        Contrastive(**settings)
+
+
+def test_a_model_must_fit() -> None:
+    model = BertConfig.tiny(hidden_size=24, num_attention_heads=3)
+    for objective in (Contrastive(sizes=(8, 25)), Contrastive(features=25)):
+        with pytest.raises(UserError, match="at most the 24 features of the model's vectors, found 25"):
+            objective.check_model(model)
+    with pytest.raises(UserError, match="a text from both sides, found Gpt2Config, a decoder"):
+        Contrastive().check_model(Gpt2Config.tiny())

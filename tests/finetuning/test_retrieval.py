@@ -1,0 +1,184 @@
+"""Queries and passages end to end: a run learns, resumes, evaluates to the same, and hands its vectors on."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning.files import beir as beir_files
+from plmjax.finetuning.tasks.contrastive import Contrastive
+from plmjax.finetuning.tasks.retrieval import Retrieval
+from plmjax.inference.embed import embed
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.retrieval import score_retrieval
+from plmjax.interop.run_directories import import_checkpoint
+from plmjax.interop.sentence_transformers import export_sentence_transformer
+from plmjax.runs.finetuning import finetune
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.metrics import read
+from plmjax.training.optimizers import BertAdamW
+from tests.finetuning.conftest import WORDS, stopping
+from tests.optional import needs_sentence_transformers
+
+PAIRS = [*itertools.combinations(range(len(WORDS) - 1), 2)]
+"""Numbers of the two words of a query. Those of its passage are the next two, so that only training finds it."""
+UNSEEN = PAIRS[::5]
+
+
+def beir(folder: Path, splits: dict[str, Sequence[tuple[int, int]]]) -> Path:
+    """A folder of BEIR with a query and a passage of every pair of words."""
+    ids = {pair: number for number, pair in enumerate(PAIRS)}
+    (folder / "qrels").mkdir(parents=True)
+    queries = [{"_id": f"q{ids[a, b]}", "text": f"{WORDS[a]} {WORDS[b]}"} for a, b in PAIRS]
+    corpus = [{"_id": f"p{ids[a, b]}", "title": WORDS[a + 1], "text": WORDS[b + 1]} for a, b in PAIRS]
+    for name, rows in (("queries", queries), ("corpus", corpus)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for split, chosen in splits.items():
+        rows = ["query-id\tcorpus-id\tscore", *(f"q{ids[pair]}\tp{ids[pair]}\t1" for pair in chosen)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    seen = [pair for pair in PAIRS if pair not in UNSEEN]
+    return beir(tmp_path_factory.mktemp("beir") / "words", {"train": seen, "dev": UNSEEN, "test": UNSEEN[:5]})
+
+
+def experiment(folder: Path, **training: int) -> Experiment:
+    data = Retrieval(
+        train=str(folder), validation=str(folder), sequence_length=16, query_prefix="the ", passage_prefix="a "
+    )
+    return Experiment(
+        model=None, objective=Contrastive(sizes=(32, 8), recall_at=(5,)), data=data,
+        optimizer=BertAdamW(learning_rate=0.01),
+        training=Training(steps=0, batch_size=16, log_every=10, **training),
+        finetuning=Finetuning(epochs=100.0, warmup=0.1, evaluations=0.05),
+        checkpoint=Checkpoint(every=0, keep=1, best="-eval/ndcg@10", prefer="best"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    """The run directory of a run on the folder, and its metrics."""
+    workdir = tmp_path_factory.mktemp("retrieval") / "run"
+    return workdir, finetune(experiment(folder), small_run, workdir)
+
+
+def test_learns_to_find_unseen_passages_and_keeps_the_best_evaluation(
+    finished: tuple[Path, dict[str, float]], folder: Path
+) -> None:
+    workdir, metrics = finished
+    scores = {line["step"]: line["eval/ndcg@10"] for line in read(workdir / "metrics.jsonl") if "eval/ndcg@10" in line}
+    assert metrics["eval/ndcg@10"] == pytest.approx(max(scores.values())) and metrics["eval/ndcg@10"] > 0.5
+    assert int(checkpoints.find(workdir).name) == max(scores, key=scores.__getitem__)
+    assert metrics.keys() == {"eval/ndcg@10", "eval/mrr@10", "eval/recall@5", "eval/unknown_tokens"}
+    found = [line.split() for line in (workdir / "search.trec").read_text().splitlines()]
+    assert len(found) == len(UNSEEN) * 10 and found[0][1:2] + found[0][3:4] == ["Q0", "1"]
+    again = evaluate(workdir, folder, **{"data.split": "dev"})
+    assert again == pytest.approx(metrics, abs=1e-6)
+    assert (workdir / "evaluations" / "words" / "search.trec").is_file()
+
+
+def test_evaluates_other_splits_sizes_and_limits(finished: tuple[Path, dict[str, float]], folder: Path) -> None:
+    workdir, _ = finished
+    tested = evaluate(workdir, folder, ndcg_at=(3,), features=8)
+    assert tested.keys() == {"eval/ndcg@3", "eval/mrr@10", "eval/recall@5", "eval/unknown_tokens"}
+    assert evaluate(workdir, folder, features=8)["eval/ndcg@10"] != evaluate(workdir, folder)["eval/ndcg@10"]
+    with pytest.raises(UserError, match=r"--objective\.features of at most the 32 features .* found 33"):
+        evaluate(workdir, folder, features=33)
+
+
+def test_embed_and_a_search_without_the_task_have_its_vectors(
+    finished: tuple[Path, dict[str, float]], folder: Path, tmp_path: Path
+) -> None:
+    """`plmjax embed` puts the prefix of queries or of passages before each line, as the run did."""
+    workdir, metrics = finished
+    found = score_retrieval(workdir, str(folder), tmp_path / "out", split="validation")
+    for name in ("ndcg@10", "mrr@10"):
+        assert found[f"retrieval/{name}"] == pytest.approx(metrics[f"eval/{name}"], abs=1e-6)
+    mine, theirs = ((place / "search.trec").read_text().split() for place in (tmp_path / "out", workdir))
+    assert mine[2:60:6] == theirs[2:60:6]
+    said, vectors = [], {}
+    (tmp_path / "lines.txt").write_text("good film\n", encoding="utf-8")
+    for prompt in (None, "query", "document"):
+        embed(workdir, tmp_path / "lines.txt", tmp_path / f"{prompt}.npz", prompt=prompt, report=said.append)
+        vectors[prompt] = np.load(tmp_path / f"{prompt}.npz")["embeddings"][0]
+        assert np.linalg.norm(vectors[prompt]) == pytest.approx(1, abs=1e-6)
+    assert "prompt     none, though the recipe has some: --prompt document or --prompt query" in said
+    (tmp_path / "lines.txt").write_text("the good film\n", encoding="utf-8")
+    embed(workdir, tmp_path / "lines.txt", tmp_path / "own.npz")
+    np.testing.assert_array_equal(np.load(tmp_path / "own.npz")["embeddings"][0], vectors["query"])
+    assert np.abs(vectors["document"] - vectors["query"]).max() > 1e-3
+
+
+@needs_sentence_transformers
+@pytest.mark.nightly  # as a folder is written, opened and imported
+def test_sentence_transformers_searches_as_the_run_does(
+    finished: tuple[Path, dict[str, float]], folder: Path, tmp_path: Path
+) -> None:
+    """Its prompts, pooling, length and similarity are in the folder; its own evaluator has the same metrics."""
+    import sentence_transformers
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    workdir, metrics = finished
+    export_sentence_transformer(workdir, tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "config_sentence_transformers.json").read_text())
+    assert settings["prompts"] == {"query": "the ", "document": "a "} and settings["similarity_fn_name"] == "cosine"
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu", local_files_only=True)
+    assert model.max_seq_length == 16
+    split = beir_files.read(str(folder), "dev")
+    judged = {query: {name for name, score in found.items() if score > 0} for query, found in split.judgements.items()}
+    found = InformationRetrievalEvaluator(
+        split.queries, split.passages, judged, ndcg_at_k=[10], mrr_at_k=[10], precision_recall_at_k=[5],
+        query_prompt="the ", corpus_prompt="a ", write_csv=False,
+    )(model)  # fmt: skip
+    for name in ("ndcg@10", "mrr@10", "recall@5"):
+        assert found[f"cosine_{name}"] == pytest.approx(metrics[f"eval/{name}"], abs=1e-6)
+
+    import_checkpoint(tmp_path / "out", tmp_path / "again")
+    found, expected = (checkpoints.describe(checkpoints.find(run)) for run in (tmp_path / "again", workdir))
+    assert found.experiment.text_vectors == expected.experiment.text_vectors
+    imported = score_retrieval(tmp_path / "again", str(folder), split="validation")
+    assert imported["retrieval/ndcg@10"] == pytest.approx(metrics["eval/ndcg@10"], abs=1e-6)
+
+
+@pytest.mark.nightly
+def test_stopped_and_run_again_it_ends_in_the_same_parameters(
+    finished: tuple[Path, dict[str, float]], folder: Path, small_run: Path, tmp_path: Path
+) -> None:
+    workdir, metrics = finished
+    with stopping(after=7):
+        finetune(experiment(folder), small_run, tmp_path)
+    assert finetune(experiment(folder), small_run, tmp_path) == metrics
+    params = [jax.tree.leaves(checkpoints.load_parameters(run)[0]) for run in (tmp_path, workdir)]
+    assert all(np.array_equal(a, b) for a, b in zip(*params, strict=True))
+
+
+@pytest.mark.nightly
+def test_lines_of_a_text_are_evaluated_on_similarities(small_run: Path, tmp_path: Path) -> None:
+    """Unsupervised SimCSE, which has no labels but in its evaluation; dropout makes the pairs."""
+    (tmp_path / "lines.txt").write_text("".join(f"{WORDS[a]} {WORDS[b]} the\n" for a, b in PAIRS), encoding="utf-8")
+    rows = [
+        f"{WORDS[a]} {WORDS[b]}\t{WORDS[a]} {WORDS[(a + b + 1) % 12]}\t{number % 5}"
+        for number, (a, b) in enumerate(PAIRS)
+    ]
+    (tmp_path / "sts.tsv").write_text("\n".join(["query\tpositive\tscore", *rows]) + "\n", encoding="utf-8")
+    data = Retrieval(train="lines.txt", validation="sts.tsv", folder=str(tmp_path), score="score", sequence_length=16)
+    run = dataclasses.replace(
+        experiment(tmp_path), objective=Contrastive(pooling="cls"), data=data,
+        finetuning=Finetuning(epochs=2.0, dropout=0.1), checkpoint=Checkpoint(every=0),
+    )  # fmt: skip
+    metrics = finetune(run, small_run, tmp_path / "run")
+    assert metrics.keys() == {"eval/spearman", "eval/pearson", "eval/unknown_tokens"}
+    assert (tmp_path / "run" / "predictions.tsv").read_text().count("\n") == 1 + len(PAIRS)
+    losses = [line["train/loss"] for line in read(tmp_path / "run" / "metrics.jsonl") if "train/loss" in line]
+    assert 0 < losses[-1] < np.log(16)
+    assert evaluate(tmp_path / "run", tmp_path / "sts.tsv") == pytest.approx(metrics, abs=1e-5)
