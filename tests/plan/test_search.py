@@ -37,7 +37,8 @@ def answer(
             raise DoesNotFit(needed(*tried[-1]) * GIB, available * GIB)
 
     run = experiment() if index else dataclasses.replace(experiment(), phases=())
-    phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=4 * rows * accumulation, accumulation=accumulation)
+    sizes = {"batch_size": 4 * rows * accumulation, "accumulation": accumulation}
+    phase = phases.ResolvedPhase(index, 0, 9, 128, declared=index, **sizes)
     mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
