@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT with the same training FLOPs, beside random models, on five tasks.
+"""Systems of one size with the same training FLOPs, beside random models, on five tasks.
 
     python benchmarks/comparison.py DATA --output runs/comparison
 
@@ -48,7 +48,7 @@ from plmjax.training.metrics import read
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "comparison.py"
-SYSTEMS = ("bert", "roberta", "albert", "electra", "xlnet", "gpt")
+SYSTEMS = ("bert", "roberta", "albert", "electra", "xlnet", "gpt", "modernbert", "deberta")
 TASKS = {
     "subjectivity": ("accuracy", "subjectivity/train.tsv.gz", "subjectivity/dev.tsv.gz"),
     "snli": ("accuracy", "snli/dev.tsv.gz", ""),

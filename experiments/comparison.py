@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT of one size on the same text, and five tasks to fine-tune them on.
+"""BERT, RoBERTa, ALBERT, ELECTRA, XLNet, GPT, ModernBERT and DeBERTa of one size on one text, and five tasks for them.
 
     python benchmarks/comparison.py DATA
 
@@ -51,12 +51,15 @@ from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.deberta.deberta import DebertaConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig
+from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.deberta import DebertaPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Objective
@@ -147,6 +150,33 @@ def xlnet() -> Experiment:
     )
     objective = PermutationLanguageModel(memory_length=48)
     return _pretraining(model, objective, "xlnet-unigram", layout=ContinuedPairs(), phases=phases)
+
+
+def modernbert() -> Experiment:
+    """Masked tokens by rotary positions, norms first, GeGLU, and a window of 32 tokens in the second layer."""
+    model = ModernBertConfig.tiny(
+        vocab_size=SIZES["vocab_size"],
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=344,
+        max_position_embeddings=128,
+        local_attention=32,
+        global_rope_theta=10_000.0,
+        initializer_range=0.05,
+        attention_output_dropout=0.0,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    return _pretraining(model, RobertaPretraining(rate=MASKED), "byte-bpe", layout=FullSentences())
+
+
+def deberta() -> Experiment:
+    """Replaced tokens, with disentangled attention and a generator of one layer whose words are its own."""
+    sizes = {name: size for name, size in SIZES.items() if name != "max_position_embeddings"}
+    model = DebertaConfig.tiny(**sizes, max_position_embeddings=128)
+    run = _pretraining(model, DebertaPretraining(rate=0.25), "sentencepiece-unigram", layout=FullSentences())
+    return dataclasses.replace(run, optimizer=AdamW(learning_rate=1e-3, schedule=Linear(warmup_steps=500)))
 
 
 def gpt() -> Experiment:
