@@ -35,6 +35,8 @@ from plmjax.models.deberta.deberta import DebertaConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.modernbert.decoder import ModernBertDecoderConfig
+from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
@@ -46,6 +48,7 @@ from plmjax.runs.init_from import with_task
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
 from plmjax.runs.weight_mappings.deberta import BesideGenerator
+from plmjax.runs.weight_mappings.ettin import DecoderFromEncoder, EncoderFromDecoder
 from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart
 from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
@@ -123,6 +126,10 @@ def fine_tuned(run: Experiment) -> ModelConfig:
         return LongformerConfig.tiny(max_position_embeddings=4098)
     if isinstance(run.weight_mapping, LedFromBart):
         return BartConfig.tiny(max_position_embeddings=run.data.target_length)
+    if isinstance(run.weight_mapping, DecoderFromEncoder):
+        return ModernBertConfig.tiny()
+    if isinstance(run.weight_mapping, EncoderFromDecoder):
+        return ModernBertDecoderConfig.tiny()
     if isinstance(run.weight_mapping, FromLanguageModel):
         return ElmoConfig.tiny()
     if isinstance(run.weight_mapping, BiattentiveClassifier):
