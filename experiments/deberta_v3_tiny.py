@@ -3,6 +3,11 @@
     plmjax pretrain experiments/deberta_v3_tiny.py
     plmjax pretrain experiments/deberta_v3_tiny.py --workdir runs/mine --data.input my_text/
 
+Result, of the evaluation after 500 of the 1,500 steps, since the run was not finished: the generator's held-out loss is
+5.47 nats per target, the unigram entropy of the same targets 6.39, and 16.1 % of the masked tokens are predicted
+correctly. The discriminator's loss is 0.393 nats per token; with only the fraction of replaced tokens, 13.9 %, it would
+be 0.404. It calls no token replaced yet. Three minutes of processor time.
+
 As published except for the size: pieces that keep capitals, full sentences across documents, buckets that several
 distances share, a generator with half of the layers, 15 % of the tokens masked.
 
