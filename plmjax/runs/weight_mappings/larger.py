@@ -83,9 +83,9 @@ class LargerFromSmaller(WeightMapping):
                 f"Expected a checkpoint of a smaller {type(self.larger).__name__}, found {type(origin).__name__}; name "
                 f"another one in --from, or change the experiment's weight_mapping."
             )
-        ids = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
-        own = {field.name: getattr(origin, field.name) for field in dataclasses.fields(origin) if field.name in ids}
-        return dataclasses.replace(self.larger, **own)
+        names = [field.name for field in dataclasses.fields(origin)]
+        ids = {name: getattr(origin, name) for name in names if name.endswith("_token_id")}
+        return dataclasses.replace(self.larger, vocab_size=origin.vocab_size, **ids)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """Return the larger model's parameters. Those of heads that the checkpoint lacks are left out.
