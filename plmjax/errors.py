@@ -123,7 +123,7 @@ def check_choice(option: str, found: str, known: Iterable[str]) -> None:
         raise UserError(f"Expected a known {option}, found {quoted(found)}; {nearest(found, known)}")
 
 
-FROM_0, FROM_1, SHARE = (0, math.inf), (1, math.inf), (0, 1)
+FROM_0, FROM_1, FRACTION = (0, math.inf), (1, math.inf), (0, 1)
 ABOVE_0, PROBABILITY = (math.ulp(0.0), math.inf), (0, math.nextafter(1, 2))
 """Ranges of numbers; the upper bound is excluded."""
 

@@ -233,7 +233,7 @@ def reference(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     tokenizer = tokenizers.load(folder)
 
     def states(text: str):
-        ids = [tokenizer.vocabulary.cls, *tokenizer.reading().encode(text), tokenizer.vocabulary.sep]
+        ids = [tokenizer.vocabulary.cls, *tokenizer.with_parsed_special().encode(text), tokenizer.vocabulary.sep]
         with torch.no_grad():
             outputs = model(torch.tensor([ids]), output_hidden_states=True)
         return torch.stack(outputs.hidden_states)[:, 0].numpy(), outputs.prediction_logits[0].numpy()

@@ -8,10 +8,10 @@ import pytest
 
 from plmjax.errors import (
     ABOVE_0,
+    FRACTION,
     FROM_0,
     FROM_1,
     PROBABILITY,
-    SHARE,
     UserError,
     beginning,
     check_ranges,
@@ -109,7 +109,7 @@ def test_a_part_of_an_option_is_answered_with_the_whole_option() -> None:
     [
         (FROM_0, (0, 0.5, 1e9), (-1, float("inf"), float("nan")), "of at least 0"),
         (FROM_1, (1, 2), (0, 0.5), "of at least 1"),
-        (SHARE, (0, 0.999), (1, -0.1), "from 0 to below 1"),
+        (FRACTION, (0, 0.999), (1, -0.1), "from 0 to below 1"),
         (ABOVE_0, (5e-324, 1), (0, -1), "above 0"),
         (PROBABILITY, (0, 0.5, 1), (-0.1, 1.01), "from 0 to 1"),
     ],

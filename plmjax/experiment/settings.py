@@ -19,7 +19,7 @@ from plmjax.data import remote
 from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges, quoted
+from plmjax.errors import FRACTION, FROM_0, FROM_1, UserError, check_choice, check_ranges, quoted
 from plmjax.experiment.phases import Phase, ResolvedPhase, resolve
 from plmjax.objectives.objective import Objective
 
@@ -103,7 +103,7 @@ class Data:
     def __post_init__(self) -> None:
         if "" in self.input:
             raise UserError("Expected --data.input to name files or folders, found an empty name; leave it out.")
-        check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1, shuffle_window=FROM_1)
+        check_ranges("data", self, held_out=FRACTION, max_unknown=FROM_0, sequence_length=FROM_1, shuffle_window=FROM_1)
         if self.cache_bytes is not None and self.layout is not None:
             remote.check_layout(self.layout)
 
@@ -225,9 +225,9 @@ class Finetuning:
     """Dropout within the encoder, of hidden states and of attention; None keeps that of pretraining."""
 
     def __post_init__(self) -> None:
-        check_ranges("finetuning", self, epochs=FROM_0, warmup=SHARE, evaluations=FROM_0, unfreeze=FROM_0)
+        check_ranges("finetuning", self, epochs=FROM_0, warmup=FRACTION, evaluations=FROM_0, unfreeze=FROM_0)
         if self.dropout is not None:
-            check_ranges("finetuning", self, dropout=SHARE)
+            check_ranges("finetuning", self, dropout=FRACTION)
 
 
 @dataclasses.dataclass(frozen=True)

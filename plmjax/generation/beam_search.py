@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plmjax.errors import UserError, check_choice
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.search import Lengths, SearchResult
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 
 IMPOSSIBLE = -1e9
 """The score of an impossible choice, as in transformers. It is finite, so that sums of it stay finite. It is not
@@ -62,13 +62,13 @@ class Texts:
 class Beams:
     """The state of a beam search.
 
-    written: the B K rows that continue.
+    buffer: the B K rows that continue.
     log_probabilities: float32 [B K], of these rows.
     texts: the finished texts.
     open: bool [B], true if a better text may still be found.
     """
 
-    written: Written
+    buffer: TokenBuffer
     log_probabilities: jax.Array
     texts: Texts
     open: jax.Array
@@ -105,13 +105,13 @@ class BeamSearch:
         """Return the number of rows of a prompt: one for each beam."""
         return self.beams
 
-    def init(self, written: Written, keys: jax.Array) -> Beams:
+    def init(self, buffer: TokenBuffer, keys: jax.Array) -> Beams:
         """Initialize the search. All beams hold the same prompt, so only the first is extended. No key is used."""
-        count, capacity = written.text.shape
+        count, capacity = buffer.text.shape
         shape = (count, self.beams)
         first = jnp.where(jnp.arange(self.beams) == 0, 0.0, IMPOSSIBLE)
         return Beams(
-            written=written.rows(jnp.repeat(jnp.arange(count), self.beams)),
+            buffer=buffer.rows(jnp.repeat(jnp.arange(count), self.beams)),
             log_probabilities=jnp.broadcast_to(first, shape),
             texts=Texts(
                 tokens=jnp.zeros((*shape, capacity), jnp.int32),
@@ -130,14 +130,14 @@ class BeamSearch:
         """Choose among all continuations of each prompt's beams."""
         (count, beams), size = search.log_probabilities.shape, scores.shape[-1]
         scores = jax.nn.log_softmax(scores, axis=-1)
-        gained = constraints(scores, search.written, *lengths.repeat(beams))
+        gained = constraints(scores, search.buffer, *lengths.repeat(beams))
         total = search.log_probabilities[..., None] + gained.reshape(count, beams, size)
         # Enough candidates: `beams` of them continue even if each beam can end with every stop token.
         kept = beams * max(2, 1 + len(constraints.stop))
         best, places = jax.lax.top_k(total.reshape(count, beams * size), kept)  # [B kept]
         parents = (places // size + jnp.arange(count)[:, None] * beams).reshape(-1)
         tokens = (places % size).astype(jnp.int32)
-        candidates = search.written.rows(parents).with_tokens(tokens.reshape(-1))
+        candidates = search.buffer.rows(parents).with_tokens(tokens.reshape(-1))
 
         stopped = constraints.stops(tokens)
         longest = candidates.count >= lengths.max_new_tokens
@@ -151,7 +151,7 @@ class BeamSearch:
         return Beams(candidates.rows(flat), on, texts, still), parents[flat]
 
     def _kept(
-        self, search: Beams, candidates: Written, best: jax.Array, *, stopped: jax.Array, ends: jax.Array
+        self, search: Beams, candidates: TokenBuffer, best: jax.Array, *, stopped: jax.Array, ends: jax.Array
     ) -> Texts:
         """Return the best K texts among the stored ones and those that end now as one of the K best candidates."""
         count, kept = best.shape
@@ -183,7 +183,7 @@ class BeamSearch:
 
     def is_finished(self, search: Beams, lengths: Lengths) -> jax.Array:
         """Return true if no prompt can get a better text."""
-        done = ~search.open | (search.written.count >= lengths.max_new_tokens)
+        done = ~search.open | (search.buffer.count >= lengths.max_new_tokens)
         done |= jnp.all(search.texts.held, axis=1) if self.early_stopping == "full" else False
         return jnp.all(done)
 

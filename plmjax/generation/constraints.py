@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,27 +34,27 @@ class Constraints:
     renormalize: bool = False
 
     def __call__(
-        self, scores: jax.Array, written: Written, min_new_tokens: jax.Array, max_new_tokens: jax.Array
+        self, scores: jax.Array, buffer: TokenBuffer, min_new_tokens: jax.Array, max_new_tokens: jax.Array
     ) -> jax.Array:
         """Apply the constraints, [R V] -> [R V].
 
         min_new_tokens, max_new_tokens: int32 [R], minimum and maximum number of tokens of a text.
         """
         if self.repetition_penalty != 1:
-            scores = penalize_repeats(scores, written, self.repetition_penalty)
+            scores = penalize_repeats(scores, buffer, self.repetition_penalty)
         allowed = jnp.arange(scores.shape[-1]) < self.tokens
         if self.stop:
             stops = jnp.isin(jnp.arange(scores.shape[-1]), jnp.array(self.stop))
-            allowed &= ~stops | (written.count >= min_new_tokens)[:, None]
+            allowed &= ~stops | (buffer.count >= min_new_tokens)[:, None]
         scores = jnp.where(allowed, scores, -jnp.inf)
         if self.no_repeat_ngram_size:
-            scores = forbid_repeated_ngrams(scores, written, self.no_repeat_ngram_size)
+            scores = forbid_repeated_ngrams(scores, buffer, self.no_repeat_ngram_size)
         if self.bad_words:
-            scores = forbid_words(scores, written, self.bad_words)
+            scores = forbid_words(scores, buffer, self.bad_words)
         if self.first is not None:
-            scores = force_token(scores, self.first, written.end - written.first == 1)
+            scores = force_token(scores, self.first, buffer.end - buffer.first == 1)
         if self.last is not None:
-            scores = force_token(scores, self.last, written.count == max_new_tokens - 1)
+            scores = force_token(scores, self.last, buffer.count == max_new_tokens - 1)
         if self.renormalize:
             scores = jax.nn.log_softmax(scores, axis=-1)
         return scores
@@ -64,18 +64,18 @@ class Constraints:
         return jnp.isin(tokens, jnp.array(self.stop, jnp.int32)) if self.stop else jnp.zeros(tokens.shape, bool)
 
 
-def forbid_repeated_ngrams(scores: jax.Array, written: Written, size: int) -> jax.Array:
+def forbid_repeated_ngrams(scores: jax.Array, buffer: TokenBuffer, size: int) -> jax.Array:
     """Forbid the tokens that would complete an n-gram of `size` tokens which the row already has.
 
     Deviation: padding before a prompt belongs to no n-gram; in transformers it does.
     """
-    text, end = written.text, written.end
+    text, end = buffer.text, buffer.end
     places = text.shape[1] - size + 1
     if places < 1:
         return scores
     begins = jnp.arange(places)
     # An n-gram that ends with the next token begins size - 1 tokens before it.
-    repeated = (begins >= written.first[:, None]) & (begins + size <= end) & (end - size + 1 >= written.first[:, None])
+    repeated = (begins >= buffer.first[:, None]) & (begins + size <= end) & (end - size + 1 >= buffer.first[:, None])
     for offset in range(size - 1):
         last = jax.lax.dynamic_slice_in_dim(text, end - size + 1 + offset, 1, axis=1)
         repeated &= text[:, offset : offset + places] == last
@@ -85,29 +85,29 @@ def forbid_repeated_ngrams(scores: jax.Array, written: Written, size: int) -> ja
     return jnp.where(banned, -jnp.inf, scores)
 
 
-def penalize_repeats(scores: jax.Array, written: Written, penalty: float) -> jax.Array:
+def penalize_repeats(scores: jax.Array, buffer: TokenBuffer, penalty: float) -> jax.Array:
     """Penalize tokens that a row already has: divide positive scores by `penalty`, multiply negative ones.
 
     Keskar et al. (arXiv 1909.05858), section 4.1, divide every score. transformers multiplies negative scores. So a
     penalty above 1 makes repeats less likely for either sign.
     """
-    places = jnp.arange(written.text.shape[1])
-    there = (places >= written.first[:, None]) & (places < written.end)
-    rows = jnp.arange(len(written.text))[:, None]
-    seen = jnp.zeros(scores.shape, bool).at[rows, written.text].max(there)
+    places = jnp.arange(buffer.text.shape[1])
+    there = (places >= buffer.first[:, None]) & (places < buffer.end)
+    rows = jnp.arange(len(buffer.text))[:, None]
+    seen = jnp.zeros(scores.shape, bool).at[rows, buffer.text].max(there)
     return jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
-def forbid_words(scores: jax.Array, written: Written, words: Sequence[tuple[int, ...]]) -> jax.Array:
+def forbid_words(scores: jax.Array, buffer: TokenBuffer, words: Sequence[tuple[int, ...]]) -> jax.Array:
     """Forbid the tokens that would complete one of the bad words."""
     banned = jnp.zeros(scores.shape, bool)
     for before in sorted({len(word) - 1 for word in words}):
-        if before >= written.text.shape[1]:  # no row ever has so many tokens before the last one
+        if before >= buffer.text.shape[1]:  # no row ever has so many tokens before the last one
             continue
         alike = np.array([word for word in words if len(word) == before + 1])
-        begin = written.end - before
-        tail = jax.lax.dynamic_slice_in_dim(written.text, begin, before, axis=1)
-        complete = jnp.all(tail[:, None] == alike[:, :-1], axis=-1) & (begin >= written.first)[:, None]  # [R words]
+        begin = buffer.end - before
+        tail = jax.lax.dynamic_slice_in_dim(buffer.text, begin, before, axis=1)
+        complete = jnp.all(tail[:, None] == alike[:, :-1], axis=-1) & (begin >= buffer.first)[:, None]  # [R words]
         banned = banned.at[:, alike[:, -1]].max(complete)
     return jnp.where(banned, -jnp.inf, scores)
 

@@ -122,7 +122,7 @@ class Generator:
         execution = programs.execution(run, jax.default_backend())
         tokenizer = description.load_tokenizer()
         if not isinstance(run.objective, GeneratesText):  # sources of a task are encoded as in training
-            tokenizer = tokenizer.reading(tokenizer.vocabulary.gaps)
+            tokenizer = tokenizer.with_parsed_special(tokenizer.vocabulary.gaps)
         return cls(
             run.model,
             params,

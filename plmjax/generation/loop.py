@@ -17,7 +17,7 @@ from plmjax.generation import weights
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.decoder import Decoder, Variables
 from plmjax.generation.search import Lengths, SearchResult, Strategy
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 from plmjax.parallel import sharding
 
 
@@ -158,7 +158,7 @@ def _prefill(
     capacity: int,
 ) -> Progress:
     scores, state = decoder.prefill(variables, prompt, prompt_mask, source=source, capacity=capacity)
-    search = strategy.init(Written.after(prompt, prompt_mask, capacity), keys)
+    search = strategy.init(TokenBuffer.after(prompt, prompt_mask, capacity), keys)
     if strategy.rows > 1:
         scores = jnp.repeat(scores, strategy.rows, axis=0)
         state = decoder.take_rows(state, jnp.repeat(jnp.arange(len(prompt)), strategy.rows))
@@ -176,10 +176,10 @@ def _decode(
     until: jax.Array,
 ) -> Progress:
     def going(progress: Progress) -> jax.Array:
-        return ~strategy.is_finished(progress.search, lengths) & (progress.search.written.count < until)
+        return ~strategy.is_finished(progress.search, lengths) & (progress.search.buffer.count < until)
 
     def write(progress: Progress) -> Progress:
-        scores, state = decoder.decode_step(variables, progress.search.written.last, progress.state)
+        scores, state = decoder.decode_step(variables, progress.search.buffer.last, progress.state)
         return _advance(
             decoder, strategy, constraints, search=progress.search, scores=scores, state=state, lengths=lengths
         )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from plmjax.errors import UserError
 from plmjax.generation.constraints import Constraints, top_k, top_p
 from plmjax.generation.search import Lengths, SearchResult
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 
 SMALLEST = 1e-30
 """Temperature below which the likeliest token is chosen each time all the same."""
@@ -19,14 +19,14 @@ SMALLEST = 1e-30
 class Texts:
     """The state of a search whose texts are independent.
 
-    written: R rows.
+    buffer: R rows.
     keys: [R].
     counts: int32 [R], number of tokens of each text.
     stopped: bool [R].
     log_probabilities: float32 [R], of each text so far.
     """
 
-    written: Written
+    buffer: TokenBuffer
     keys: jax.Array
     counts: jax.Array
     stopped: jax.Array
@@ -42,12 +42,12 @@ class Greedy:
         """Return the number of rows of a prompt: 1, because another text would be the same."""
         return 1
 
-    def init(self, written: Written, keys: jax.Array) -> Texts:
+    def init(self, buffer: TokenBuffer, keys: jax.Array) -> Texts:
         """Initialize every row with its own key. So no text depends on the other prompts."""
-        count, rows = len(written.first), self.rows
+        count, rows = len(buffer.first), self.rows
         keys = jax.vmap(lambda key: jax.random.split(key, rows))(keys).reshape(count * rows)
         return Texts(
-            written=written.rows(jnp.repeat(jnp.arange(count), rows)),
+            buffer=buffer.rows(jnp.repeat(jnp.arange(count), rows)),
             keys=keys,
             counts=jnp.zeros(count * rows, jnp.int32),
             stopped=jnp.zeros(count * rows, bool),
@@ -58,13 +58,13 @@ class Greedy:
         self, search: Texts, scores: jax.Array, constraints: Constraints, lengths: Lengths
     ) -> tuple[Texts, None]:
         """Choose the next tokens. Texts that have stopped get tokens that are ignored."""
-        written = search.written
+        buffer = search.buffer
         bounds = lengths.repeat(self.rows)
-        tokens = self.choose(constraints(scores, written, *bounds), search.keys, written.count).astype(jnp.int32)
+        tokens = self.choose(constraints(scores, buffer, *bounds), search.keys, buffer.count).astype(jnp.int32)
         gained = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), tokens[:, None], axis=-1)[:, 0]
-        on = ~search.stopped & (written.count < bounds[1])
+        on = ~search.stopped & (buffer.count < bounds[1])
         return search.replace(
-            written=written.with_tokens(tokens),
+            buffer=buffer.with_tokens(tokens),
             counts=search.counts + on,
             stopped=search.stopped | (on & constraints.stops(tokens)),
             log_probabilities=search.log_probabilities + jnp.where(on, gained, 0.0),
@@ -76,7 +76,7 @@ class Greedy:
 
     def is_finished(self, search: Texts, lengths: Lengths) -> jax.Array:
         """Return true if every text has stopped or has the maximum length."""
-        return jnp.all(search.stopped | (search.written.count >= lengths.repeat(self.rows)[1]))
+        return jnp.all(search.stopped | (search.buffer.count >= lengths.repeat(self.rows)[1]))
 
     def result(self, search: Texts) -> SearchResult:
         """Return the texts of each prompt in the order of their keys."""
@@ -85,7 +85,7 @@ class Greedy:
             return x.reshape(-1, self.rows, *x.shape[1:])
 
         return SearchResult(
-            tokens=by_prompt(search.written.text),
+            tokens=by_prompt(search.buffer.text),
             counts=by_prompt(search.counts),
             stopped=by_prompt(search.stopped),
             log_probabilities=by_prompt(search.log_probabilities),

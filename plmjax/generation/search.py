@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 
 
 @flax.struct.dataclass
@@ -59,7 +59,7 @@ class Strategy(Protocol):
     @property
     def rows(self) -> int: ...
 
-    def init(self, written: Written, keys: jax.Array) -> Any:
+    def init(self, buffer: TokenBuffer, keys: jax.Array) -> Any:
         """Initialize the search from prompts, B rows, and a key for each, [B]. The search has B K rows."""
 
     def advance(
@@ -67,7 +67,7 @@ class Strategy(Protocol):
     ) -> tuple[Any, jax.Array | None]:
         """Choose one more token of each row from its scores, float32 [B K V].
 
-        Return the search, whose field `written` has the texts with that token. Also return the rows that continue, int
+        Return the search, whose field `buffer` has the texts with that token. Also return the rows that continue, int
         [B K], or None if all continue.
         """
 

@@ -86,7 +86,7 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
             )
         marks, first, stop = list(sentinels[:count]), sentinels[0], (sentinels[count],)
     names = tokenizer.tokens(marks)
-    ids = tokenizer.reading(marks).encode(_join(parts, names))
+    ids = tokenizer.with_parsed_special(marks).encode(_join(parts, names))
     source = run.model.template.lay_out([ids], vocabulary).tokens
     max_new_tokens = count * (SPAN + 1) + (len(source) if fills == MASK else 1)
     longest = run.model.longest_target

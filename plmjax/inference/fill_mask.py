@@ -68,7 +68,7 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the token ids of a text, in which every gap is the tokenizer's mask token."""
     mask = tokenizer.vocabulary.mask
     (name,) = tokenizer.tokens([mask])
-    return tokenizer.reading([mask]).encode(GAP.sub(lambda _: name, text))
+    return tokenizer.with_parsed_special([mask]).encode(GAP.sub(lambda _: name, text))
 
 
 @functools.partial(jax.jit, static_argnames="module")

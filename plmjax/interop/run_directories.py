@@ -29,6 +29,7 @@ from plmjax.generation.batch_generator import settings_of
 from plmjax.generation.options import Generation, in_words
 from plmjax.interop import (
     config_json,
+    generated_texts,
     generation_settings,
     huggingface,
     labels,
@@ -37,7 +38,6 @@ from plmjax.interop import (
     sentence_folders,
     sentence_vectors,
     tokenizer_files,
-    written,
 )
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.libraries import NativeFiles
@@ -184,7 +184,7 @@ def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, 
     except UserError:
         note = "; transformers cannot open its tokenizer"
     if _writes(module):
-        written.compare(module, params, folder, tokenizer=tokenizer, template=rows)
+        generated_texts.compare(module, params, folder, tokenizer=tokenizer, template=rows)
         note += ", its generated texts equal those of transformers"
     return note
 
@@ -278,7 +278,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         if description.tokenizer:
             checked += f"; the ids of {tokenizer_files.compare(tokenizer, rows, folder)} texts and pairs are the run's"
             if huggingface.transformers_installed() and _writes(module):
-                count = written.compare(
+                count = generated_texts.compare(
                     model, params, folder, tokenizer=tokenizer, template=rows, architecture=architecture
                 )
                 checked += f", so are {count} tokens that transformers writes"

@@ -176,7 +176,7 @@ def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
 
     The names of special tokens in a text are parsed, as in transformers.
     """
-    return template.lay_out(tokenizer.reading().encode_batch(texts), tokenizer.vocabulary)
+    return template.lay_out(tokenizer.with_parsed_special().encode_batch(texts), tokenizer.vocabulary)
 
 
 def _difference(tokenizer: Any, template: Template, reader: Reader) -> str:

@@ -45,7 +45,7 @@ from plmjax.contracts.parameters import as_bias, as_scale
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.attention.relative_shift import PositionalScores, copy_per_shard
@@ -103,7 +103,7 @@ class AdaptiveSpanConfig(ModelConfig):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner", "attn_span", "ramp")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), persistent_size=FROM_0)
-        check_ranges("model", self, dropout=SHARE)
+        check_ranges("model", self, dropout=FRACTION)
         if not 0 <= self.initial_fraction <= 1:
             raise UserError(f"Expected --model.initial_fraction from 0 to 1, found {self.initial_fraction}; change it.")
         if self.d_model % self.n_head:

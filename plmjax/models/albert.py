@@ -30,7 +30,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges
 from plmjax.layers.partitioning import shard_hidden
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
@@ -73,7 +73,7 @@ class AlbertConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("model", self, embedding_size=FROM_1, inner_group_num=FROM_1, classifier_dropout_prob=SHARE)
+        check_ranges("model", self, embedding_size=FROM_1, inner_group_num=FROM_1, classifier_dropout_prob=FRACTION)
         if not 1 <= self.num_hidden_groups <= self.num_hidden_layers:
             raise UserError(
                 f"Expected --model.num_hidden_groups from 1 to the {self.num_hidden_layers} layers, found "

@@ -35,7 +35,7 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.partitioning import shard_hidden
@@ -80,7 +80,7 @@ class AwdLstmConfig(ModelConfig):
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_layers")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         places = ("embedding", "input", "weight", "hidden", "output")
-        check_ranges("model", self, **{f"{place}_dropout": SHARE for place in places})
+        check_ranges("model", self, **{f"{place}_dropout": FRACTION for place in places})
 
     penn_treebank = Size("24,221,600 parameters; less of the input is dropped (section 5).", input_dropout=0.4)
     wikitext2 = Size("33,556,078 parameters.", vocab_size=33_278)

@@ -31,7 +31,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
-from plmjax.errors import SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.partitioning import shard_hidden
@@ -76,7 +76,7 @@ class DistilBertConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("model", self, seq_classif_dropout=SHARE, qa_dropout=SHARE)
+        check_ranges("model", self, seq_classif_dropout=FRACTION, qa_dropout=FRACTION)
 
     base = Size(
         "DistilBERT-Base, uncased English: 66,985,530 parameters with its masked language model's head.",

@@ -28,7 +28,7 @@ import jax
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.partitioning import shard_hidden
@@ -78,7 +78,7 @@ class ElectraConfig(EncoderConfig):
         super().__post_init__()
         generators = ("generator_hidden_size", "generator_num_attention_heads", "generator_intermediate_size")
         check_ranges("model", self, **dict.fromkeys(generators, FROM_0))
-        check_ranges("model", self, embedding_size=FROM_1, summary_last_dropout=SHARE)
+        check_ranges("model", self, embedding_size=FROM_1, summary_last_dropout=FRACTION)
         size, heads, _ = self._generator_sizes()
         if size % heads:
             raise UserError(

@@ -33,7 +33,7 @@ from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.partitioning import shard_hidden
@@ -86,7 +86,7 @@ class ElmoConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "character_dim", "n_layers", "dim", "projection_dim")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), n_highway=FROM_0, dropout=SHARE)
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), n_highway=FROM_0, dropout=FRACTION)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
         check_ranges("model", self, **dict.fromkeys(("cell_clip", "proj_clip"), (1e-6, math.inf)))
         widths, counts = self.filter_widths, self.filter_counts

@@ -42,7 +42,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions, check_buckets
@@ -122,7 +122,7 @@ class T5Config(ModelConfig):
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=FRACTION, initializer_factor=FROM_0)
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         check_buckets(self.relative_attention_num_buckets, self.relative_attention_max_distance)
         check_activation(self.activation)

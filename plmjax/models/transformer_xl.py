@@ -47,7 +47,7 @@ from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.recording import OWN, collect
@@ -124,7 +124,7 @@ class TransformerXlConfig(ModelConfig):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "div_val", "d_embed", "d_model", "n_layer", "n_head", "d_head", "d_inner")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), mem_len=FROM_0, init_std=FROM_0)
-        check_ranges("model", self, dropout=SHARE, dropatt=SHARE)
+        check_ranges("model", self, dropout=FRACTION, dropatt=FRACTION)
         check_choice("--model.initial_memory", self.initial_memory, INITIAL_MEMORIES)
         if self.same_length and not self.mem_len:
             raise UserError("Expected --model.mem_len of at least 1 with --model.same_length, found 0; change one.")

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Purpose, System, declare
-from plmjax.errors import SHARE, check_ranges
+from plmjax.errors import FRACTION, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.kinks import largest
@@ -62,7 +62,7 @@ class UlmfitConfig(AwdLstmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("model", self, classifier_dropout=SHARE)
+        check_ranges("model", self, classifier_dropout=FRACTION)
 
     base = Size(
         "44,333,280 parameters: as fastai trains it on WikiText-103, wider and with smaller dropouts.",

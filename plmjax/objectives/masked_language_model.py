@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FRACTION, FROM_0, UserError, check_ranges, nearest, quoted
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, cross_entropy
 
@@ -66,7 +66,7 @@ class MaskedLanguageModel(Objective):
         check_ranges("objective", self, max_predictions=FROM_0)
         if not (0 < self.rate < 1 and min(self.mask_fraction, self.random_fraction) >= 0):
             raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
-        check_ranges("objective", self, evaluation_rate=SHARE)
+        check_ranges("objective", self, evaluation_rate=FRACTION)
         if not 0 <= self.lowest_rate <= self.rate:
             raise UserError(
                 f"Expected --objective.lowest_rate from 0 to the rate {self.rate}, found {self.lowest_rate}; change it."

@@ -47,7 +47,7 @@ def test_ids_equal_the_library_and_transformers(trained):
 
     tokenizer, directory = trained
     texts = PROSE[:4] + ODD + [f" {text}" for text in PROSE[:4]]
-    reading, engine = tokenizer.reading(), tokenizer._engine
+    reading, engine = tokenizer.with_parsed_special(), tokenizer._engine
     ids = reading.encode_batch(texts)
     assert ids == [engine.encode(text, add_special_tokens=False).ids for text in texts]
     assert ids == [reading.encode(text) for text in texts]
@@ -198,7 +198,7 @@ def test_a_spiece_model_is_spelt_as_its_system_spells(model, options, reference,
     named = getattr(transformers, reference)
     marks = {"unk_id": 1, "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     theirs = named.from_pretrained(tmp_path, **(marks if reference.startswith("XLNet") else {}))
-    tokenizer, texts = tokenizers.load(tmp_path).reading(), PROSE[:4] + ODD + QUOTED
+    tokenizer, texts = tokenizers.load(tmp_path).with_parsed_special(), PROSE[:4] + ODD + QUOTED
     assert tokenizer.encode_batch(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
     tokenizer.save(tmp_path / "copy")
     assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
@@ -248,7 +248,7 @@ def test_published_wordpiece_files(tmp_path):
         (folder / "vocab.txt").write_bytes(vocabulary)
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
         reference = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
-        ids = tokenizers.load(folder).reading().encode_batch(PROSE[:4] + ODD)
+        ids = tokenizers.load(folder).with_parsed_special().encode_batch(PROSE[:4] + ODD)
         assert ids == reference(PROSE[:4] + ODD, add_special_tokens=False)["input_ids"]
     (tmp_path / "bert-base-cased-vocab.txt").write_bytes(vocabulary)
     named = tokenizers.load(tmp_path / "bert-base-cased-vocab.txt")
@@ -275,9 +275,9 @@ def test_a_byte_level_tokenizer_is_robertas_or_gpt2s_to_transformers(kind, name,
     reference, loaded = AutoTokenizer.from_pretrained(tmp_path / "copy"), tokenizers.load(tmp_path / "copy")
     assert type(reference).__name__.startswith(name) and loaded.fingerprint == tokenizer.fingerprint
     texts = [*PROSE, *ODD, "The <mask> house <mask>.", "One text.<|endoftext|>Another."]
-    reading, around = tokenizer.reading(), ([0], [2]) if kind == "byte-bpe" else ([], [])
+    reading, around = tokenizer.with_parsed_special(), ([0], [2]) if kind == "byte-bpe" else ([], [])
     ids = reading.encode_batch(texts)
-    assert ids == loaded.reading().encode_batch(texts)
+    assert ids == loaded.with_parsed_special().encode_batch(texts)
     assert [[*around[0], *one, *around[1]] for one in ids] == reference(texts)["input_ids"]
     if kind == "byte-bpe":  # <mask> stands in place of a word and its space
         expected = [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
@@ -294,7 +294,7 @@ def test_a_byte_level_tokenizer_is_robertas_or_gpt2s_to_transformers(kind, name,
             table["<|endoftext|>"] = len(table)
             (tmp_path / "copy" / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
             loaded, reference = tokenizers.load(tmp_path / "copy"), AutoTokenizer.from_pretrained(tmp_path / "copy")
-            assert loaded.reading().encode_batch(texts) == reference(texts)["input_ids"]
+            assert loaded.with_parsed_special().encode_batch(texts) == reference(texts)["input_ids"]
             assert loaded.vocabulary.begin == loaded.vocabulary.end == reference.eos_token_id == len(table) - 1
 
 
@@ -351,9 +351,9 @@ def test_special_tokens_are_added_after_all_others(tmp_path):
     for role in ("pad", "unknown", "cls", "sep", "mask"):
         assert getattr(more.vocabulary, role) == getattr(tokenizer.vocabulary, role) >= 0
     assert {size, size + 1} < set(more.vocabulary.special) and more.encode(PROSE[0]) == tokenizer.encode(PROSE[0])
-    assert more.reading().encode(" _start_") == [size] and tokenizer.with_special(("delimiter",)).tokens([size]) == [
-        "_delimiter_"
-    ]
+    assert more.with_parsed_special().encode(" _start_") == [size] and tokenizer.with_special(("delimiter",)).tokens(
+        [size]
+    ) == ["_delimiter_"]
 
 
 @pytest.mark.parametrize("side", ["lstrip", "rstrip"])
@@ -363,7 +363,7 @@ def test_a_token_that_takes_the_space_beside_it_is_encoded_as_by_the_library(sid
     engine = Tokenizer(models.WordLevel({"a": 0, " b": 1, " c": 2, "Ġb": 3, "Ġc": 4, "c": 5, "b": 6}, unk_token="a"))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.add_special_tokens([AddedToken("<x>", normalized=False, **{side: True})])
-    found = tokenizers.Tokenizer(engine, {}, {}).reading()
+    found = tokenizers.Tokenizer(engine, {}, {}).with_parsed_special()
     for text in ("a <x> b", "a<x> b c", "a <x>b", "a b"):
         assert found.encode(text) == engine.encode(text, add_special_tokens=False).ids
 

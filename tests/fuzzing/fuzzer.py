@@ -25,7 +25,7 @@ SECONDS = 10
 """Maximum processor time of a case."""
 PATIENCE = 120
 """Seconds after which a case is stopped: something waits for what never comes."""
-ROOM, SHARE = 300 << 20, 30
+ROOM, FRACTION = 300 << 20, 30
 """Bytes by which the memory of the process may grow, and how many more for each of the sample's."""
 LONGEST = 5000
 """Characters of a message."""
@@ -118,7 +118,7 @@ def run(reader: Reader, number: int, sample: Path, scratch: Path) -> Outcome:
     seconds, grown = time.process_time() - start, peak() - memory
     if not fault and seconds > SECONDS:
         fault = f"took {seconds:.1f} s"
-    if not fault and grown > ROOM + SHARE * size:
+    if not fault and grown > ROOM + FRACTION * size:
         fault = f"took {grown >> 20} MiB of memory for {size:,} bytes"
     if not fault and (after := listing(scratch, here, reader.owns)) != before:
         differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -9,7 +9,7 @@ import pytest
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.search import Lengths, SearchResult
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 
 END, LONGEST = 0, 12
 CHANCES = np.array(
@@ -36,10 +36,10 @@ def searched(search: BeamSearch, least: list[int]) -> tuple[SearchResult, list[l
     prompts = np.full((len(least), 1), 4, np.int32)
     lengths = Lengths(np.array(least, np.int32), np.full(len(least), LONGEST, np.int32))
     keys = jax.random.split(jax.random.key(0), len(least))
-    beams = search.init(Written.after(prompts, np.ones_like(prompts), 1 + LONGEST), keys)
+    beams = search.init(TokenBuffer.after(prompts, np.ones_like(prompts), 1 + LONGEST), keys)
     advance = jax.jit(lambda beams, scores: search.advance(beams, scores, Constraints(5, (END,)), lengths)[0])
     while not search.is_finished(beams, lengths):
-        beams = advance(beams, np.log(CHANCES[np.asarray(beams.written.last)]))
+        beams = advance(beams, np.log(CHANCES[np.asarray(beams.buffer.last)]))
     found = search.result(beams)
     texts = [
         [tuple(row[1 : 1 + count].tolist()) for row, count in zip(rows, counts, strict=True)]
@@ -70,11 +70,11 @@ def test_beams_go_on_where_the_likeliest_tokens_are_all_ends() -> None:
     ends, search = (0, 1, 2), BeamSearch(2, early_stopping="never")
     lengths = Lengths(np.array([0], np.int32), np.array([4], np.int32))
     prompt = np.array([[5]], np.int32)
-    beams = search.init(Written.after(prompt, np.ones_like(prompt), 5), jax.random.split(jax.random.key(0), 1))
+    beams = search.init(TokenBuffer.after(prompt, np.ones_like(prompt), 5), jax.random.split(jax.random.key(0), 1))
     scores = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.04, 0.01]] * 2, np.float32))
     for _ in range(3):
         beams, _ = search.advance(beams, scores, Constraints(6, ends), lengths)
-        assert not np.isin(beams.written.last, ends).any()
+        assert not np.isin(beams.buffer.last, ends).any()
 
 
 def test_only_the_best_candidates_may_end_a_text() -> None:
@@ -83,7 +83,7 @@ def test_only_the_best_candidates_may_end_a_text() -> None:
     prompt = np.full((1, 1), 4, np.int32)
     for ends, held in ((0.15, 0), (0.35, 1)):
         beams = search.init(
-            Written.after(prompt, np.ones_like(prompt), 1 + LONGEST), jax.random.split(jax.random.key(0), 1)
+            TokenBuffer.after(prompt, np.ones_like(prompt), 1 + LONGEST), jax.random.split(jax.random.key(0), 1)
         )
         chances = np.array([[ends, 0.4, 0.3, 0.1, 0.05]] * 2, np.float32)
         beams, _ = search.advance(beams, np.log(chances), Constraints(5, (END,)), lengths)

@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.generation.constraints import Constraints, forbid_repeated_ngrams, top_k, top_p
 from plmjax.generation.sampling import Sampling
-from plmjax.generation.written import Written
+from plmjax.generation.token_buffer import TokenBuffer
 from tests.optional import torch, transformers
 
 SCORES = np.random.default_rng(0).normal(0, 2, (5, 23)).astype(np.float32)
@@ -40,7 +40,7 @@ def test_no_ngram_comes_twice(size: int) -> None:
     prompt, mask = np.zeros((3, 7), np.int32), np.zeros((3, 7), np.int32)
     for place, row in enumerate(rows):
         prompt[place, 7 - len(row) :], mask[place, 7 - len(row) :] = row, 1
-    found = np.asarray(forbid_repeated_ngrams(np.zeros((3, 8), np.float32), Written.after(prompt, mask, 12), size))
+    found = np.asarray(forbid_repeated_ngrams(np.zeros((3, 8), np.float32), TokenBuffer.after(prompt, mask, 12), size))
     for row, scores in zip(rows, found, strict=True):
         ngrams = {tuple(row[place : place + size]) for place in range(len(row) - size + 1)}
         end = row[len(row) - size + 1 :] if size > 1 else []
@@ -51,8 +51,8 @@ def test_no_ngram_comes_twice(size: int) -> None:
 @pytest.mark.parametrize(("size", "banned"), [(7, [1]), (8, []), (9, []), (12, [])])
 def test_an_ngram_longer_than_a_row_never_comes_twice(size: int, banned: list[int]) -> None:
     """A row of 8 places has 7 tokens, all alike."""
-    written = Written.after(np.ones((1, 7), np.int32), np.ones((1, 7)), 8)
-    found = np.asarray(forbid_repeated_ngrams(np.zeros((1, 3), np.float32), written, size))
+    buffer = TokenBuffer.after(np.ones((1, 7), np.int32), np.ones((1, 7)), 8)
+    found = np.asarray(forbid_repeated_ngrams(np.zeros((1, 3), np.float32), buffer, size))
     assert np.flatnonzero(np.isinf(found[0])).tolist() == banned
 
 
@@ -79,31 +79,31 @@ def test_scores_are_those_of_transformers(case: str, length: int) -> None:
     """After a prompt of `length` - 1 tokens and one more; a text has 8 to 9 tokens, its prompt included."""
     constraints, processors = PROCESSORS[case]
     rows = ROWS[:, -length:]
-    written = Written.after(rows[:, : length - 1] if length > 1 else rows, np.ones((5, max(length - 1, 1))), 9)
-    written = written.with_tokens(rows[:, -1].astype(np.int32)) if length > 1 else written
+    buffer = TokenBuffer.after(rows[:, : length - 1] if length > 1 else rows, np.ones((5, max(length - 1, 1))), 9)
+    buffer = buffer.with_tokens(rows[:, -1].astype(np.int32)) if length > 1 else buffer
     before = max(length - 1, 1)
     expected = torch.tensor(SCORES)
     for name, arguments in processors.items():
         name = name if name == "LogitNormalization" else f"{name}LogitsProcessor"
         expected = getattr(transformers, name)(*arguments)(torch.tensor(rows), expected)
-    found = Constraints(23, **constraints)(SCORES, written, np.full(5, 8 - before), np.full(5, 9 - before))
+    found = Constraints(23, **constraints)(SCORES, buffer, np.full(5, 8 - before), np.full(5, 9 - before))
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_every_row_has_lengths_of_its_own_and_what_fills_it_up_is_no_repeat() -> None:
     prompt, mask = np.array([[0, 0, 3], [4, 4, 3]], np.int32), np.array([[0, 0, 1], [1, 1, 1]], np.int32)
-    written = Written.after(prompt, mask, 9).with_tokens(np.array([6, 6], np.int32))
+    buffer = TokenBuffer.after(prompt, mask, 9).with_tokens(np.array([6, 6], np.int32))
     scores = np.ones((2, 8), np.float32)
-    found = Constraints(8, last=2)(scores, written, np.array([0, 0]), np.array([2, 3]))
+    found = Constraints(8, last=2)(scores, buffer, np.array([0, 0]), np.array([2, 3]))
     assert np.isfinite(found).sum(axis=1).tolist() == [1, 8] and found[0, 2] == 0
-    found = Constraints(8, stop=(2,))(scores, written, np.array([1, 2]), np.array([9, 9]))
+    found = Constraints(8, stop=(2,))(scores, buffer, np.array([1, 2]), np.array([9, 9]))
     assert np.isfinite(found).sum(axis=1).tolist() == [8, 7]
-    found = Constraints(8, first=5)(scores, Written.after(prompt, mask, 9), np.array([0, 0]), np.array([9, 9]))
+    found = Constraints(8, first=5)(scores, TokenBuffer.after(prompt, mask, 9), np.array([0, 0]), np.array([9, 9]))
     assert np.isfinite(found).sum(axis=1).tolist() == [1, 8]
-    found = Constraints(8, repetition_penalty=2.0)(scores, written, np.array([0, 0]), np.array([9, 9]))
+    found = Constraints(8, repetition_penalty=2.0)(scores, buffer, np.array([0, 0]), np.array([9, 9]))
     assert [np.flatnonzero(row < 1).tolist() for row in np.asarray(found)] == [[3, 6], [3, 4, 6]]
     found = Constraints(8, bad_words=((0, 3, 6, 1), (4, 3, 6, 2), (3, 6, 4)))(
-        scores, written, np.array([0, 0]), np.array([9, 9])
+        scores, buffer, np.array([0, 0]), np.array([9, 9])
     )
     assert [np.flatnonzero(np.isinf(row)).tolist() for row in np.asarray(found)] == [[4], [2, 4]]
 
@@ -113,10 +113,10 @@ def bounds(least: int, most: int = 8) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_tokens_that_there_are_not_and_an_early_end() -> None:
-    written = Written.after(np.ones((5, 3), np.int32), np.ones((5, 3), np.int32), 8)
-    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, *bounds(1)))
+    buffer = TokenBuffer.after(np.ones((5, 3), np.int32), np.ones((5, 3), np.int32), 8)
+    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, buffer, *bounds(1)))
     assert set(np.flatnonzero(np.isinf(found[0])).tolist()) == {2, 6, 20, 21, 22}
-    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, written, *bounds(0)))
+    found = np.asarray(Constraints(tokens=20, stop=(2, 6))(SCORES, buffer, *bounds(0)))
     assert set(np.flatnonzero(np.isinf(found[0])).tolist()) == {20, 21, 22}
 
 

@@ -100,7 +100,7 @@ def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) ->
     for gap, name in zip(gaps, tokenizer.tokens(list(marks)), strict=True):
         spoilt = spoilt.replace(gap, name)
     template = checkpoints.describe(checkpoints.find(checkpoint)).experiment.model.template
-    source = template.lay_out([tokenizer.reading().encode(spoilt)], vocabulary).tokens
+    source = template.lay_out([tokenizer.with_parsed_special().encode(spoilt)], vocabulary).tokens
     assert [token for token in source if token in marks] == list(marks)
     most = len(gaps) * 17 + (1 if system == "t5" else len(source))
     for one in filled:
@@ -186,9 +186,9 @@ def test_a_prompt_of_generate_may_have_gaps(run, system: str, prompt: str) -> No
     count = generator.count_unknown([prompt])
     vocabulary = tokenizer.vocabulary
     gap = vocabulary.gaps[0]
-    assert tokenizer.reading([gap]).encode(prompt).count(gap) == 1
-    special = [token for token in tokenizer.reading([gap]).encode(prompt) if token in vocabulary.special]
-    assert special == [gap] and count.total == len(tokenizer.reading([gap]).encode(prompt)) - 1
+    assert tokenizer.with_parsed_special([gap]).encode(prompt).count(gap) == 1
+    special = [token for token in tokenizer.with_parsed_special([gap]).encode(prompt) if token in vocabulary.special]
+    assert special == [gap] and count.total == len(tokenizer.with_parsed_special([gap]).encode(prompt)) - 1
     assert generator([prompt], dataclasses.replace(generator.settings, max_new_tokens=3))
 
 

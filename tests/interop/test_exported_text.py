@@ -24,7 +24,7 @@ from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.generate import generate, printable
 from plmjax.generation.options import Generation, Options
 from plmjax.inference.predict import describe_decoding
-from plmjax.interop import huggingface, written
+from plmjax.interop import generated_texts, huggingface
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.models.gpt2 import Gpt2Config
@@ -119,12 +119,12 @@ def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     before = json.loads(file.read_text())
     file.write_text(json.dumps(before | {"decoder_start_token_id": 20}))
     with pytest.raises(UserError, match="found other scores of the 8 tokens of a text"):
-        written.compare(module, params, tmp_path, tokenizer=tokenizer, template=config.template)
+        generated_texts.compare(module, params, tmp_path, tokenizer=tokenizer, template=config.template)
     (tmp_path / "generation_config.json").write_text('{"max_length": 9}')
     with pytest.raises(
         UserError, match=r"to write with .*, found: `decoder_start_token_id`.* Correct generation_config"
     ):
-        written.compare(module, params, tmp_path, tokenizer=tokenizer, template=config.template)
+        generated_texts.compare(module, params, tmp_path, tokenizer=tokenizer, template=config.template)
 
 
 PROMPT = "Returns the name of a"

@@ -33,7 +33,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import check_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.data.packing import padded_width
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges, quoted
+from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges, quoted
 from plmjax.files import storage
 from plmjax.finetuning.files import tables, text_files
 from plmjax.interop import word_vectors
@@ -64,7 +64,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, limits in (("copies", FROM_1), ("candidates", FROM_1), ("fraction", SHARE)):
+        for name, limits in (("copies", FROM_1), ("candidates", FROM_1), ("fraction", FRACTION)):
             try:
                 check_ranges("", self, **{name: limits})
             except UserError as error:

@@ -10,7 +10,7 @@ from plmjax.data import cooccurrence
 from plmjax.data.cooccurrence import Cells, Counting
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset
-from plmjax.errors import SHARE, UserError, check_ranges, listed
+from plmjax.errors import FRACTION, UserError, check_ranges, listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cooccurrences(Layout):
     it."""
 
     def __post_init__(self) -> None:
-        check_ranges("data.layout", self, held_out=SHARE)
+        check_ranges("data.layout", self, held_out=FRACTION)
         self._counting()
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:

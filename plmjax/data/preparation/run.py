@@ -88,7 +88,7 @@ def prepare(
             f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
         )
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
-    tokenizer = tokenizer.reading_names(special_names)
+    tokenizer = tokenizer.with_parsed_names(special_names)
     if fields and not streams:
         streams = {store.TEXT: text_key}
     parts = records.Parts(streams, tuple(fields)) if streams else None

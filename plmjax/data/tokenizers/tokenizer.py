@@ -63,8 +63,8 @@ class Tokenizer:
     """Converts text to ids and back. Made by `train` and `load`.
 
     The name of a special token with a role in a text, such as [SEP], <extra_id_0> or <|endoftext|>, is plain text and
-    never gives its id, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading` returns a tokenizer
-    that parses such names. Special tokens without a role, such as added entity markers, are always parsed, because they
+    never gives its id, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `with_parsed_special` returns a
+    tokenizer that parses such names. Special tokens without a role, such as added entity markers, are always parsed, because they
     have no other use.
 
     Deviation: transformers reads the name of any special token in any text.
@@ -113,7 +113,7 @@ class Tokenizer:
         """Role (pad, unk, cls, sep, mask, bos, eos, ...) -> special token, for the roles that exist."""
         return self._special
 
-    def reading(self, special: Iterable[int] | None = None) -> "Tokenizer":
+    def with_parsed_special(self, special: Iterable[int] | None = None) -> "Tokenizer":
         """Return the same tokenizer, but with special tokens parsed from their names in a text.
 
         special: ids of these tokens; None parses all, as transformers does.
@@ -121,7 +121,7 @@ class Tokenizer:
         read = frozenset(self.vocabulary.special if special is None else special)
         return self if read <= self._read else Tokenizer(self._engine, self._files, self._special, self._read | read)
 
-    def reading_names(self, names: Iterable[str]) -> "Tokenizer":
+    def with_parsed_names(self, names: Iterable[str]) -> "Tokenizer":
         """Return the same tokenizer, but with the special tokens of these names parsed in a text.
 
         Raises:
@@ -129,11 +129,11 @@ class Tokenizer:
         """
         if not (names := list(names)):
             return self
-        special, everything = self.vocabulary.special, self.reading()
+        special, everything = self.vocabulary.special, self.with_parsed_special()
         ids = zip(self.tokens(special), special, strict=True)
         known = {name: number for name, number in ids if number in everything.encode(name)}
         check_names(names, known)
-        return self.reading(known[name] for name in names)
+        return self.with_parsed_special(known[name] for name in names)
 
     @property
     def names_read(self) -> Mapping[int, str]:

@@ -36,7 +36,7 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from plmjax.errors import FROM_0, SHARE, UserError, check_ranges, listed
+from plmjax.errors import FRACTION, FROM_0, UserError, check_ranges, listed
 from plmjax.finetuning.batches.encoded import Encoded, concatenate
 from plmjax.finetuning.cross_view.tasks import CrossViewTask, TaskModules
 from plmjax.finetuning.tasks.joint import (
@@ -149,7 +149,7 @@ class CrossViewLearning(TaskObjective):
     """Fraction of the probability that is spread evenly over all labels of a tagging task, in training."""
 
     def __post_init__(self) -> None:
-        check_ranges("objective", self, label_smoothing=SHARE)
+        check_ranges("objective", self, label_smoothing=FRACTION)
 
     def fit_labels(self, train: JointExamples) -> Self:
         own = {task.name: task for task in self.tasks}

@@ -27,7 +27,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, SHARE, check_ranges
+from plmjax.errors import FRACTION, FROM_0, check_ranges
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.words.embeddings import Embedding, check_ids
@@ -78,7 +78,7 @@ class BartConfig(EncoderDecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("model", self, classifier_dropout=SHARE, init_std=FROM_0)
+        check_ranges("model", self, classifier_dropout=FRACTION, init_std=FROM_0)
 
     base = Size("139,420,416 parameters.")
     large = Size("406,291,456 parameters.", d_model=1024, **both_sides(layers=12, heads=16, inner=4096))

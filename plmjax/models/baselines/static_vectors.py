@@ -24,7 +24,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.kinks import absolute
 from plmjax.layers.projection import Projection
@@ -51,7 +51,7 @@ class StaticVectorsConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, initializer_range=FROM_0, dropout=SHARE)
+        check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, initializer_range=FROM_0, dropout=FRACTION)
 
     @property
     def head_dropout(self) -> float:

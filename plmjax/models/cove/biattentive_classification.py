@@ -32,7 +32,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import EXCLUDED
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.errors import FROM_1, SHARE, check_ranges
+from plmjax.errors import FRACTION, FROM_1, check_ranges
 from plmjax.layers.attention.recording import OWN, collect, record
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
@@ -67,7 +67,7 @@ class BiattentiveConfig(ModelConfig):
     """Dropout rate of the inputs of each layer except the biLSTM over the words."""
 
     def __post_init__(self) -> None:
-        check_ranges("model", self, hidden_size=FROM_1, pieces=FROM_1, dropout=SHARE)
+        check_ranges("model", self, hidden_size=FROM_1, pieces=FROM_1, dropout=FRACTION)
 
     @property
     def system(self) -> System:

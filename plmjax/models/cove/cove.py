@@ -46,7 +46,7 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, check_choice, check_ranges
 from plmjax.layers.attention.recording import CROSS, collect, record_layers, wanted
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
@@ -91,7 +91,7 @@ class CoveConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "vector_size", "hidden_size", "num_layers")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE, initializer_range=FROM_0)
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=FRACTION, initializer_range=FROM_0)
         check_choice("--model.attention", self.attention, ATTENTIONS)
 
     original = Size(

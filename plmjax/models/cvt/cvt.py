@@ -40,7 +40,7 @@ from plmjax.contracts.parameters import as_scale
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.projection import Projection
@@ -102,7 +102,7 @@ class CvtConfig(ModelConfig):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "word_dim", "character_dim", "filter_count", "first_size", "second_size")
         check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size", "parser_size"), FROM_1))
-        check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE, attention_dropout=SHARE)
+        check_ranges("model", self, dropout=FRACTION, unlabelled_dropout=FRACTION, attention_dropout=FRACTION)
         if min(self.filter_widths, default=1) < 1:
             raise UserError(
                 f"Expected --model.filter_widths of at least 1, found {min(self.filter_widths)}; change it."

@@ -35,7 +35,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.errors import FROM_0, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_0, UserError, check_ranges
 from plmjax.layers.feed_forward import check_activation
 from plmjax.models.deberta.attention import CONTENT_TO_POSITION, POSITION_TO_CONTENT, log_buckets
 from plmjax.models.deberta.encoder import RESIDUAL, DebertaModel
@@ -97,9 +97,11 @@ class DebertaConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("model", self, generator_num_hidden_layers=FROM_0, pooler_dropout=SHARE, conv_kernel_size=FROM_0)
+        check_ranges(
+            "model", self, generator_num_hidden_layers=FROM_0, pooler_dropout=FRACTION, conv_kernel_size=FROM_0
+        )
         if self.cls_dropout is not None:
-            check_ranges("model", self, cls_dropout=SHARE)
+            check_ranges("model", self, cls_dropout=FRACTION)
         check_activation(self.conv_act)
         check_activation(self.pooler_hidden_act)
         kinds = self.pos_att_type

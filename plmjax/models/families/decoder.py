@@ -16,7 +16,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
@@ -68,7 +68,14 @@ class DecoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
-        check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
+        check_ranges(
+            "model",
+            self,
+            embd_pdrop=FRACTION,
+            resid_pdrop=FRACTION,
+            attn_pdrop=FRACTION,
+            summary_first_dropout=FRACTION,
+        )
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         if self.n_head < 1 or self.n_embd % self.n_head:
             raise UserError(

@@ -17,7 +17,7 @@ from plmjax.contracts.mask_terms import Window
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.template import Template
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.projection import Projection
@@ -89,9 +89,9 @@ class EncoderConfig(ModelConfig):
         sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "hidden_size")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), type_vocab_size=self.types)
         check_ranges("model", self, initializer_range=FROM_0)
-        check_ranges("model", self, hidden_dropout_prob=SHARE, attention_probs_dropout_prob=SHARE)
+        check_ranges("model", self, hidden_dropout_prob=FRACTION, attention_probs_dropout_prob=FRACTION)
         if self.classifier_dropout is not None:
-            check_ranges("model", self, classifier_dropout=SHARE)
+            check_ranges("model", self, classifier_dropout=FRACTION)
         check_ranges("model", self, layer_norm_eps=ABOVE_0)
         self.check_heads()
         check_activation(self.hidden_act)

@@ -16,7 +16,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.attention.recording import CROSS, OWN, collect
@@ -84,7 +84,7 @@ class EncoderDecoderConfig(ModelConfig):
         heads = ("encoder_attention_heads", "decoder_attention_heads")
         inner = ("encoder_ffn_dim", "decoder_ffn_dim")
         check_ranges("model", self, **dict.fromkeys((*sizes, *heads, *inner), FROM_1))
-        check_ranges("model", self, dropout=SHARE, attention_dropout=SHARE, activation_dropout=SHARE)
+        check_ranges("model", self, dropout=FRACTION, attention_dropout=FRACTION, activation_dropout=FRACTION)
         for name, count in zip(heads, (self.encoder_attention_heads, self.decoder_attention_heads), strict=True):
             if self.d_model % count:
                 raise UserError(

@@ -18,7 +18,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import FRACTION, FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
 from plmjax.layers.rows import DecoderRows
@@ -49,7 +49,7 @@ class BranchesConfig(ModelConfig):
         Raises:
             UserError: sizes that do not fit each other, or an unknown convolution.
         """
-        check_ranges("model", self, **dict.fromkeys(heads, FROM_1), convolution_dropout=SHARE)
+        check_ranges("model", self, **dict.fromkeys(heads, FROM_1), convolution_dropout=FRACTION)
         check_choice("convolution", self.convolution, CONVOLUTIONS)
         if self.width % 2:
             raise UserError(f"Expected features for two branches, found {self.width}; make --model.d_model even.")

@@ -29,7 +29,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.errors import FROM_1, SHARE, check_ranges
+from plmjax.errors import FRACTION, FROM_1, check_ranges
 from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import check_activation
@@ -98,7 +98,7 @@ class LiteTransformerDecoderConfig(BranchesConfig):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "max_position_embeddings", "d_model", "decoder_layers", "decoder_ffn_dim")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1))
-        check_ranges("model", self, dropout=SHARE, attention_dropout=SHARE, activation_dropout=SHARE)
+        check_ranges("model", self, dropout=FRACTION, attention_dropout=FRACTION, activation_dropout=FRACTION)
         check_activation(self.activation_function)
         half = self.d_model // 2
         self.check_branches(

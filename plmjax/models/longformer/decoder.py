@@ -43,7 +43,7 @@ from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.attention.recording import OWN, collect
@@ -103,7 +103,7 @@ class LongformerDecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), init_std=FROM_0, dropout=SHARE)
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), init_std=FROM_0, dropout=FRACTION)
         check_ranges("model", self, dilated_heads=(0, self.n_head + 1))
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         if self.d_model % self.n_head:

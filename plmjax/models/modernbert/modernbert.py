@@ -32,7 +32,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm, RmsNorm
 from plmjax.models.modernbert.encoder import GLOBAL, LOCAL, LayerRun, ModernBertModel
@@ -210,7 +210,7 @@ class ModernBertConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0, norm_eps=ABOVE_0)
         thetas = {"global_rope_theta": ABOVE_0, "local_rope_theta": ABOVE_0}
         rates = [field.name for field in dataclasses.fields(self) if field.name.endswith("dropout")]
-        check_ranges("model", self, **thetas, **dict.fromkeys(rates, SHARE))
+        check_ranges("model", self, **thetas, **dict.fromkeys(rates, FRACTION))
         check_activation(self.hidden_activation)
         check_choice("--model.norm", self.norm, NORMS)
         check_choice("--model.head", self.head, HEADS)

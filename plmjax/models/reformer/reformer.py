@@ -33,7 +33,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE, Template
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.dropout import Dropout
@@ -141,7 +141,7 @@ class ReformerConfig(ModelConfig):
         others = (*neighbours, "lsh_num_chunks_after", "chunk_size_feed_forward", "axial_norm_std", "initializer_range")
         check_ranges("model", self, **dict.fromkeys((*sizes, *chunks), FROM_1), **dict.fromkeys(others, FROM_0))
         rates = ("hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob")
-        check_ranges("model", self, **dict.fromkeys(rates, SHARE), layer_norm_eps=ABOVE_0)
+        check_ranges("model", self, **dict.fromkeys(rates, FRACTION), layer_norm_eps=ABOVE_0)
         check_activation(self.hidden_act)
         if not self.attn_layers:
             raise UserError("Expected --model.attn_layers of local or lsh, one for each layer, found none; set it.")

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.system import declare
-from plmjax.errors import SHARE, check_ranges
+from plmjax.errors import FRACTION, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.scalar_mix import ScalarMix
 from plmjax.models.elmo import ElmoModel
@@ -35,7 +35,7 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("model", self, elmo_dropout=SHARE)
+        check_ranges("model", self, elmo_dropout=FRACTION)
 
     @property
     def width(self) -> int:

@@ -30,7 +30,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import FRACTION, FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.recurrent import gru, lstm
@@ -75,7 +75,7 @@ class TaggerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "word_dim", "character_dim", "character_features", "hidden_size")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE)
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=FRACTION)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
         check_ranges("model", self, filter_width=(0, self.max_characters_per_token))
         check_choice("--weight_mapping.tagger.cell", self.cell, tuple(CELLS))

@@ -53,7 +53,7 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import ABOVE_0, FRACTION, FROM_0, FROM_1, UserError, check_ranges
 from plmjax.layers.attention.recording import OWN, collect
 from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
@@ -130,7 +130,7 @@ class XlnetConfig(ModelConfig):
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "d_model", "n_layer", "d_inner", "start_n_top", "end_n_top")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
-        check_ranges("model", self, dropout=SHARE, summary_last_dropout=SHARE)
+        check_ranges("model", self, dropout=FRACTION, summary_last_dropout=FRACTION)
         check_ranges("model", self, layer_norm_eps=ABOVE_0)
         if self.n_head < 1 or self.d_model % self.n_head:
             raise UserError(

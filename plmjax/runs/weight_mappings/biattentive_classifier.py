@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges
 from plmjax.experiment import WeightMapping
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig
 from plmjax.models.cove.cove import CoveConfig
@@ -27,7 +27,7 @@ class BiattentiveClassifier(WeightMapping):
     """Dropout within the network."""
 
     def __post_init__(self) -> None:
-        check_ranges("weight_mapping", self, size=FROM_1, dropout=SHARE)
+        check_ranges("weight_mapping", self, size=FROM_1, dropout=FRACTION)
 
     def model(self, origin: Any) -> BiattentiveConfig:
         """Return the sizes of the embeddings and of the network.

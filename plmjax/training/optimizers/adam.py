@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax.errors import FROM_0, SHARE, check_ranges
+from plmjax.errors import FRACTION, FROM_0, check_ranges
 from plmjax.training.optimizers.weight_decay import Decaying
 
 Params = Any
@@ -26,7 +26,7 @@ class Moments(Decaying):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer", self, beta1=SHARE, beta2=SHARE, epsilon=FROM_0)
+        check_ranges("optimizer", self, beta1=FRACTION, beta2=FRACTION, epsilon=FROM_0)
 
 
 @dataclasses.dataclass(frozen=True)

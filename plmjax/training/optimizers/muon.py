@@ -8,7 +8,7 @@ import optax
 from jax.tree_util import KeyPath
 
 from plmjax.contracts.parameters import kinds_of
-from plmjax.errors import SHARE, UserError, check_ranges
+from plmjax.errors import FRACTION, UserError, check_ranges
 from plmjax.training import paths
 from plmjax.training.optimizers.adam import Moments
 
@@ -37,7 +37,7 @@ class Muon(Moments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer", self, momentum=SHARE)
+        check_ranges("optimizer", self, momentum=FRACTION)
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """Return the transformation.

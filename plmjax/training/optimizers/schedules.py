@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plmjax.errors import FROM_0, FROM_1, PROBABILITY, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import FRACTION, FROM_0, FROM_1, PROBABILITY, UserError, check_choice, check_ranges
 from plmjax.experiment import Choice
 
 
@@ -148,7 +148,7 @@ class WarmupStableDecay(WarmedUp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer.schedule", self, decay_steps=FROM_0, decay_fraction=PROBABILITY, floor=SHARE)
+        check_ranges("optimizer.schedule", self, decay_steps=FROM_0, decay_fraction=PROBABILITY, floor=FRACTION)
         if self.decay_steps and self.decay_fraction:
             raise UserError(
                 f"--optimizer.schedule.decay_steps and decay_fraction exclude each other, found {self.decay_steps} and "
@@ -282,7 +282,7 @@ class SlantedTriangular(Schedule):
     """Peak rate divided by the smallest rate."""
 
     def __post_init__(self) -> None:
-        check_ranges("optimizer.schedule", self, cut_fraction=SHARE, ratio=FROM_1)
+        check_ranges("optimizer.schedule", self, cut_fraction=FRACTION, ratio=FROM_1)
 
     def rates(self, peak: float, steps: int) -> optax.Schedule:
         """Return peak * (1 + p * (ratio - 1)) / ratio, where p rises from 0 to 1 and falls back to 0."""
@@ -330,7 +330,7 @@ class Plateau(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer.schedule", self, reduction=SHARE, patience=FROM_0, threshold=SHARE)
+        check_ranges("optimizer.schedule", self, reduction=FRACTION, patience=FROM_0, threshold=FRACTION)
 
     def start(self) -> PlateauState:
         return PlateauState(

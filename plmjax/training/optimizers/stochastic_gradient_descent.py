@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from plmjax.errors import FROM_1, SHARE, check_choice, check_ranges
+from plmjax.errors import FRACTION, FROM_1, check_choice, check_ranges
 from plmjax.training.optimizers import averaging
 from plmjax.training.optimizers.averaging import AverageState
 from plmjax.training.optimizers.optimizer import map_states
@@ -49,7 +49,7 @@ class StochasticGradientDescent(Decaying):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges("optimizer", self, momentum=SHARE, average_fraction=SHARE, patience=FROM_1)
+        check_ranges("optimizer", self, momentum=FRACTION, average_fraction=FRACTION, patience=FROM_1)
         check_choice("--optimizer.averaging", self.averaging, AVERAGINGS)
 
     @property

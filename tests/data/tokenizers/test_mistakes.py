@@ -92,7 +92,7 @@ def test_a_special_token_that_is_found_in_no_text_is_no_name() -> None:
     engine = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "<end>": 2}, unk_token="[UNK]"))
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer = tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]", "eos": "<end>"})
-    refused(lambda: tokenizer.reading_names(["<end>"]), "'<end>' .. [UNK]")
+    refused(lambda: tokenizer.with_parsed_names(["<end>"]), "'<end>' .. [UNK]")
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])

@@ -59,11 +59,11 @@ def test_no_text_gives_the_id_of_a_special_token(tokenizer: Ours):
 def test_a_name_is_read_where_it_is_asked_for(tokenizer: Ours):
     """All of them or some, in a copy of the tokenizer that differs in nothing else, and in its pickles."""
     vocabulary = tokenizer.vocabulary
-    reading = tokenizer.reading()
+    reading = tokenizer.with_parsed_special()
     names = dict(zip(vocabulary.special, tokenizer.tokens(vocabulary.special), strict=True))
     for number, name in names.items():
         assert reading.encode(f"The {name} end").count(number) == 1 or number == vocabulary.unknown
-        one = tokenizer.reading([number])
+        one = tokenizer.with_parsed_special([number])
         assert one.encode(f"{name} {name}").count(number) == 2 or number == vocabulary.unknown
         others = [other for other in names.values() if other != name]
         assert not {*vocabulary.special} - {number, vocabulary.unknown} & {*one.encode(" ".join(others))} or not others
@@ -71,7 +71,7 @@ def test_a_name_is_read_where_it_is_asked_for(tokenizer: Ours):
     text = "The " + " ".join(names.values())
     assert copy.encode(text) == reading.encode(text) and copy.fingerprint == tokenizer.fingerprint
     assert pickle.loads(pickle.dumps(tokenizer)).encode(text) == tokenizer.encode(text)
-    assert reading.reading([]) is reading and reading.decode(reading.encode("The fox")) == tokenizer.decode(
+    assert reading.with_parsed_special([]) is reading and reading.decode(reading.encode("The fox")) == tokenizer.decode(
         tokenizer.encode("The fox")
     )
     engine = tokenizer._engine
@@ -85,7 +85,7 @@ def test_names_are_counted(tokenizer: Ours):
     if tokenizer.kind == "whitespace":
         del expected["<unk>"]  # it is read as what it is, an unknown word
     assert found == {name: count for name, count in expected.items() if name in special}
-    assert not tokenizer.reading().names_in(["a [MASK] <pad> </s> <|endoftext|>"])
+    assert not tokenizer.with_parsed_special().names_in(["a [MASK] <pad> </s> <|endoftext|>"])
 
 
 @pytest.mark.parametrize("special", [True, False])
@@ -96,7 +96,7 @@ def test_added_tokens_without_a_role_are_read(special: bool):
     engine.add_tokens([AddedToken("<user>", special=special, normalized=False)])
     engine.add_special_tokens([AddedToken("<end>", normalized=False)])
     tokenizer = Ours(engine, {}, {"unk": "[UNK]", "eos": "<end>"})
-    for one in (tokenizer, tokenizer.reading([]), pickle.loads(pickle.dumps(tokenizer))):
+    for one in (tokenizer, tokenizer.with_parsed_special([]), pickle.loads(pickle.dumps(tokenizer))):
         assert one.encode("A <url> <END> <end> <user>x") == [1, 2, 0, 0, 4, 0]
         assert one.names_read == ({4: "<user>"} if special else {})
         assert one.names_in(["<user> <end>"]) == {"<end>": 1}
@@ -107,17 +107,17 @@ def test_added_tokens_without_a_role_are_read(special: bool):
 
 def test_names_are_read_by_request(tokenizer: Ours):
     """A name that is none of a special token, or of one that no text can give, is refused with the nearest."""
-    assert not tokenizer.names_read and tokenizer.reading_names([]) is tokenizer
+    assert not tokenizer.names_read and tokenizer.with_parsed_names([]) is tokenizer
     special = tokenizer.vocabulary.special
     names = dict(list(zip(tokenizer.tokens(special), special, strict=True))[-8:])
     for name, number in names.items():
-        one = tokenizer.reading_names([name])
+        one = tokenizer.with_parsed_names([name])
         assert one.names_read == {number: name} and number in one.encode(f"The {name} end")
         assert name not in one.names_in([name]) and one.fingerprint == tokenizer.fingerprint
     for wrong in ("the", "", "[MASKS]", *(name[:-1] for name in names)):
-        refused(lambda wrong=wrong: tokenizer.reading_names([*names, wrong]), "--special_names")
+        refused(lambda wrong=wrong: tokenizer.with_parsed_names([*names, wrong]), "--special_names")
     for name in names:
-        refused(lambda name=name: tokenizer.reading_names([f"{name}>"]), "did you mean '")
+        refused(lambda name=name: tokenizer.with_parsed_names([f"{name}>"]), "did you mean '")
 
 
 def test_a_character_that_is_a_special_token_is_read_as_that_character():
@@ -161,7 +161,7 @@ def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], as_w
     dataset = store.open_dataset(tmp_path / "dataset")
     split = dataset.split("train")
     documents = [" ".join(document.split()) for document in TEXT.split("\n\n")]
-    reading = tokenizer.reading() if names else tokenizer
+    reading = tokenizer.with_parsed_special() if names else tokenizer
     ids = [token for text in documents for token in reading.encode(text)]
     assert split.tokens(0, split.token_count).tolist() == ids and split.documents == 2
     end = tokenizer.vocabulary.end

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 @flax.struct.dataclass
-class Written:
+class TokenBuffer:
     """Prompts and the generated tokens after them. All rows are written at the same position.
 
     text: int32 [R P], padded before each prompt and after the end.
