@@ -64,8 +64,8 @@ class Tokenizer:
 
     The name of a special token with a role in a text, such as [SEP], <extra_id_0> or <|endoftext|>, is plain text and
     never gives its id, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `with_parsed_special` returns a
-    tokenizer that parses such names. Special tokens without a role, such as added entity markers, are always parsed, because they
-    have no other use.
+    tokenizer that parses such names. Special tokens without a role, such as added entity markers, are always parsed,
+    because they have no other use.
 
     Deviation: transformers reads the name of any special token in any text.
     """
