@@ -90,10 +90,16 @@ def text(record: dict[str, Any], key: str, place: str, option: str) -> str:
         where = f", where it is {_KINDS[type(found)]}"
     except KeyError:
         pass
+    others = {name: found for name, found in record.items() if name != key or isinstance(found, Mapping)}
+    advice = f"name the one that holds the text in {option}" if _has_string(others) else "write the text as one string"
     raise UserError(
-        f"Expected a string {quoted(key)} in the JSON object of {place}{where}, found the keys {listed(record)}; name "
-        f"the one that holds the text in {option}."
+        f"Expected a string {quoted(key)} in the JSON object of {place}{where}, found the keys {listed(record)}; "
+        f"{advice}."
     )
+
+
+def _has_string(found: Any) -> bool:
+    return isinstance(found, str) or (isinstance(found, Mapping) and any(map(_has_string, found.values())))
 
 
 def number(record: dict[str, Any], key: str, place: str) -> float:

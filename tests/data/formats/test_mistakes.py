@@ -90,7 +90,7 @@ FILES = [
     ("outside_wiki", (EXTRACTED + "stray").encode(), "'stray'"),
     ("cut.jsonl", b'{"text": "One."}\n{"text": "Tw', "line 2 .. none"),
     ("list.jsonl", b"[1]\n", "list"),
-    *((f"{value}.jsonl", b'{"text": %s, "id": 1}\n' % value, f"'text' .. line 1 .. {kind} .. text, id .. --text_key")
+    *((f"{value}.jsonl", b'{"text": %s, "id": 1}\n' % value, f"'text' .. line 1 .. {kind} .. text, id .. as one string")
       for value, kind in ((b"[1]", "a list"), (b"{}", "an object"), (b"3", "a number"), (b"true", "a truth value"))),
     ("key.jsonl", b'{"body": "One.", "id": 1}\n', "'text' .. line 1 .. body, id .. --text_key"),
     ("response.wet", record("response", "HTTP/1.1 200 OK"), "conversion .. 'response'"),
