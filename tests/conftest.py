@@ -92,16 +92,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: min(rank.get(folder, len(rank)) for folder in (item.path, *item.path.parents)))
 
 
+MOST_MEMORY = 4 * 2**30
+"""Bytes of a process of tests, three of which are at work on a machine of two cores."""
+
+
 @pytest.fixture(scope="module", autouse=True)
-def programs_fit_in_the_address_space() -> Iterator[None]:
+def programs_fit_into_memory() -> Iterator[None]:
     """Drops the compiled programs before they are too many, at the end of a file of tests.
 
-    Every program for the CPU takes pieces of the process' address space, of which Linux gives 65,530 by default; the
-    suite compiles so many that it would run out, which ends in a segmentation fault.
+    Every program for the CPU takes memory, and pieces of the process' address space, of which Linux gives 65,530 by
+    default; the suite compiles so many that it would run out of both, which ends the process.
     """
     yield
-    maps = Path("/proc/self/maps")
-    if not maps.exists() or maps.read_bytes().count(b"\n") > 40_000:
+    maps, pages = Path("/proc/self/maps"), Path("/proc/self/statm")
+    many = not maps.exists() or maps.read_bytes().count(b"\n") > 40_000
+    if many or int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
         jax.clear_caches()
         gc.collect()
 

@@ -112,20 +112,6 @@ class ResolvedPhase:
         return self.batch_size // (shards * self.accumulation)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sizes:
-    """A phase and the shape of its batches: sequence length, batch size at the end of its ramp, microbatches."""
-
-    phase: Phase
-    sequence_length: int
-    batch_size: int
-    accumulation: int
-
-    def batch_sizes(self) -> list[int]:
-        """Return the batch sizes of the ramp, the smallest first."""
-        return [self.batch_size * (part + 1) // self.phase.ramp for part in range(self.phase.ramp)]
-
-
 def resolve(phases: Sequence[Phase], training: Any, data: Any) -> tuple[ResolvedPhase, ...]:
     """Return the phases of a run, one for each batch size of a ramp; one phase for a run without phases.
 
