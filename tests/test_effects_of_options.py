@@ -94,6 +94,7 @@ OF_RULES = {
     ),
     "schedules.py::test_plateau_is_torchs": "Plateau.reduction Plateau.patience Plateau.threshold",
 }
+OF_RULES["optimizers.py::test_rule_is_its_formula"] += " Lamb.correct_bias"
 OF_RULES["muon.py::test_muon_is_its_formula_for_the_matrices_of_every_layer_and_adamw_for_all_else"] = "Muon.momentum"
 PHASES = "tests/experiment/test_phases.py::test_"
 EFFECTS.shown_by(

@@ -123,6 +123,7 @@ def test_a_dropout_rate_is_that_of_all_layers_and_of_no_head() -> None:
     fields = {f"{system}Config": names.split() for names, systems in DROPOUTS.items() for system in systems.split()}
     modern = "embedding_dropout attention_dropout attention_output_dropout mlp_dropout".split()
     fields |= {f"{name}BertConfig": modern for name in ("Modern", "Euro", "Neo")}
+    fields["ModernBertDecoderConfig"] = modern
     fields |= {name: fields[name.removeprefix("Compressed")] for name in SYSTEMS if name.startswith("Compressed")}
     assert fields.keys() == SYSTEMS.keys()
     for name, system in SYSTEMS.items():

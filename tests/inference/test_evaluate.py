@@ -60,7 +60,7 @@ def test_a_program_computes_what_its_parameters_need(shares: tuple[float, ...], 
     source, params = ChainSource(run.data), {"adaptive_span": {"layers": {"span_shares": np.float32([shares])}}}
     whole = program_of(run, source)
     found = adapted_program(whole, run, source, params)
-    assert found.model.computed_span == span and (found is whole) == (span is None)
+    assert found.experiment.model.computed_span == span and (found is whole) == (span is None)
     assert adapted_program(whole, experiments.gpt2(), source, params) is whole
 
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.interop import huggingface, written
+from plmjax.interop import generated_texts, huggingface
 from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params, rewrite
 from tests.optional import needs_torch, torch, transformers
@@ -147,9 +147,9 @@ def test_a_token_that_is_not_the_likeliest_is_found():
     """Unless both have the same score but for rounding."""
     tokenizer = types.SimpleNamespace(tokens=lambda ids: [f"<{number}>" for number in ids])
     scores = np.array([[0.0, 3.0, 1.0], [2.0, 2.0 + 1e-5, 0.0]], np.float32)
-    written._check_likeliest([1, 0], scores, tokenizer, "here")
+    generated_texts._check_likeliest([1, 0], scores, tokenizer, "here")
     with pytest.raises(UserError, match=r"found '<0>' as token 2 of a text where ours is '<1>'"):
-        written._check_likeliest([1, 0], scores + np.float32([[0, 0, 0], [0, 0.1, 0]]), tokenizer, "here")
+        generated_texts._check_likeliest([1, 0], scores + np.float32([[0, 0, 0], [0, 0.1, 0]]), tokenizer, "here")
 
 
 def test_a_tokenizer_comes_with_the_model(tmp_path):

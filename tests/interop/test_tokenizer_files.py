@@ -19,6 +19,7 @@ from plmjax.models.bert import BertConfig, BertForPreTraining
 from plmjax.models.families.decoder import DecoderForCausalLM
 from plmjax.models.gpt import GptConfig, GptModel
 from plmjax.models.gpt2 import Gpt2Model
+from plmjax.models.modernbert.decoder import ModernBertDecoderForCausalLM
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from tests.families import IN_TRANSFORMERS
 from tests.optional import transformers
@@ -63,7 +64,7 @@ def test_a_text_is_cut_at_the_longest_row_of_the_model(trained: Trained, tmp_pat
 @pytest.mark.parametrize("module", CASES)
 def test_transformers_gives_a_text_and_a_pair_our_rows(module: nn.Module, trained: Trained, tmp_path: Path) -> None:
     """Ids, token types where the model has several, and the names of what it is given."""
-    alone = isinstance(module, DecoderForCausalLM | GptModel | Gpt2Model)
+    alone = isinstance(module, DecoderForCausalLM | GptModel | Gpt2Model | ModernBertDecoderForCausalLM)
     template = Template("A", "A B") if alone else module.config.template
     for kind in KINDS:
         tokenizer = trained(kind)

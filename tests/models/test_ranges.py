@@ -9,19 +9,24 @@ import pytest
 from plmjax import models
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
+from plmjax.models.deberta.deberta import DebertaConfig
 from plmjax.models.nnlm import NnlmConfig
 
 FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(models.__path__, "plmjax.models.")]
 CONFIGS = [file.SYSTEM.config() for file in FILES if hasattr(file, "SYSTEM")]
-UNBOUNDED = {"clamp_len"}
+UNBOUNDED = {"clamp_len", "max_relative_positions", "position_buckets"}
 """Numbers of which those below 0 mean that there is no limit."""
 FROM_0 = {
     "axial_norm_std", "chunk_size_feed_forward", "dilated_heads", "filter_width", "initial_fraction",
     "lsh_num_chunks_after", "lsh_num_chunks_before", "local_num_chunks_after", "local_num_chunks_before", "mem_len",
     "generator_hidden_size", "generator_intermediate_size", "generator_num_attention_heads", "n_highway",
-    "persistent_size", "initializer_range", "initializer_factor", "init_std",
+    "persistent_size", "conv_kernel_size", "generator_num_hidden_layers", "initializer_range", "initializer_factor",
+    "init_std",
 }  # fmt: skip
 """Numbers that may be 0; all others but rates are above it."""
+
+
+OF_ONE = ((NnlmConfig, "hidden_size"), (DebertaConfig, "type_vocab_size"))
 
 
 def numbers(config: ModelConfig) -> list[str]:
@@ -31,7 +36,7 @@ def numbers(config: ModelConfig) -> list[str]:
 
 
 def may_be_0(config: ModelConfig, name: str) -> bool:
-    return name in FROM_0 or "drop" in name or (type(config), name) == (NnlmConfig, "hidden_size")
+    return name in FROM_0 or "drop" in name or (type(config), name) in OF_ONE
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=[type(config).__name__ for config in CONFIGS])

@@ -13,6 +13,7 @@ from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Finetuning, Phase, Tokenizer, WeightMapping, catalogue
+from plmjax.experiments import FOLDER
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.interop import word2vec
 from plmjax.models.bart.bart import BartConfig
@@ -160,7 +161,7 @@ def test_a_job_without_text_or_a_plan_without_a_model_is_refused(fails) -> None:
 
 
 def test_only_the_tiny_experiments_bring_the_documentation() -> None:
-    names = [name for name in catalogue.names() if not name.startswith(("finetune", "comparison", "history", "ulmfit"))]
+    names = [name for name in catalogue.names() if "experiment" in catalogue.functions(FOLDER / f"{name}.py")]
     runs = {name: experiment.load(name) for name in names}
     brings = {name for name, run in runs.items() if isinstance(run.data, Data) and run.data.format == "documentation"}
     assert len(brings) > 8 and all(name.endswith("_tiny") for name in brings)

@@ -36,7 +36,7 @@ def shown(workdir: Path, **metrics: float) -> list[str]:
     source = remote.source(
         run.data.layout, store.open_dataset(workdir / "dataset"), tokenizer.vocabulary, seed=0, window=1
     )
-    program = SimpleNamespace(evaluation_phase=run.resolved_phases[-1].evaluation)
+    program = SimpleNamespace(evaluation_phase=run.resolved_phases[-1].evaluation, experiment=run)
     found: Any = SimpleNamespace(metrics=metrics, program=program, state=SimpleNamespace(step=jax.numpy.int32(6)))
     summary.show(found, source, workdir, said.append)
     return said

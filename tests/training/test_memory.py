@@ -55,7 +55,7 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
         with pytest.raises(UserError, match=f"--training.{advice}"):
             memory.check(run(), program, compiled)
     phases = (experiment.Phase(0.5), experiment.Phase(0.5))
-    program.phase = dataclasses.replace(program.phase, index=1)
+    program.phase = dataclasses.replace(program.phase, index=1, declared=1)
     monkeypatch.setattr(memory, "_available", lambda device: 16.0 * GIB)
     with pytest.raises(UserError, match=r"--phases\.1\.accumulation 16 or fewer rows with --phases\.1\.batch_size\.$"):
         memory.check(dataclasses.replace(run(remat="full"), phases=phases), program, compiled)
@@ -92,4 +92,4 @@ def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None
 
 
 def phase_of(**sizes: int) -> SimpleNamespace:
-    return SimpleNamespace(index=1, accumulation=1, **sizes)
+    return SimpleNamespace(index=1, declared=1, accumulation=1, **sizes)

@@ -122,7 +122,7 @@ class DebertaLayer(BertLayer):
 
 
 class DebertaConvolution(nn.Module):
-    """norm(x + activation(dropout(convolution of the embeddings))), for the output x of the first layer."""
+    """The output x of the first layer with the embeddings: norm(x + activation(dropout(convolution of them)))."""
 
     config: ModelConfig
     execution: Execution

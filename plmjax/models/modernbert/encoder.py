@@ -128,7 +128,7 @@ class ModernBertPeriod(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Read:
+class EncoderStates:
     """What the layers make of rows of tokens.
 
     last: [B T D], normalised. hidden_states: [L+1 B T D], if they are requested. cache: with these tokens.
@@ -166,8 +166,8 @@ class ModernBertStacks(nn.Module):
         deterministic: bool,
         output_hidden_states: bool,
         output_attentions: bool,
-    ) -> Read:
-        """Read tokens, int [B T], at positions, int [B T]. mask_terms: those of global layers."""
+    ) -> EncoderStates:
+        """EncoderStates tokens, int [B T], at positions, int [B T]. mask_terms: those of global layers."""
         config, execution = self.config, self.execution
         kinds = sorted(set(config.layer_kinds))
         rotations = {kind: Rotation.of(positions, config.head_size, config.theta(kind)) for kind in kinds}
@@ -197,7 +197,7 @@ class ModernBertStacks(nn.Module):
             inner = [each.reshape(-1, *x.shape) for each in states]
             hidden_states = jnp.concatenate([*inner[:-1], inner[-1][:-1], x[None]])
         cache = None if cache is None else cache.advance(input_ids.shape[1])
-        return Read(x, hidden_states, cache, attentions.get(OWN))
+        return EncoderStates(x, hidden_states, cache, attentions.get(OWN))
 
 
 class ModernBertModel(ModernBertStacks):
