@@ -129,7 +129,7 @@ class ModernBertPeriod(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderStates:
-    """What the layers make of rows of tokens.
+    """The output of the layers for rows of tokens.
 
     last: [B T D], normalised. hidden_states: [L+1 B T D], if they are requested. cache: with these tokens.
     """
@@ -167,7 +167,7 @@ class ModernBertStacks(nn.Module):
         output_hidden_states: bool,
         output_attentions: bool,
     ) -> EncoderStates:
-        """EncoderStates tokens, int [B T], at positions, int [B T]. mask_terms: those of global layers."""
+        """Read tokens, int [B T], at positions, int [B T]. mask_terms: those of global layers."""
         config, execution = self.config, self.execution
         kinds = sorted(set(config.layer_kinds))
         rotations = {kind: Rotation.of(positions, config.head_size, config.theta(kind)) for kind in kinds}
