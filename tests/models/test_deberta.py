@@ -160,6 +160,7 @@ def test_no_gradient_passes_between_the_tables_of_the_networks() -> None:
         assert np.any(one) == path.startswith("generator/"), path
 
 
+@pytest.mark.nightly
 def test_the_residual_begins_at_zero_and_the_sum_is_the_table_of_every_other_module() -> None:
     initial = nn.meta.unbox(BOTH.init(jax.random.key(0), IDS))["params"]
     assert not np.any(flax.traverse_util.flatten_dict(initial, sep="/")[RESIDUAL])

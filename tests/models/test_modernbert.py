@@ -54,6 +54,7 @@ def test_a_window_holds_a_key_more_than_its_number(window: int) -> None:
     assert seen_from_the_middle(window) == list(range(8 - half, 9 + half))
 
 
+@pytest.mark.nightly
 def test_windows_of_packed_rows_are_those_of_separate_rows() -> None:
     """Rows of 1,024 tokens with windows of 128, computed in bands, equal the sequences read alone and a dense mask."""
     config = dataclasses.replace(MODERNBERT, max_position_embeddings=1024, local_attention=128)

@@ -24,7 +24,7 @@ DECAY = "optimizer.schedule.decay_fraction=1"
 def stages(prose: Path, *phases: Phase, steps: int = 0) -> Experiment:
     run = experiments.changed(
         experiments.modernbert(),
-        model={"vocab_size": 80, "num_hidden_layers": 2, "num_attention_heads": 1},
+        model={"vocab_size": 80, "num_hidden_layers": 1, "num_attention_heads": 1},
         training={"steps": steps, "log_every": 1, "batch_size": 4, "evaluation_batches": 2, "platform": "cpu"},
         mesh={"data": 1},
     )
@@ -44,7 +44,7 @@ def staged(prose: Path, tmp_path_factory) -> Path:
     """A run of three phases: masks, theta, and a decay."""
     workdir = tmp_path_factory.mktemp("staged")
     phases = (
-        Phase(steps=4, ramp=2),
+        Phase(steps=4),
         Phase(steps=2, changes=("model.global_rope_theta=90000", "objective.rate=0.4", "optimizer.learning_rate=1e-4")),
         Phase(steps=4, changes=("model.global_rope_theta=90000", DECAY, "optimizer.schedule.warmup_steps=0")),
     )
@@ -102,6 +102,7 @@ def test_a_kept_checkpoint_is_continued_to_the_bit_and_decays_later(prose: Path,
     assert f"(--continue-from {stable / 'checkpoints' / '4'})" in fails("pretrain", stable, "--workdir", same)
 
 
+@pytest.mark.nightly
 def test_a_phase_reads_a_text_of_its_own(staged: Path, prose: Path, tmp_path: Path, fails) -> None:
     text = tmp_path / "words.txt"
     text.write_text("\n\n".join(f"again and again the same words {n % 9}" for n in range(900)), encoding="utf-8")
