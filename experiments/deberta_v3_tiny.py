@@ -3,10 +3,10 @@
     plmjax pretrain experiments/deberta_v3_tiny.py
     plmjax pretrain experiments/deberta_v3_tiny.py --workdir runs/mine --data.input my_text/
 
-Result, of the evaluation after 500 of the 1,500 steps, since the run was not finished: the generator's held-out loss is
-5.47 nats per target, the unigram entropy of the same targets 6.39, and 16.1 % of the masked tokens are predicted
-correctly. The discriminator's loss is 0.393 nats per token; with only the fraction of replaced tokens, 13.9 %, it would
-be 0.404. It calls no token replaced yet. Three minutes of processor time.
+Result: the generator's held-out loss is 4.90 nats per target after 1,500 steps (5.47 and 5.03 after 500 and 1,000),
+unigram entropy of the same targets 6.39; 22 % of the masked tokens are predicted correctly. The discriminator's loss is
+0.367 nats per token, where the fraction of replaced tokens, 13.4 %, has an entropy of 0.393. 10,000 tokens per second
+on one free core, three minutes.
 
 As published except for the size: pieces that keep capitals, full sentences across documents, buckets that several
 distances share, a generator with half of the layers, 15 % of the tokens masked.

@@ -18,7 +18,7 @@ until it has as many, and never one of the last 48 tokens of a row of 512.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -36,6 +36,8 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums
 @dataclasses.dataclass(frozen=True)
 class DebertaPretraining(MaskedLanguageModel):
     """Training of a generator, and of the discriminator on the generator's samples, in one step."""
+
+    fills_masks: ClassVar[bool] = False
 
     mask_fraction: float = 1.0
     """Share of the predicted tokens that are replaced by [MASK]."""

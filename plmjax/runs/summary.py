@@ -33,7 +33,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
     if "eval/loss" in result.metrics:
         objective = result.program.experiment.objective
         _show_losses(result.metrics, objective.perplexity, report)
-        if isinstance(objective, MaskedLanguageModel):
+        if isinstance(objective, MaskedLanguageModel) and objective.fills_masks:
             _fill(result, source, workdir, report)
     if Purpose.CAUSAL_LM in experiment.read(workdir / "experiment.json").model.system:
         _generate(result, source, workdir, report)

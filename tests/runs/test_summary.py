@@ -8,11 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import flax.traverse_util
 import jax
+import numpy as np
 import pytest
 
 from plmjax import experiment
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import abstract_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.data import preparation, remote, store, tokenizers
 from plmjax.data.layouts import Chunks, Windows
@@ -22,9 +25,11 @@ from plmjax.interop import run_directories
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.runs import summary
 from plmjax.training.checkpoints import checkpoints
+from tests.families import STEPS
 from tests.finetuning.conftest import bart_run  # noqa: F401 (a fixture)
 from tests.systems.modules import random_params
 
@@ -137,3 +142,19 @@ def test_a_run_with_a_window_has_no_export(window: int | None, tmp_path: Path) -
     """transformers has no such model; without the window the same run has a form."""
     model = Gpt2Config.tiny(vocab_size=9, n_embd=8, n_positions=8, attention_window=window)
     assert run_directories.can_export(saved(tmp_path, model, NextToken(), Chunks())) == (window is None)
+
+
+MASKED = [name for name, (step, _) in STEPS.items() if isinstance(step().objective, MaskedLanguageModel)]
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_run_that_fills_masks_at_its_end_has_trained_their_head(name: str) -> None:
+    run = STEPS[name][0]()
+    trained, needed = (
+        set(flax.traverse_util.flatten_dict(abstract_parameters(module, {"input_ids": np.zeros((1, 1), int)}), sep="/"))
+        for module in (
+            run.objective.module(run.model, Execution()),
+            run.model.module(Purpose.MASKED_TOKENS, Execution()),
+        )
+    )
+    assert (needed <= trained) == run.objective.fills_masks
