@@ -151,7 +151,11 @@ MASKED = [name for name, (step, _) in STEPS.items() if isinstance(step().objecti
 def test_a_run_that_fills_masks_at_its_end_has_trained_their_head(name: str) -> None:
     run = STEPS[name][0]()
     trained, needed = (
-        set(flax.traverse_util.flatten_dict(abstract_parameters(module, {"input_ids": np.zeros((1, 1), int)}), sep="/"))
+        set(
+            flax.traverse_util.flatten_dict(
+                abstract_parameters(module, {"input_ids": np.zeros((1, 1), np.int32)}), sep="/"
+            )
+        )
         for module in (
             run.objective.module(run.model, Execution()),
             run.model.module(Purpose.MASKED_TOKENS, Execution()),
