@@ -52,7 +52,7 @@ class StepsConfig(ModernBertConfig):
     """True for a gated feed-forward network."""
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Return ModernBERT's model FLOPs, without those of the gate where there is none."""
+        """Return the model FLOPs of ModernBERT, minus those of the gate if the config has no gate."""
         gate = 0 if self.gated else self.hidden_size * self.intermediate_size * self.num_hidden_layers
         return super().train_flops(batch_size, sequence_length, predictions) - 6.0 * batch_size * sequence_length * gate
 

@@ -31,9 +31,9 @@ from plmjax.training.optimizers import StableAdamW
 from plmjax.training.optimizers.schedules import WarmupStableDecay
 
 LONG = ("model.global_rope_theta=160000", "objective.evaluation_rate=0", "data.layout.pack=32")
-"""What rows of 8,192 tokens change."""
+"""Changes of the phases with rows of 8,192 tokens."""
 STAGE = ("optimizer.learning_rate=3e-4", "optimizer.schedule.warmup_tokens=0")
-"""What starts the schedule anew at a lower rate."""
+"""Changes that restart the schedule at a lower rate."""
 DECAY = (
     "optimizer.schedule.shape=one_minus_sqrt",
     "optimizer.schedule.decay_fraction=1",

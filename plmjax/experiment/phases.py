@@ -10,7 +10,7 @@ from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges, quoted
 CHANGEABLE = ("objective.", "model.", "optimizer.", "data.path", "data.mixture.", "data.layout.")
 """Options that a phase may change, by their first words."""
 SCHEDULE = ("optimizer.learning_rate", "optimizer.schedule")
-"""Options whose change starts the schedule anew, by their first words."""
+"""Options whose change restarts the schedule of the learning rate, by their first words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Phase:
     changes: tuple[str, ...] = ()
     """Options of the run that the phase changes, each NAME=VALUE, such as objective.rate=0.15. They belong to
     objective, model, optimizer, data.path, data.mixture or data.layout, and keep the shapes of the parameters and of
-    the optimizer's state. A change of optimizer.learning_rate or optimizer.schedule starts the schedule anew.
+    the optimizer's state. A change of optimizer.learning_rate or optimizer.schedule restarts the schedule.
     """
 
     def __post_init__(self) -> None:
@@ -201,7 +201,7 @@ def _with_schedules(resolved: Sequence[ResolvedPhase], phases: Sequence[Phase]) 
 
 
 def _starts_schedule(one: ResolvedPhase, resolved: Sequence[ResolvedPhase], phases: Sequence[Phase]) -> bool:
-    """Return whether the learning rate's schedule starts anew at the first step of a phase."""
+    """Return whether the schedule of the learning rate restarts at the first step of a phase."""
     before = [other for other in resolved[: one.index] if other.declared == one.declared]
     return not before and any(change.startswith(SCHEDULE) for change in phases[one.declared].changes)
 

@@ -92,11 +92,12 @@ def check_pretraining(experiment: Experiment) -> None:
         )
     _window(model, max(phase.sequence_length for phase in experiment.resolved_phases))
     for phase in experiment.resolved_phases:
-        model.check_sequence_length(phase.sequence_length)
+        changed = experiments.in_phase(experiment, phase)
+        changed.model.check_sequence_length(phase.sequence_length)
         lengths = ((phase.sequence_length, ""), (phase.evaluation.sequence_length, programs.EVALUATION_LENGTH))
         for length, option in lengths:
-            layout.check(length)
-            programs.check_length(experiment, length, option)
+            changed.data.layout.check(length)
+            programs.check_length(changed, length, option)
     evaluations(experiment)
 
 

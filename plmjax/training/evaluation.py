@@ -121,7 +121,10 @@ class HeldOut:
         Raises:
             UserError: no row is held out.
         """
-        return self.means(self.totals(program, loss_inputs, limit))
+        own = self
+        if self.coefficients:  # which a phase may change
+            own = dataclasses.replace(self, coefficients=program.experiment.objective.coefficients())
+        return own.means(self.totals(program, loss_inputs, limit))
 
     def totals(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, np.ndarray]:
         """Return a dict from name to float64 [2], the sum and the weight of its mean.

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from plmjax.data.layouts import Documents
 from plmjax.errors import UserError
 from plmjax.experiment import Phase, after_step, in_phase
+from plmjax.runs.resolve import resolve
 from plmjax.training.optimizers import StableAdamW
 from plmjax.training.optimizers.schedules import Constant, WarmupStableDecay
 from tests.third_party import experiments
@@ -119,3 +121,18 @@ def test_changes_that_cannot_be_are_named(change, part):
 def test_only_some_options_change_with_a_phase(change):
     with pytest.raises(UserError, match=r"NAME=VALUE of an option of objective, model, optimizer, data\.path"):
         Phase(changes=(change,))
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ("data.layout.shortest_length=40", "shortest_length of at most the 16 tokens of a row, found 40"),
+        ("objective.rat=0.1", "did you mean '--objective.rate'?, in --phases.1.changes"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_named_before_any_text_is_read(change: str, part: str) -> None:
+    first = run(Phase(steps=4), Phase(steps=4, changes=(change,)))
+    first = experiments.changed(first, data={"layout": Documents()})
+    with pytest.raises(UserError) as raised:
+        resolve(first)
+    assert part in str(raised.value)

@@ -1,14 +1,18 @@
 """The metrics that are made of the sums of an evaluation."""
 
+import dataclasses
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from plmjax.experiment import Phase
 from plmjax.objectives.objective import LossInputs
-from plmjax.training import evaluation
+from plmjax.training import evaluation, loop, metrics
+from tests.families import STEPS
 from tests.third_party import experiments
 
 
@@ -53,3 +57,15 @@ def test_the_joint_loss_has_every_term_as_in_training() -> None:
     totals = {"loss": (6.0, 3.0), "first_loss": (6.0, 3.0), "second_loss": (2.0, 4.0), "accuracy": (3.0, 4.0)}
     found = held_out.means({name: np.array(pair) for name, pair in totals.items()})
     assert found == pytest.approx({"loss": 2, "first_loss": 2, "second_loss": 0.5, "accuracy": 0.75, "joint_loss": 27})
+
+
+@pytest.mark.nightly
+def test_the_joint_loss_has_the_coefficients_of_its_phase(tmp_path: Path) -> None:
+    settings = {"steps": 2, "evaluate_every": 1, "evaluation_batches": 1}
+    phases = (Phase(fraction=0.5), Phase(fraction=0.5, changes=("objective.discriminator_weight=3",)))
+    run = dataclasses.replace(experiments.changed(experiments.electra(), training=settings), phases=phases)
+    loop.train(run, tmp_path, STEPS["electra"][1](run.data), tokenizer={})
+    lines = [line for line in metrics.read(tmp_path / "metrics.jsonl") if "eval/joint_loss" in line]
+    for line, weight in zip(lines, (50, 3), strict=True):
+        joint = line["eval/mlm_loss"] + weight * line["eval/rtd_loss"]
+        assert line["eval/joint_loss"] == pytest.approx(joint, rel=1e-5)

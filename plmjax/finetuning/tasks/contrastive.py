@@ -15,7 +15,7 @@ A passage is not a negative of a query if the train file has its text as a passa
 Deviation: sentence-transformers takes such passages as negatives, and leaves it to a sampler to keep equal texts apart
 in a batch, which it does not do for a second passage of one query.
 
-Deviation: SimCSE trains a layer with tanh above [CLS] and drops it in evaluations. There is none here.
+Deviation: SimCSE trains a layer with tanh above [CLS], and leaves it out of evaluations. Here there is no such layer.
 
 Microbatches change no negatives. All texts of a batch are encoded in microbatches, and their activations are computed
 again in the backward pass, so that the gradient is that of the whole batch (Gao et al. 2021, arXiv 2101.06983, where
@@ -206,7 +206,7 @@ class Contrastive(ComparesRows, TaskObjective):
         }
 
     def counts(self, outputs: TextEncoderOutput, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return the queries whose own passage is the nearest, by the whole vectors."""
+        """Count the queries whose nearest passage, by vectors of full length, is their own."""
         there = exists(batch)[:, 0].reshape(-1)
         right = jnp.argmax(self.scores(outputs, batch, None), axis=-1) == jnp.arange(there.size)
         return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
