@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,9 +38,10 @@ class Phase:
     ramp: int = 1
     """Number of batch sizes: with 3, a third of the steps has a third of the batch size, the next third two thirds."""
     changes: tuple[str, ...] = ()
-    """Options of the run that the phase changes, each NAME=VALUE, such as objective.rate=0.15. They belong to
-    objective, model, optimizer, data.path, data.mixture or data.layout, and keep the shapes of the parameters and of
-    the optimizer's state. A change of optimizer.learning_rate or optimizer.schedule restarts the schedule.
+    """Options of the run that the phase changes, each NAME=VALUE, such as objective.rate=0.15, with values and quotes
+    as on the command line. They belong to objective, model, optimizer, data.path, data.mixture or data.layout, and keep
+    the shapes of the parameters and of the optimizer's state. A change of optimizer.learning_rate or optimizer.schedule
+    restarts the schedule.
     """
 
     def __post_init__(self) -> None:
@@ -61,8 +63,8 @@ class Phase:
 
 def _option(change: str) -> list[str]:
     name, _, value = change.partition("=")
-    values = value.split()
-    return [f"--{name}={value}"] if len(values) == 1 else [f"--{name}", *values]
+    values = shlex.split(value)
+    return [f"--{name}={values[0]}"] if len(values) == 1 else [f"--{name}", *values]
 
 
 @dataclasses.dataclass(frozen=True)

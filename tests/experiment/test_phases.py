@@ -117,6 +117,13 @@ def test_changes_that_cannot_be_are_named(change, part):
     assert part in str(raised.value)
 
 
+def test_values_are_read_as_on_the_command_line():
+    changes = ("data.path='my texts/one'", "data.mixture.sources=", "optimizer.frozen=modernbert other")
+    changed = run(Phase(steps=4, changes=changes))
+    found = in_phase(changed, changed.resolved_phases[0])
+    assert (found.data.path, found.optimizer.frozen) == ("my texts/one", ("modernbert", "other"))
+
+
 @pytest.mark.parametrize("change", ["training.steps=3", "objective.rate", "data.sequence_length=8", "mesh.data=1"])
 def test_only_some_options_change_with_a_phase(change):
     with pytest.raises(UserError, match=r"NAME=VALUE of an option of objective, model, optimizer, data\.path"):
