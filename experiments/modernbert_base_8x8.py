@@ -44,27 +44,50 @@ DECAY = (
 def experiment() -> Experiment:
     """149 million parameters, 2e10 tokens."""
     return _stages(
-        warmup=2e8, ramp=Phase(tokens=1e9, ramp=3, batch_size=1152), tokens=(16e9, 2.5e9, 5e8), batch_size=1536
+        warmup=2e8,
+        ramp=Phase(tokens=1e9, ramp=3, batch_size=1152),
+        tokens=(16e9, 2.5e9, 5e8),
+        batch_size=1536,
+        accumulation=(3, 3),
     )
 
 
 def published() -> Experiment:
     """149 million parameters, 2e12 tokens."""
     return _stages(
-        warmup=3e9, ramp=Phase(tokens=50e9, ramp=5, batch_size=3840), tokens=(1.669e12, 250e9, 50e9), batch_size=4608
+        warmup=3e9,
+        ramp=Phase(tokens=50e9, ramp=5, batch_size=3840),
+        tokens=(1.669e12, 250e9, 50e9),
+        batch_size=4608,
+        accumulation=(12, 9),
     )
 
 
-def _stages(warmup: float, ramp: Phase, tokens: tuple[float, float, float], batch_size: int) -> Experiment:
+def _stages(
+    *,
+    warmup: float,
+    ramp: Phase,
+    tokens: tuple[float, float, float],
+    batch_size: int,
+    accumulation: tuple[int, int],
+) -> Experiment:
     short, long, decay = tokens
-    rows = {"sequence_length": 8192, "batch_size": batch_size // 8}
+    microbatches, long_microbatches = accumulation
+    rows = {"sequence_length": 8192, "batch_size": batch_size // 8, "accumulation": long_microbatches}
     return Experiment(
         model=ModernBertConfig.base(global_rope_theta=10_000.0),
         objective=MaskedLanguageModel(rate=0.3, evaluation_rate=0.15, choose_special=True),
         tokenizer=Tokenizer(kind="byte-bpe", vocab_size=50_368, lowercase=False),
         data=Data(layout=Documents(pack=8), sequence_length=1024, held_out=0.0005),
         optimizer=StableAdamW(learning_rate=8e-4, schedule=WarmupStableDecay(warmup_tokens=warmup), weight_decay=1e-5),
-        training=Training(steps=0, batch_size=batch_size, log_every=50, evaluate_every=1000, evaluation_batches=20),
+        training=Training(
+            steps=0,
+            batch_size=batch_size,
+            accumulation=microbatches,
+            log_every=50,
+            evaluate_every=1000,
+            evaluation_batches=20,
+        ),
         checkpoint=Checkpoint(every=1000, keep=10, best="eval/loss"),
         phases=(
             ramp,
