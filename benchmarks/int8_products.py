@@ -27,8 +27,8 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import topologies
-from plmjax.plan import compilation, estimate, hlo, refined
-from plmjax.plan.products import INTEGERS, multiply_adds
+from plmjax.planning import compilation, estimate, hlo, refined
+from plmjax.planning.products import INTEGERS, multiply_adds
 
 KINDS = ("float", "int8_dynamic", "int8_static")
 LENGTH = 128

@@ -49,7 +49,7 @@ from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan.compilation import DoesNotFit
+from plmjax.planning.compilation import DoesNotFit
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 WINDOW, GLOBAL, CHUNK, LAYERS = 512, 64, 64, 2

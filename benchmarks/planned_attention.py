@@ -36,7 +36,7 @@ from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.models.reformer.attention import LocalAttention, LshAttention
 from plmjax.models.reformer.chunked_attention import Chunks
 from plmjax.parallel import topologies
-from plmjax.plan import compilation, estimate, hlo, refined
+from plmjax.planning import compilation, estimate, hlo, refined
 
 TOPOLOGY = "v5e:1x1"
 CASES = ("window", "dense", "lsh", "local", "causal")
@@ -117,7 +117,7 @@ def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
     """Compile a lowered function for one chip, and return what `estimated` returns.
 
     Raises:
-        plmjax.plan.compilation.DoesNotFit: it needs more HBM than the chip has.
+        plmjax.planning.compilation.DoesNotFit: it needs more HBM than the chip has.
     """
     memory, text, schedules = compilation.compile_for_slice(lowered)
     ends = estimate.costs_of(hlo.Program(text), schedules, part.chip)

@@ -68,7 +68,7 @@ from plmjax.objectives.permutation_language_model import PermutationLanguageMode
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.parallel import topologies
-from plmjax.plan.plan import plan
+from plmjax.planning.plan import plan
 from plmjax.training.optimizers import AdamW, BertAdamW, StochasticGradientDescent
 
 WITHOUT_POSITIONS = "without positions"

@@ -25,7 +25,7 @@ from plmjax import experiment as experiments
 from plmjax.layers.words import vocabulary_scores
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.objectives.objective import cross_entropy
-from plmjax.plan.plan import plan
+from plmjax.planning.plan import plan
 
 
 def at_once(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> jax.Array:

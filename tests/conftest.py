@@ -66,7 +66,7 @@ LONGEST = (
     "training/test_loop.py",
     "training/test_step.py",
     "test_main.py",
-    "plan",
+    "planning",
     "tpu",
     "finetuning/test_docs.py",
     "test_python_docs.py",

@@ -42,7 +42,7 @@ from plmjax.models.word2vec import Word2VecConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
-from plmjax.plan import plan
+from plmjax.planning import plan
 from plmjax.runs import epochs
 from plmjax.runs.init_from import with_task
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Pat
     return folder
 
 
-# Two programs that the TPU's compiler takes 11 s each for; tests/plan/test_estimate.py plans such a BERT, and
+# Two programs that the TPU's compiler takes 11 s each for; tests/planning/test_estimate.py plans such a BERT, and
 # tests/third_party/test_windowed.py by the command: pytest -m slow tests/test_readme.py
 @pytest.mark.parametrize(
     "command",

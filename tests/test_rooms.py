@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "inference": {*CORE, "generation", "finetuning", "interop", "inference"},
     "runs": {*CORE, "generation", "finetuning", "interop", "inference", "runs"},
     "report": {*CORE, "runs", "report"},
-    "plan": {*CORE, "runs", "plan"},
-    "selfcheck": {*CORE, "runs", "plan", "selfcheck"},
+    "planning": {*CORE, "runs", "planning"},
+    "selfcheck": {*CORE, "runs", "planning", "selfcheck"},
     "compression": {*CORE, "finetuning", "interop", "runs", "compression"},
     "commands": {
         *CORE,
@@ -43,7 +43,7 @@ MAY_IMPORT = {
         "inference",
         "report",
         "runs",
-        "plan",
+        "planning",
         "selfcheck",
         "compression",
         "commands",
@@ -69,7 +69,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import dataclasses
-import plmjax.models.bert, plmjax.objectives.bert, plmjax.training.loop, plmjax.plan.plan
+import plmjax.models.bert, plmjax.objectives.bert, plmjax.training.loop, plmjax.planning.plan
 import plmjax.objectives.roberta, plmjax.objectives.albert, plmjax.objectives.electra
 import plmjax.models.roberta, plmjax.models.albert, plmjax.models.electra
 from plmjax import experiment

@@ -10,7 +10,7 @@ from plmjax.errors import UserError, options_named
 
 if TYPE_CHECKING:  # they import JAX, which a command loads only once its options are read
     from plmjax.experiment import Experiment
-    from plmjax.plan.compilation import Batches
+    from plmjax.planning.compilation import Batches
     from plmjax.runs.resolve import Run
 
 
@@ -41,10 +41,10 @@ def plan(
         json_: Print JSON.
     """
     from plmjax import experiment as experiments
-    from plmjax.plan import plan as plans
-    from plmjax.plan import report as pages
-    from plmjax.plan import search as searches
-    from plmjax.plan.estimate import prices as read_prices
+    from plmjax.planning import plan as plans
+    from plmjax.planning import report as pages
+    from plmjax.planning import search as searches
+    from plmjax.planning.estimate import prices as read_prices
     from plmjax.runs.resolve import resolve
 
     loaded, command = experiments.load(experiment), f"plmjax plan {experiment}"
@@ -85,7 +85,7 @@ def planned_run(run: "Run") -> tuple["Experiment", "Batches"]:
         UserError: a file of the task is wrong.
     """
     from plmjax.experiment import Data
-    from plmjax.plan.compilation import Batches
+    from plmjax.planning.compilation import Batches
     from plmjax.runs import task
 
     if isinstance(run.experiment.data, Data):

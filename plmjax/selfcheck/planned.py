@@ -3,7 +3,7 @@
 import json
 import sys
 
-from plmjax.plan.plan import plan
+from plmjax.planning.plan import plan
 from plmjax.selfcheck.ground import experiment
 
 

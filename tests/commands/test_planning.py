@@ -11,7 +11,7 @@ from plmjax.commands.planning import planned_run
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Finetuning, Training, load
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
-from plmjax.plan import plan as plans
+from plmjax.planning import plan as plans
 from plmjax.runs.resolve import resolve
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW

@@ -12,8 +12,8 @@ from plmjax import experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import AXIS, Rings, are_supported
-from plmjax.plan import hlo
-from plmjax.plan.compilation import compile_for_slice
+from plmjax.planning import hlo
+from plmjax.planning.compilation import compile_for_slice
 from tests import devices_in_turn
 
 AXES = ("data", "fsdp", "tensor")

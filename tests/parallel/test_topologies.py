@@ -16,7 +16,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.parallel import topologies
-from plmjax.plan.hlo import Program
+from plmjax.planning.hlo import Program
 from tpu import submission
 
 

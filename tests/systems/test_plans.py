@@ -6,7 +6,7 @@ import pytest
 
 from plmjax.experiment import Data
 from plmjax.parallel import topologies
-from plmjax.plan import compilation, estimate
+from plmjax.planning import compilation, estimate
 from tests.families import FAMILIES
 from tests.families.family import Family
 from tests.third_party import experiments
@@ -16,7 +16,7 @@ PLANNED = [pytest.param(family, id=name) for name, family in FAMILIES.items() if
 
 
 # The TPU's compiler takes 2 to 25 s for each; their parameters are cut by the same rules, and
-# tests/plan/test_estimate.py plans a BERT: pytest -m nightly tests/systems/test_plans.py
+# tests/planning/test_estimate.py plans a BERT: pytest -m nightly tests/systems/test_plans.py
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", PLANNED)
 def test_its_step_compiles_for_a_slice(family: Family) -> None:

@@ -58,7 +58,7 @@ def test_the_walk_on_this_machine(
 
     @functools.wraps(planning.plan)
     def dry(experiment: str, topology: tuple[str, ...], **others: object) -> None:
-        """A plan without the compiler, with which the tests in tests/plan make theirs."""
+        """A plan without the compiler, with which the tests in tests/planning make theirs."""
         planned.extend((experiments.load(experiment), topologies.parse(name)) for name in topology)
 
     monkeypatch.setattr(planning, "plan", dry)

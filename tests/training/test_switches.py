@@ -13,7 +13,7 @@ from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
-from plmjax.plan.plan import plan
+from plmjax.planning.plan import plan
 from plmjax.runs import bench
 from plmjax.training import memory, placement, switches
 from plmjax.training import program as programs

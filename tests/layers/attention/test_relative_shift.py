@@ -19,8 +19,8 @@ from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
-from plmjax.plan.collectives import collectives
-from plmjax.plan.hlo import Program
+from plmjax.planning.collectives import collectives
+from plmjax.planning.hlo import Program
 from tests.products import equations
 
 ROWS, QUERIES, MEMORY, HEADS, SIZE = 4, 7, 5, 4, 3

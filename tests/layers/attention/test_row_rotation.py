@@ -15,9 +15,9 @@ from plmjax.layers.attention.backends import dense
 from plmjax.layers.attention.relative_shift import PositionalScores
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan.collectives import collectives
-from plmjax.plan.compilation import compile_for_slice
-from plmjax.plan.hlo import Program
+from plmjax.planning.collectives import collectives
+from plmjax.planning.compilation import compile_for_slice
+from plmjax.planning.hlo import Program
 from tests.layers.attention.test_relative_shift import agrees, by_day
 
 INTERPRETED = functools.partial(row_rotation.rotate_rows, interpret=True)

@@ -27,8 +27,8 @@ from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.gpt import DecoderOutput
 from plmjax.models.gpt2 import Gpt2Config, Gpt2Layer
 from plmjax.parallel import sharding
-from plmjax.plan.collectives import collectives
-from plmjax.plan.hlo import Program
+from plmjax.planning.collectives import collectives
+from plmjax.planning.hlo import Program
 from plmjax.training import loop
 from plmjax.training.optimizers.schedules import Constant
 from tests.products import flops

@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plmjax.layers.words import vocabulary_scores
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.parallel import sharding, topologies
-from plmjax.plan.collectives import collectives
-from plmjax.plan.hlo import Program
+from plmjax.planning.collectives import collectives
+from plmjax.planning.hlo import Program
 from tests.products import equations
 
 ROWS, LENGTH, FEATURES, VOCABULARY = 3, 7, 5, 11

@@ -6,8 +6,8 @@ keeps on the chip are not counted.
 
 import functools
 
-from plmjax.plan.collectives import COLLECTIVES
-from plmjax.plan.hlo import Array, Instruction, Program
+from plmjax.planning.collectives import COLLECTIVES
+from plmjax.planning.hlo import Array, Instruction, Program
 
 FREE_CALLS = (
     "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection
 
-from plmjax.plan.hlo import Array, Instruction, Program
+from plmjax.planning.hlo import Array, Instruction, Program
 
 INTEGERS = {"s8"}
 """Dtypes of the factors of a product in int8."""

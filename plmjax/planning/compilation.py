@@ -16,8 +16,8 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import topologies
-from plmjax.plan import schedule_files
-from plmjax.plan.schedules import Schedule
+from plmjax.planning import schedule_files
+from plmjax.planning.schedules import Schedule
 from plmjax.runs import checks
 from plmjax.training import placement, switches
 from plmjax.training import program as programs

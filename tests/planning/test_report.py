@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plmjax.plan import report
+from plmjax.planning import report
 
 GIB, MIB = 2**30, 2**20
 MEMORY = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plmjax.plan import hlo, products, refined
+from plmjax.planning import hlo, products, refined
 
 PRODUCTS = {
     # [B M K] x [B K N], the batch as a dimension with holes: B M K N

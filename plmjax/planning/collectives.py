@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from plmjax.plan.hlo import Instruction, Program
+from plmjax.planning.hlo import Instruction, Program
 
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",

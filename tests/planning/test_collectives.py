@@ -7,10 +7,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import topologies
-from plmjax.plan.collectives import Collective, collectives
-from plmjax.plan.hlo import Program
-from plmjax.plan.traffic import Traffic
-from tests.plan.programs import WRITTEN, compiled
+from plmjax.planning.collectives import Collective, collectives
+from plmjax.planning.hlo import Program
+from plmjax.planning.traffic import Traffic
+from tests.planning.programs import WRITTEN, compiled
 
 
 def test_a_collective_counts_as_often_as_its_loop_runs():
@@ -107,7 +107,7 @@ def test_the_compiler_gathers_less_than_16_mib_by_a_sum(layers, kind):
     assert one.gathered == (owned.size if kind == "all-reduce" else 0)
 
 
-# By day those of a plan are counted in test_estimate.py: pytest -m nightly tests/plan
+# By day those of a plan are counted in test_estimate.py: pytest -m nightly tests/planning
 @pytest.mark.nightly
 @pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
 def test_every_gradient_is_reduced_once_in_bfloat16(topology):

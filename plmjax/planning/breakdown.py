@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from plmjax.plan.hlo import Instruction, Program
-from plmjax.plan.refined import Costs, Timeline, communicates
+from plmjax.planning.hlo import Instruction, Program
+from plmjax.planning.refined import Costs, Timeline, communicates
 
 CATEGORIES = (
     "matrix products", "attention", "normalisation", "random bits", "layers", "residuals", "ends", "state",

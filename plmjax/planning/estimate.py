@@ -5,12 +5,12 @@ Memory and communication are read from the compiled program and exact. Every tim
 
     compute       model FLOPs / (chips x peak)
     HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
-    interconnect  sum over collectives of count x sent bytes / links, of the axis with most of it (`plmjax.plan.links`)
+    interconnect  sum over collectives of count x sent bytes / links, of the axis with most (`plmjax.planning.links`)
     roofline      the largest of the three: no program is faster
     cycles        the compiler's own estimate of everything but communication / clock; the refined estimate for an
                   instruction without one, a gather or a kernel of Pallas
     step          cycles + interconnect, as if neither hid the other; the roofline if there are no cycles
-    refined       from the compiler's scheduled bundles, minus hidden times (`plmjax.plan.refined`)
+    refined       from the compiler's scheduled bundles, minus hidden times (`plmjax.planning.refined`)
 
 MFU is model FLOPs / (step x chips x peak), for either step. The compiler's estimate is a pessimistic bound: it is right
 for products and random bits, and several times too high for reductions, copies and stores of stacked arrays. The
@@ -31,10 +31,10 @@ from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import GeneratesText, rows_of
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan import collectives, hlo, links, refined, traffic
-from plmjax.plan.breakdown import breakdown
-from plmjax.plan.compilation import Compilation
-from plmjax.plan.schedules import Schedule
+from plmjax.planning import collectives, hlo, links, refined, traffic
+from plmjax.planning.breakdown import breakdown
+from plmjax.planning.compilation import Compilation
+from plmjax.planning.schedules import Schedule
 from plmjax.training import paths
 from plmjax.training import program as programs
 from plmjax.training.metrics import compact

@@ -30,7 +30,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from plmjax.plan import schedules
+from plmjax.planning import schedules
 
 _CALL = re.compile(r"= inlined_call\b[^/]*/\* %(\S+) = ")
 _NUMBER = re.compile(r"^(%s\w+) = sld \S+ /\* logical chip id \*/")

@@ -12,9 +12,9 @@ from plmjax.experiment import Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan import compilation as compilations
-from plmjax.plan import estimate as estimates
-from plmjax.plan.compilation import Batches, DoesNotFit
+from plmjax.planning import compilation as compilations
+from plmjax.planning import estimate as estimates
+from plmjax.planning.compilation import Batches, DoesNotFit
 from plmjax.training import placement, switches
 from plmjax.training import program as programs
 
@@ -96,7 +96,7 @@ def search(
     stored values of a smaller microbatch stay on the chip. The first number is from the estimate of
     `plmjax.training.placement`; if the compiler needs more, the next larger ones are tried. `batch_sizes` are tried in
     addition to that of the experiment; the fastest run has the shortest time per row. prices, batches: as in
-    `plmjax.plan.plan.plan`.
+    `plmjax.planning.plan.plan`.
 
     Raises:
         UserError: an unknown topology, or an experiment that cannot be planned.

@@ -13,13 +13,13 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, phases
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
-from plmjax.plan import estimate
-from plmjax.plan import report as plan_report
-from plmjax.plan import search as plan_search
-from plmjax.plan.compilation import Batches, DoesNotFit
-from plmjax.plan.plan import plan
+from plmjax.planning import estimate
+from plmjax.planning import report as plan_report
+from plmjax.planning import search as plan_search
+from plmjax.planning.compilation import Batches, DoesNotFit
+from plmjax.planning.plan import plan
 from plmjax.training import placement
-from tests.plan.test_estimate import GIB, experiment
+from tests.planning.test_estimate import GIB, experiment
 
 
 def answer(
@@ -41,7 +41,7 @@ def answer(
     phase = phases.ResolvedPhase(index, 0, 9, 128, declared=index, **sizes)
     mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+        patch.setattr("plmjax.planning.compilation.compile_phase", compile_phase)
         patch.setattr(plan_search, "_fixed_bytes", lambda *_: 2 * GIB)
         error = DoesNotFit(needed(rows, accumulation) * GIB, available * GIB)
         return plan_search.what_fits(run, Batches.of_text(run), phase, mesh=mesh, part=part, error=error), tried
@@ -94,8 +94,8 @@ def pretended(monkeypatch):
             time = phase.batch_size * phase.sequence_length * 1e-6 * seconds(run.training.remat, phase.accumulation)
             return {"estimate": {"step_seconds": time, "tokens_per_second": 1 / time}}
 
-        monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-        monkeypatch.setattr("plmjax.plan.estimate.describe", describe)
+        monkeypatch.setattr("plmjax.planning.compilation.compile_phase", compile_phase)
+        monkeypatch.setattr("plmjax.planning.estimate.describe", describe)
         return compiled
 
     # An estimate that says that everything fits, so that the compiler has to say what does not.

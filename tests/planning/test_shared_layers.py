@@ -15,7 +15,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import topologies
-from plmjax.plan import compilation, hlo
+from plmjax.planning import compilation, hlo
 from plmjax.training import placement
 from plmjax.training.optimizers import Lamb
 from tests.paths import ROOT
@@ -49,7 +49,7 @@ def compiled(name: str, depth: int) -> compilation.Compilation:
     return compilation.compile_phase(run, batches, phase, mesh)
 
 
-@pytest.mark.nightly  # the TPU's compiler takes 16 s; by day the test before this one: pytest -m nightly tests/plan
+@pytest.mark.nightly  # the TPU's compiler takes 16 s; by day the test before this one: pytest -m nightly tests/planning
 def test_no_array_holds_a_copy_of_a_weight_for_every_layer() -> None:
     """Arguments are the parameters of one layer and their optimizer state; activations alone have a place per layer."""
     deep = compiled("albert", DEPTHS[1])
@@ -60,7 +60,7 @@ def test_no_array_holds_a_copy_of_a_weight_for_every_layer() -> None:
     assert stacked is not None and stacked.size <= DEPTHS[1] * ROWS * LENGTH * INNER < DEPTHS[1] * SMALLEST_KERNEL
 
 
-@pytest.mark.nightly  # half a minute of the TPU's compiler for each of two more programs: pytest -m nightly tests/plan
+@pytest.mark.nightly  # half a minute of the compiler for each of two programs: pytest -m nightly tests/planning
 def test_more_layers_add_activations_alone() -> None:
     shallow, deep = (compiled("albert", depth) for depth in DEPTHS)
     assert shallow.memory.argument_size_in_bytes == deep.memory.argument_size_in_bytes

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from plmjax.plan.breakdown import CATEGORIES
+from plmjax.planning.breakdown import CATEGORIES
 from plmjax.training.metrics import compact
 from plmjax.training.placement import mesh_text
 

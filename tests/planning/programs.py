@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import topologies
-from plmjax.plan.hlo import Program
+from plmjax.planning.hlo import Program
 
 # A loop of five trips that counts down by two, with a loop of three inside it whose limit is carried along.
 WRITTEN = """HloModule written, is_scheduled=true, num_partitions=8

@@ -11,8 +11,8 @@ from plmjax.contracts.system import Purpose
 from plmjax.layers.int8 import INT8_DYNAMIC, INT8_STATIC, PROJECTIONS
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import topologies
-from plmjax.plan import compilation, hlo
-from plmjax.plan.products import INTEGERS, multiply_adds
+from plmjax.planning import compilation, hlo
+from plmjax.planning.products import INTEGERS, multiply_adds
 
 
 @pytest.mark.nightly

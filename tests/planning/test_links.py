@@ -6,10 +6,10 @@ import itertools
 import pytest
 
 from plmjax.parallel import topologies
-from plmjax.plan.collectives import Collective, communication, groups
-from plmjax.plan.hlo import Program
-from plmjax.plan.links import OUTSIDE, Sending, axes, busiest_seconds, interconnect_seconds, sendings
-from tests.plan.programs import WRITTEN
+from plmjax.planning.collectives import Collective, communication, groups
+from plmjax.planning.hlo import Program
+from plmjax.planning.links import OUTSIDE, Sending, axes, busiest_seconds, interconnect_seconds, sendings
+from tests.planning.programs import WRITTEN
 
 PLACES = [(x, y, 0) for y, x in itertools.product(range(4), range(4))]
 """Coordinates of the chips of a slice of 4x4."""

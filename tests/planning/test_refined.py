@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from plmjax.plan import hlo, refined
-from plmjax.plan.breakdown import breakdown, category
-from plmjax.plan.collectives import collectives, communication
-from plmjax.plan.estimate import unpriced_calls
-from plmjax.plan.links import Sending
-from plmjax.plan.refined import Costs, Rates
-from plmjax.plan.schedules import Schedule
-from plmjax.plan.traffic import Traffic
+from plmjax.planning import hlo, refined
+from plmjax.planning.breakdown import breakdown, category
+from plmjax.planning.collectives import collectives, communication
+from plmjax.planning.estimate import unpriced_calls
+from plmjax.planning.links import Sending
+from plmjax.planning.refined import Costs, Rates
+from plmjax.planning.schedules import Schedule
+from plmjax.planning.traffic import Traffic
 
 RATES = Rates(multiply_adds=8.0, bytes=4.0)
 LINKS = frozenset({0, 1})

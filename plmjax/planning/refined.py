@@ -4,7 +4,7 @@ The compiler's own estimate of an instruction, `estimated_cycles`, is made befor
 reductions, stores of stacked arrays, copies and conversions it is several times the number of bundles issued later.
 For kernels of Pallas, gathers and sorts there is no estimate. Here an instruction takes the longest of
 
-    its schedule: its bundles, each as often as it is issued, and waits for matrix units    (`plmjax.plan.schedules`)
+    its schedule: its bundles, each as often as it is issued, and waits for matrix units  (`planning/schedules.py`)
     its multiply-adds at the rate of the matrix units
     its bytes at the bandwidth of the HBM that is reached
 
@@ -31,12 +31,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Self
 
-from plmjax.plan import products
-from plmjax.plan.collectives import COLLECTIVES
-from plmjax.plan.hlo import Instruction, Program
-from plmjax.plan.links import Sending
-from plmjax.plan.schedules import Schedule
-from plmjax.plan.traffic import Traffic
+from plmjax.planning import products
+from plmjax.planning.collectives import COLLECTIVES
+from plmjax.planning.hlo import Instruction, Program
+from plmjax.planning.links import Sending
+from plmjax.planning.schedules import Schedule
+from plmjax.planning.traffic import Traffic
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.parallel import topologies
-from plmjax.plan import hlo, schedule_files, schedules
-from plmjax.plan.schedules import Schedule
-from tests.plan.programs import SCHEDULE, TOP_LEVEL
+from plmjax.planning import hlo, schedule_files, schedules
+from plmjax.planning.schedules import Schedule
+from tests.planning.programs import SCHEDULE, TOP_LEVEL
 
 
 def test_bundles_count_as_often_as_they_are_issued():

@@ -4,8 +4,8 @@ import dataclasses
 import re
 from pathlib import Path
 
-from plmjax.plan import schedules, top_level
-from plmjax.plan.schedules import Schedule
+from plmjax.planning import schedules, top_level
+from plmjax.planning.schedules import Schedule
 
 
 def read(folder: Path) -> dict[str, Schedule]:

@@ -3,10 +3,10 @@
 import pytest
 
 from plmjax.parallel import topologies
-from plmjax.plan.estimate import hbm_seconds
-from plmjax.plan.hlo import Program
-from plmjax.plan.traffic import Traffic
-from tests.plan.programs import WRITTEN, compiled
+from plmjax.planning.estimate import hbm_seconds
+from plmjax.planning.hlo import Program
+from plmjax.planning.traffic import Traffic
+from tests.planning.programs import WRITTEN, compiled
 
 
 def test_the_traffic_of_a_written_program_is_known_to_the_byte():

@@ -9,10 +9,10 @@ import jax
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import topologies
-from plmjax.plan import compilation as compilations
-from plmjax.plan import search
-from plmjax.plan.compilation import Batches, DoesNotFit, check, place
-from plmjax.plan.estimate import describe, price_of
+from plmjax.planning import compilation as compilations
+from plmjax.planning import search
+from plmjax.planning.compilation import Batches, DoesNotFit, check, place
+from plmjax.planning.estimate import describe, price_of
 
 
 def plan(

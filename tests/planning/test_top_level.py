@@ -1,7 +1,7 @@
 """The top-level program: its own bundles, each counted if the slowest device issues it."""
 
-from plmjax.plan import schedules, top_level
-from tests.plan.programs import TOP_LEVEL
+from plmjax.planning import schedules, top_level
+from tests.planning.programs import TOP_LEVEL
 
 
 def test_bundles_of_a_program_count_with_the_calls_that_they_precede_or_end_a_loop_with():

@@ -19,9 +19,9 @@ Later chips detect by themselves that a matrix unit is busy: bundles issue in or
 taken the rows of its last product (`vmatmul`). The schedule does not show these waits. They are simulated, from trip to
 trip of a loop: the units are idle before the first product of a trip and after its last one, however few bundles are
 between them. JAX has published two timings of products on a v5e (docs.jax.dev/en/latest/pallas/tpu/matmul.html);
-tests/plan/test_schedules.py compares them.
+tests/planning/test_schedules.py compares them.
 
-The program that calls the instructions has a schedule too (`plmjax.plan.top_level`).
+The program that calls the instructions has a schedule too (`plmjax.planning.top_level`).
 
 libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process if a transfer
 has strides.

@@ -18,17 +18,17 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
-from plmjax.plan import estimate, hlo
-from plmjax.plan import report as plan_report
-from plmjax.plan.compilation import Compilation, out_of_memory
-from plmjax.plan.estimate import price_of, prices
-from plmjax.plan.plan import plan
-from plmjax.plan.refined import RANGE
-from plmjax.plan.schedules import Schedule
+from plmjax.planning import estimate, hlo
+from plmjax.planning import report as plan_report
+from plmjax.planning.compilation import Compilation, out_of_memory
+from plmjax.planning.estimate import price_of, prices
+from plmjax.planning.plan import plan
+from plmjax.planning.refined import RANGE
+from plmjax.planning.schedules import Schedule
 from plmjax.training import placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
-from tests.plan.programs import WRITTEN
+from tests.planning.programs import WRITTEN
 
 GIB = 2**30
 
@@ -251,9 +251,9 @@ def test_a_chip_of_two_devices_is_one_chip():
 def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
     """On 16 chips of a v3 with two cores, which are devices, each; a chip-hour has a price."""
     costly = {"step_seconds": 36.0, "roofline_seconds": 9.0}
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", lambda run, batches, phase, mesh: phase)
+    monkeypatch.setattr("plmjax.planning.compilation.compile_phase", lambda run, batches, phase, mesh: phase)
     monkeypatch.setattr(
-        "plmjax.plan.plan.describe",
+        "plmjax.planning.plan.describe",
         lambda run, phase, part, breakdown: {
             "steps": phase.steps, "estimate": costly, "parameters": 7, "model_flops": 10.0 ** phase.index
         },
@@ -376,7 +376,7 @@ def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
     bad = {**made, "phases": [{**made["phases"][0], "findings": ["3 of 9 products take float32."]}]}
     command = ["plan", "experiments/bert_tiny.py", "--topology", "v5e:2x2"]
     for strict, answer, code in ((False, bad, None), (True, bad, 1), (True, made, None)):
-        monkeypatch.setattr("plmjax.plan.plan.plan", lambda *_, answer=answer, **how: answer)
+        monkeypatch.setattr("plmjax.planning.plan.plan", lambda *_, answer=answer, **how: answer)
         stopped = None
         try:
             cli.run([*command, *(["--strict"] if strict else [])])

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from plmjax.parallel import topologies
-from plmjax.plan import collectives
-from plmjax.plan.hlo import Instruction, Program
+from plmjax.planning import collectives
+from plmjax.planning.hlo import Instruction, Program
 
 OUTSIDE = -1
 """The place of the network between slices among the axes."""

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from plmjax.plan.collectives import collectives
-from plmjax.plan.hlo import Array, Program
-from plmjax.plan.traffic import Traffic
-from tests.plan.programs import WRITTEN, compiled
+from plmjax.planning.collectives import collectives
+from plmjax.planning.hlo import Array, Program
+from plmjax.planning.traffic import Traffic
+from tests.planning.programs import WRITTEN, compiled
 
 
 def test_loops_are_counted_and_cycles_added():
@@ -161,7 +161,7 @@ def test_what_is_no_program_is_refused():
         Program("HloModule nothing")
 
 
-# Two programs of 3 s for each chip: pytest -m nightly tests/plan
+# Two programs of 3 s for each chip: pytest -m nightly tests/planning
 @pytest.mark.nightly
 @pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
 def test_cycles_of_a_scan_grow_with_its_layers(topology):
