@@ -40,6 +40,9 @@ from tests.small_runs import DECODER_ROW, SMALL_BERT
 # XLA has read its flags once its devices are there. libtpu reads them when a program is compiled for a TPU, and ends
 # the process at a flag that it does not know.
 jax.devices()
+# Commands remember files there: not for the person who runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plmjax-test-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Tracing makes many small objects that live on: collecting them as often as by default takes a tenth of its time.
 gc.set_threshold(200_000, 50, 50)
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace(FAST_COMPILATION, "")

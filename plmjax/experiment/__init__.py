@@ -6,12 +6,23 @@ resumed run, and overridden field by field on the command line.
 
 from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
-from plmjax.experiment import catalogue
+from plmjax.experiment import catalogue, class_files
 from plmjax.experiment.changes import after_step, in_phase
 from plmjax.experiment.choice import Choice
 from plmjax.experiment.override import normalize_option, options, override
 from plmjax.experiment.phases import Phase
-from plmjax.experiment.record import FREE, PREPARED, differences, flatten, from_dict, read, to_dict, write
+from plmjax.experiment.record import (
+    FREE,
+    PREPARED,
+    differences,
+    flatten,
+    from_dict,
+    from_record,
+    read,
+    to_dict,
+    to_record,
+    write,
+)
 from plmjax.experiment.settings import (
     Checkpoint,
     Data,
@@ -46,6 +57,7 @@ __all__ = [
     "differences",
     "flatten",
     "from_dict",
+    "from_record",
     "in_phase",
     "load",
     "normalize_option",
@@ -53,6 +65,7 @@ __all__ = [
     "override",
     "read",
     "to_dict",
+    "to_record",
     "write",
 ]
 
@@ -69,7 +82,7 @@ def load(reference: str) -> Experiment:
         return read(recorded)
     path, name = catalogue.find(reference)
     compose = catalogue.function(path, name)
-    with catalogue.explain_mistakes(path):
+    with class_files.explain_mistakes(path):
         experiment = compose()
     if not isinstance(experiment, Experiment):
         raise UserError(

@@ -1,18 +1,15 @@
 """Files that compose experiments: found by name in plmjax, or by path."""
 
 import ast
-import contextlib
-import importlib.util
 import os
 import re
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from plmjax import experiments
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment import class_files
 from plmjax.files import storage
 
 FUNCTION = "experiment"
@@ -103,8 +100,8 @@ def function(path: Path, name: str) -> Callable[[], Any]:
     Raises:
         UserError: the file cannot be imported, or has no such function.
     """
-    with explain_mistakes(path):
-        module = _import_file(path)
+    with class_files.explain_mistakes(path):
+        module = class_files.load(path)
     compose = getattr(module, name, None)
     if not callable(compose):
         known = list(functions(path))
@@ -124,53 +121,5 @@ def load_classes(reference: str) -> None:
         UserError: there is no such file, or it cannot be imported.
     """
     path, _ = find(reference)
-    with explain_mistakes(path):
-        _import_file(path)
-
-
-@contextlib.contextmanager
-def explain_mistakes(path: Path) -> Iterator[None]:
-    """Convert an exception in a user's file into a one-sentence error with its line. Add the line to a `UserError`."""
-    try:
-        yield
-    except UserError as error:
-        line = _line(path, error)
-        if line is None:
-            raise
-        raise UserError(f"{str(error).rstrip('.')} (line {line} of {path}).") from None
-    except Exception as error:
-        line = error.lineno if isinstance(error, SyntaxError) else _line(path, error)
-        place = f"{path}, line {line}" if line else f"{path}"
-        text = str(error).splitlines()[0] if str(error) else "no message"
-        raise UserError(
-            f"Expected a file that composes an experiment, found {type(error).__name__} in {place}: "
-            f"{text.rstrip('.')}; correct it."
-        ) from error
-
-
-def _line(path: Path, error: Exception) -> int | None:
-    """Return the last line of a file in the traceback of an exception, or None."""
-    here = str(path.resolve())
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == here]
-    return lines[-1] if lines else None
-
-
-def _import_file(path: Path) -> Any:
-    """Import a file under a dotted module name, by which its classes can be found.
-
-    The name is relative to plmjax.experiments, or to the working directory.
-    """
-    resolved, folder = path.resolve(), Path.cwd()
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    name = path.stem
-    if resolved.parent == experiments.FOLDER:
-        name = f"{experiments.__name__}.{name}"
-    elif resolved.is_relative_to(folder):
-        name = ".".join(resolved.relative_to(folder).with_suffix("").parts)
-    specification = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module
+    with class_files.explain_mistakes(path):
+        class_files.load(path, for_classes=True)

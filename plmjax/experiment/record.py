@@ -1,11 +1,8 @@
 """Experiments as JSON: written to the run directory, read back and compared."""
 
-import contextlib
 import dataclasses
-import importlib
 import json
 import math
-import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax.errors import UserError, in_file, nearest, quoted
+from plmjax.experiment import class_files
 from plmjax.experiment.settings import Experiment
 from plmjax.files import json_text, storage
 
@@ -95,11 +93,7 @@ def _dataclass_named(name: str) -> type:
     No other module is imported because a file names it. A user's classes are found only after their experiment file was
     loaded or their module was imported.
     """
-    module, _, qualified = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if module.partition(".")[0] == __name__.partition(".")[0]:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    found = getattr(sys.modules.get(module), qualified, None)
+    found = class_files.find(name) if isinstance(name, str) else None
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise UserError(
             f"Expected a class of plmjax or of a loaded experiment file, found {quoted(name)}; name the file that "
@@ -164,6 +158,30 @@ def _type_name(kind: Any) -> str:
     return getattr(kind, "__name__", "") or str(kind)
 
 
+def to_record(experiment: Experiment) -> dict[str, Any]:
+    """Return `to_dict` of an experiment, and the files that define its classes if these are not those of plmjax."""
+    found = to_dict(experiment)
+    files = class_files.record(found)
+    return found | {class_files.RECORD: files} if files else found
+
+
+def from_record(record: Any, source: Path) -> Experiment:
+    """Return the experiment of `to_record`'s result. Files of its classes that the user has named are imported.
+
+    source: file or folder of the record, for messages.
+
+    Raises:
+        UserError: a class or field does not exist here; the message names the recorded file of a class.
+        ValueError, KeyError, TypeError, AttributeError, RecursionError: it is no record of an experiment.
+    """
+    class_files.restore(record, source)
+    with in_file(source, "--"):
+        found = from_dict({name: value for name, value in record.items() if name != class_files.RECORD})
+    if not isinstance(found, Experiment):
+        raise TypeError(f"it holds {type(found).__name__}")
+    return found
+
+
 def read(path: Path) -> Experiment:
     """Return the experiment of an experiment.json.
 
@@ -171,11 +189,7 @@ def read(path: Path) -> Experiment:
         UserError: the file is missing or not an experiment.
     """
     try:
-        with in_file(path, "--"):
-            found = from_dict(json_text.parse(storage.contents(path)))
-        if not isinstance(found, Experiment):
-            raise TypeError(f"it holds {type(found).__name__}")
-        return found
+        return from_record(json_text.parse(storage.contents(path)), path)
     except FileNotFoundError:
         raise UserError(f"Expected {path.name} in {path.parent}, found none; give the folder of a run.") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -186,7 +200,7 @@ def read(path: Path) -> Experiment:
 
 def write(experiment: Experiment, path: Path) -> None:
     """Write experiment.json, atomically."""
-    storage.write(path, json.dumps(to_dict(experiment), indent=2) + "\n")
+    storage.write(path, json.dumps(to_record(experiment), indent=2) + "\n")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

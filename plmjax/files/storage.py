@@ -109,6 +109,11 @@ def cache(*names: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)
 
 
+def user_state(*names: str) -> Path:
+    """Return a file or folder of plmjax in the user's state folder, for what commands remember on this machine."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state").joinpath("plmjax", *names)
+
+
 # ------------------------------------------------------------------------------------------------------- writing
 
 

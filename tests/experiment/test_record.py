@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -112,6 +114,74 @@ def test_nothing_is_imported_because_a_file_names_it(tmp_path: Path, monkeypatch
     for other in ("subprocess:Popen", "os:system", "plmjax.files.storage:remove", "nowhere:Class"):
         with pytest.raises(UserError, match="Expected a class of plmjax"):
             experiment.from_dict({"type": other})
+
+
+CLASSES = (
+    "import dataclasses\nfrom beside import SIZE\nfrom plmjax import experiment as experiments\n"
+    "from plmjax.models.bert import BertConfig\n\n\n@dataclasses.dataclass(frozen=True)\n"
+    "class Wide(BertConfig):\n    width: int = SIZE\n\n\ndef experiment():\n"
+    "    run = experiments.load('bert_tiny')\n    return dataclasses.replace(run, model=Wide(vocab_size=4096))\n"
+)
+WRITE = (
+    "from pathlib import Path\nfrom plmjax import experiment\n"
+    "for name in ('kept', 'changed', 'moved'):\n"
+    "    experiment.write(experiment.load(f'mine/{name}.py'), Path(f'{name}.json'))\n"
+)
+READ = (
+    "import sys\nfrom pathlib import Path\nfrom plmjax import experiment\nfrom plmjax.errors import UserError\n"
+    "for name in sys.argv[2:]:\n"
+    "    if name.endswith('.py'):\n        experiment.catalogue.load_classes(name)\n        continue\n"
+    "    try:\n        print(experiment.read(Path(sys.argv[1]) / name).model.width)\n"
+    "    except UserError as error:\n        print(error)\n"
+)
+
+
+def test_the_file_of_a_class_is_imported_again_only_where_it_was_named(tmp_path: Path) -> None:
+    """By another process, from another folder, under a name that the working directory does not give it."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here / "mine", elsewhere, tmp_path / "forged" / "mine"):
+        folder.mkdir(parents=True)
+    (here / "beside.py").write_text("SIZE = 3\n")
+    for name in ("kept", "changed", "moved"):
+        (here / "mine" / f"{name}.py").write_text(CLASSES)
+    forged = tmp_path / "forged" / "mine" / "kept.py"
+    forged.write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n{CLASSES}")
+
+    def python(program: str, folder: Path, *arguments: object) -> list[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", program, *map(str, arguments)]
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.splitlines()
+
+    python(WRITE, here)
+    text = (here / "kept.json").read_text()
+    (here / "forged.json").write_text(text.replace(str(here), str(tmp_path / "forged")))
+    (here / "renamed.json").write_text(text.replace('"mine.kept": ', '"kept": '))
+    (here / "mine" / "changed.py").write_text(CLASSES.replace("Wide", "Wider"))
+    (here / "mine" / "moved.py").rename(elsewhere / "moved.py")
+    names = ("forged", "renamed", "changed", "moved", "kept")
+    with_option = ("moved.py", "moved.json")
+    *alone, named = python(READ, elsewhere, here, *(f"{name}.json" for name in names), *with_option)
+    for said, (file, expected) in zip(
+        alone,
+        (
+            (forged, "Expected a class of a file that you have named as an experiment on this machine, found"),
+            (here / "mine" / "kept.py", "which runs only if you name it; read it, then name the file that defines it"),
+            (here / "mine" / "changed.py", "found a file that has changed and lacks it; restore the class"),
+            (here / "mine" / "moved.py", "found no such file on this machine; name the file that defines it with --ex"),
+        ),
+        strict=False,
+    ):
+        assert expected in said and str(file) in said
+    assert alone[-1] == named == "3" and not (tmp_path / "ran").exists()
+
+
+def test_a_home_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/no-home")
+    file = tmp_path / "homeless.py"
+    file.write_text(CLASSES.replace("from beside import SIZE", "SIZE = 4"))
+    assert experiment.load(str(file)).model.width == 4
 
 
 def test_differences_leave_free_fields_out() -> None:

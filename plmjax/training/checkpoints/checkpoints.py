@@ -23,7 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from plmjax import __version__, experiment, platform
-from plmjax.errors import Explained, UserError, in_file
+from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, patience, storage
 from plmjax.files.json_text import COUNT
@@ -196,7 +196,7 @@ class Checkpoints:
         text = {
             "format": FORMAT,
             "version": __version__,
-            "experiment": experiment.to_dict(description.run),
+            "experiment": experiment.to_record(description.run),
             "step": step,
             "dataset": description.dataset,
             "metrics": description.metrics,
@@ -311,12 +311,8 @@ def describe(directory: Path) -> Description:
             )
         json_text.check(text, _DESCRIPTION)
         json_text.check(files, {str: str}, "tokenizer")
-        with in_file(directory, "--"):
-            run = experiment.from_dict(text["experiment"])
-        if not isinstance(run, Experiment):
-            raise ValueError(f"its experiment is a {type(run).__name__}")
         return Description(
-            run=run,
+            run=experiment.from_record(text["experiment"], directory),
             step=text["step"],
             dataset=text["dataset"],
             metrics=text["metrics"],
