@@ -5,9 +5,10 @@
 
 The encoder has 12 layers of 768 (with --topology) or 4 of 512, and reads rows of 128 tokens. On this machine it
 computes in float32 and the kinds of products take turns, in one process on one core; the time is that of the processor.
-For a TPU it computes in bfloat16. Nothing is run there: the schedule of the compiler is counted (docs/tpu.md), with the
-kernels of the checkpoint in float32 as they are when a command reads it. Also printed are the share of the
-multiplications that have int8 operands, and the largest number of them in a second, of all products together.
+For a TPU it computes in bfloat16. Nothing is run there: the schedule of the compiler is counted
+(docs/notes/estimates.md), with the kernels of the checkpoint in float32 as they are when a command reads it. Also
+printed are the share of the multiplications that have int8 operands, and the largest number of them in a second, of all
+products together.
 """
 
 import argparse

@@ -14,8 +14,8 @@ of its features go through attention to all earlier tokens, a block at a time, t
 no time is taken. The memory is that of the compiled step, besides parameters and inputs. Linux only.
 
 With `--topology` the steps are compiled for one TPU and not run, with products in bfloat16: the time is the refined
-estimate of the compiler's schedule (docs/tpu.md). `--layers` prints the memory of steps with so many layers, which are
-not run either. `--picture` draws the table of docs/benchmarks.md.
+estimate of the compiler's schedule (docs/notes/estimates.md). `--layers` prints the memory of steps with so many
+layers, which are not run either. `--picture` draws the table of docs/benchmarks.md.
 """
 
 import argparse

@@ -7,8 +7,8 @@
 without one. `lsh`, `local` and `causal` are layers of attention with their projections, on one row of 65,536 tokens of
 512 features with 8 heads of 64: Reformer's LSH attention in two rounds, with its hashes, its order and chunks of 256;
 its local attention with chunks of 128; and attention to all earlier tokens, a block at a time. All compute in bfloat16
-and without dropout. Nothing is run: the schedule of the compiler is counted (docs/tpu.md). The HBM is that besides
-arguments and results.
+and without dropout. Nothing is run: the schedule of the compiler is counted (docs/notes/estimates.md). The HBM is that
+besides arguments and results.
 
 With `--masks` both orders of dropout's mask: layers of attention with their projections and dropout 0.1, one of a loop
 over four layers, as in a decoder that attends to a source. The chip's generator draws the mask with the keys last and

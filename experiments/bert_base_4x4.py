@@ -55,7 +55,7 @@ def lamb_4096() -> Experiment:
     BERT-Large in this way; Base has the same settings.
 
     Microbatches of 8,192 tokens on each of 16 devices: larger ones are slower, because their stored arrays do not stay
-    on the chip (docs/tpu.md, "Microbatches").
+    on the chip (docs/notes/tpu_step.md, "Microbatches").
     """
     run = experiment()
     short, long = run.phases

@@ -54,7 +54,7 @@ def lamb_4096() -> Experiment:
     root of the batches' ratio; 125,000 steps read as many rows as the paper's runs with other batches. The paper trains
     BERT-Large in this way.
 
-    Microbatches of 8,192 tokens on each of 64 devices, one at length 128 (docs/tpu.md, "Microbatches").
+    Microbatches of 8,192 tokens on each of 64 devices, one at length 128 (docs/notes/tpu_step.md, "Microbatches").
     """
     run = experiment()
     short, long = run.phases
@@ -103,7 +103,7 @@ def mlperf_4096() -> Experiment:
 
     855 steps, 24,576 rows from an evaluation to the next one; four microbatches of 8,192 tokens on each of 64 devices.
     This run was not planned. Its rows and microbatches are those of the second phase of `lamb_4096`, whose plan for
-    v5e:8x8 is in docs/tpu.md: a step of 1,034 ms (487 to 518 refined).
+    v5e:8x8 is in docs/results/plans.md: a step of 1,034 ms (487 to 518 refined).
     """
     run = mlperf_256()
     return dataclasses.replace(

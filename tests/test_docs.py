@@ -21,12 +21,18 @@ from plmjax.files import storage
 from tests.paths import ROOT
 from tpu import __main__ as submission
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")
 INSTALLED = ("pip", "pre-commit", "spacy", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
 """Programs of others, whose options are theirs."""
 load = functools.cache(experiments.load)
+
+
+def name(page: Path) -> str:
+    """The path of a page without its suffix, as pytest shows it."""
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).with_suffix("").as_posix()
 
 
 def blocks(page: Path) -> list[str]:
@@ -129,21 +135,21 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8"))):
         if link.startswith("http"):
             continue
-        name, _, anchor = link.partition("#")
-        target = page.parent / name if name else page
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.nightly if page.stem == "finetuning" else ()) for page in PAGES],
-    ids=lambda page: page.stem,
+    [pytest.param(page, marks=pytest.mark.nightly if page == DOCS / "finetuning.md" else ()) for page in PAGES],
+    ids=name,
 )
 def test_commands_in_blocks_are_whole(page: Path, parsed: Callable[[str], None]) -> None:
     for command in blocks(page):
@@ -153,7 +159,7 @@ def test_commands_in_blocks_are_whole(page: Path, parsed: Callable[[str], None])
             pytest.fail(f"{command}\n{error}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_in_sentences_have_their_verbs_and_options(page: Path, parsed: Callable[[str], None]) -> None:
     for command in in_sentences(page):
         try:

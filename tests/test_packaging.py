@@ -79,7 +79,7 @@ def test_a_plan_is_made_by_the_compiler_that_jax_names_for_a_run(declared: dict)
         found = [Requirement(line) for line in declared["extras_require"][extra]]
         assert [one.name for one in found if "tpu" in one.extras] == ["jax"], extra
         assert all(one.specifier.contains(named) for one in found if one.name == "libtpu"), extra
-    page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "tpu.md").read_text(encoding="utf-8")
     for versions in map(pinned, PYTHONS):
         if versions["jax"] == importlib.metadata.version("jax"):
             assert versions["libtpu"].startswith(f"{named}.")

@@ -19,7 +19,7 @@ def _exact_gelu(x: jax.Array) -> jax.Array:
     """Return x Phi(x) from erf, computed in float32, as PyTorch does.
 
     `jax.nn.gelu` calls erfc, which has more digits where the result is almost 0. A TPU takes longer for erfc than for
-    the matrix product before it (docs/tpu.md, "Activations").
+    the matrix product before it (docs/notes/tpu_step.md, "Activations").
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     half = 0.5 * wide

@@ -243,7 +243,7 @@ def build(
 MICROBATCHES_ON_RINGS = 4
 """Largest number of microbatches whose layers travel along rings. The steps of a ring are hidden, but place every piece
 once for each microbatch. Without rings parameters travel once a step, and nothing hides them. By the estimates of
-docs/tpu.md four microbatches gain, and sixteen do not.
+docs/notes/tpu_step.md four microbatches gain, and sixteen do not.
 """
 
 
