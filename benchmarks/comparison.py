@@ -39,7 +39,7 @@ from plmjax.experiment import Experiment
 from plmjax.files import storage
 from plmjax.finetuning.files import tables
 from plmjax.finetuning.tasks.mixture import Mixture
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.runs.finetuning import finetune
 from plmjax.runs.init_from import RANDOM
 from plmjax.runs.pretraining import pretrain
@@ -254,7 +254,7 @@ def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
     storage.write(text, "".join(f"{premise}\n" for premise in premises))
     found = []
     for layer in range(checkpoints.describe(checkpoints.find(pretrained)).experiment.model.depth + 1):
-        embed(pretrained, text, output, layer=layer)
+        embed_file(pretrained, text, output, layer=layer)
         with np.load(output) as arrays:
             found.append(directions(arrays["embeddings"]))
     return {"directions": found}

@@ -25,7 +25,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
 import numpy as np
 from pictures import drawn
 
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.training.checkpoints import checkpoints
 
 SENTENCES = Path(__file__).with_name("ambiguous_words.tsv")
@@ -63,7 +63,7 @@ def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> tuple[list[np.
         text, output = Path(folder) / "sentences.txt", Path(folder) / "vectors.npz"
         text.write_text("".join(" ".join(words) + "\n" for _, _, words in lines), encoding="utf-8")
         for layer in range(model.depth + 1):
-            embed(run, text, output, layer=layer, pooling="none")
+            embed_file(run, text, output, layer=layer, pooling="none")
             with np.load(output) as arrays:
                 found, firsts = arrays["embeddings"], arrays["offsets"][:-1] + begin + places
             spans = zip(firsts, counts, strict=True)

@@ -1,6 +1,30 @@
-"""Pretrained language models in JAX and Flax, from raw text to a trained, resumed, planned and exported model."""
+"""Pretrained language models in JAX and Flax, from raw text to a trained, resumed, planned and exported model.
 
+    load, save                  a model, its parameters and its tokenizer, from a run or a transformers folder
+    pretrain, finetune          make a run, or resume it
+    batches                     the batches of a run, for a training loop of one's own
+    evaluate, predict           metrics of a run, and predictions of a task
+    embed, generate             vectors of texts, and generated texts
+    plan                        memory, time and cost of a run on a TPU slice
+
+Nothing of JAX is imported before the first of them is used.
+"""
+
+import importlib
 import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plmjax import experiment
+    from plmjax.generation.generate import generate
+    from plmjax.inference.embed import embed
+    from plmjax.inference.evaluate import evaluate
+    from plmjax.inference.models import load, save
+    from plmjax.inference.predict import predict
+    from plmjax.planning.plan import plan
+    from plmjax.runs.batches import batches
+    from plmjax.runs.finetuning import finetune
+    from plmjax.runs.pretraining import pretrain
 
 try:
     __version__ = importlib.metadata.version("plmjax")
@@ -11,3 +35,44 @@ from plmjax import libraries, platform
 
 libraries.quiet()
 platform.choose()
+
+_CALLS = {
+    "load": "inference.models",
+    "save": "inference.models",
+    "pretrain": "runs.pretraining",
+    "finetune": "runs.finetuning",
+    "batches": "runs.batches",
+    "evaluate": "inference.evaluate",
+    "predict": "inference.predict",
+    "embed": "inference.embed",
+    "generate": "generation.generate",
+    "plan": "planning.plan",
+}
+"""Call -> the module that defines it."""
+__all__ = [
+    "__version__",
+    "batches",
+    "embed",
+    "evaluate",
+    "experiment",
+    "finetune",
+    "generate",
+    "load",
+    "plan",
+    "predict",
+    "pretrain",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a call, or the module `experiment`, when it is used first."""
+    if name == "experiment":
+        return importlib.import_module("plmjax.experiment")
+    if name in _CALLS:
+        return getattr(importlib.import_module(f"plmjax.{_CALLS[name]}"), name)
+    raise AttributeError(f"module 'plmjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

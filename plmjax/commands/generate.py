@@ -16,8 +16,8 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.files import storage
-from plmjax.generation.batch_generator import NEW_TOKENS, Settings, settings_of
-from plmjax.generation.generate import Generator, Text, default_decoding, printable
+from plmjax.generation.batch_generator import NEW_TOKENS
+from plmjax.generation.generate import Generator, Text, default_decoding, printable, settings_with
 from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_words
 from plmjax.training.checkpoints import checkpoints
 
@@ -90,18 +90,6 @@ def generate(
             for text in of_prompt:
                 prompt = text.prompt if generator.continues else ""
                 write(printable(f"{text.score:.4f}  {prompt}{text.text}\n"))
-
-
-def settings_with(options: Options, stored: Decoding) -> Settings:
-    """Return the settings of a writer: the options, completed with the values stored with the model.
-
-    Raises:
-        UserError: a number is out of its range, or an option would have no effect.
-    """
-    options.check_rules()
-    merged = options.with_defaults(stored)
-    merged.check()
-    return settings_of(merged, sequences=options.sequences, seed=options.seed, batch_size=options.batch_size)
 
 
 def in_force(options: Options, stored: Decoding, owner: str) -> str:

@@ -187,7 +187,7 @@ def embed(
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
-    from plmjax.inference.embed import embed as run
+    from plmjax.inference.embed import embed_file as run
 
     settings = {"layer": layer, "pooling": pooling, "prompt": prompt, "mix": mix}
     settings |= {"batch_size": batch_size, "max_unknown": max_unknown}

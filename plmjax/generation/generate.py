@@ -12,10 +12,10 @@ import jax
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
-from plmjax.errors import UserError
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment, Mesh
 from plmjax.generation.batch_generator import ONE_DEVICE, BatchGenerator, Settings, Tokens, settings_of
-from plmjax.generation.options import GREEDY, Decoding, Generation
+from plmjax.generation.options import GREEDY, Decoding, Generation, Options
 from plmjax.objectives.capabilities import GeneratesText, ReadsPrefix
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
@@ -51,10 +51,40 @@ def printable(text: str) -> str:
 
 
 def generate(
-    checkpoint: str | Path, prompts: Sequence[str], settings: Settings | None = None, mesh: Mesh = ONE_DEVICE
+    checkpoint: str | Path, prompts: Sequence[str], *, mesh: Mesh = ONE_DEVICE, **options: Any
 ) -> list[list[Text]]:
-    """Return the texts that a checkpoint generates after each prompt; see `Generator`."""
-    return Generator.load(checkpoint, mesh)(prompts, settings)
+    """Return the texts that a checkpoint generates after each prompt.
+
+    Args:
+        prompts: beginnings of texts, or sources of a model that reads sources; an empty prompt starts a document.
+        options: fields of `plmjax.generation.options.Options`, such as max_new_tokens=20, temperature=0.8, top_p=0.95,
+            beams=4, sequences=2 or seed=1. Those that are left out are the task's or the checkpoint's, or else greedy.
+
+    `Generator` loads a model once for several calls.
+
+    Raises:
+        UserError: no checkpoint, a model that does not generate, an unknown option or one out of its range.
+    """
+    if isinstance(prompts, str):
+        raise UserError(f"Expected a list of prompts, found {quoted(prompts)}; give [{quoted(prompts)}].")
+    known = [field.name for field in dataclasses.fields(Options)]
+    for name in options:
+        if name not in known:
+            raise UserError(f"Expected an option of generation, found {name}; {nearest(name, known)}")
+    generator = Generator.load(checkpoint, mesh)
+    return generator(prompts, settings_with(Options(**options), generator.decoding))
+
+
+def settings_with(options: Options, stored: Decoding) -> Settings:
+    """Return the settings of a writer: the options, completed with the values stored with the model.
+
+    Raises:
+        UserError: a number is out of its range, or an option would have no effect.
+    """
+    options.check_rules()
+    merged = options.with_defaults(stored)
+    merged.check()
+    return settings_of(merged, sequences=options.sequences, seed=options.seed, batch_size=options.batch_size)
 
 
 def default_decoding(run: Experiment) -> tuple[Decoding, str]:
@@ -69,7 +99,8 @@ class Generator:
     """A model that generates text, with its tokenizer.
 
     Attributes:
-        settings: the default decoding settings: the task's, else the checkpoint's, else greedy.
+        decoding: the default settings: the task's, else the checkpoint's, else greedy.
+        settings: these as the settings of a call.
     """
 
     def __init__(
@@ -96,7 +127,8 @@ class Generator:
         decoding, reads_prefix = Generation(), False
         if run is not None:
             decoding, reads_prefix = default_decoding(run)[0], isinstance(run.objective, ReadsPrefix)
-        self.settings = settings_of(decoding.with_defaults(GREEDY))
+        self.decoding = decoding.with_defaults(GREEDY)
+        self.settings = settings_of(self.decoding)
         self._writer = BatchGenerator(
             config,
             params,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
-from plmjax.errors import UserError, check_choice
+from plmjax.errors import UserError, check_choice, quoted
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, seals, storage
 from plmjax.inference import encoded_texts
@@ -39,8 +39,7 @@ RECORD, SEAL = "settings.json", ".json"
 
 def embed(
     checkpoint: str | Path,
-    input: str | Path,
-    output: str | Path,
+    texts: Sequence[str],
     *,
     layer: int = -1,
     pooling: str | None = None,
@@ -49,8 +48,8 @@ def embed(
     batch_size: int = 32,
     max_unknown: float = MAX_UNKNOWN,
     report: Callable[[str], None] = lambda line: None,
-) -> int:
-    """Write the embeddings of the lines of `input`, one line per row, and return the number of lines.
+) -> np.ndarray | list[np.ndarray]:
+    """Return the embeddings of texts, float32 [N D]; with pooling "none" a list of N arrays [T D], a row per token.
 
     Args:
         layer: 0 is the output of the embedding layer, k that of layer k; negative ones count from the last.
@@ -65,49 +64,61 @@ def embed(
             accept any fraction.
         report: function that is called with a line of text on the recipe, unknown tokens and truncated lines.
 
+    Raises:
+        UserError: no checkpoint or text, an unknown layer, mix, pooling or prompt, a model without an encoder, too many
+            unknown tokens, or a text without a token to pool.
+    """
+    if isinstance(texts, str) or not texts:
+        raise UserError(f"Expected a list of one or more texts, found {quoted(texts)}; give a list of them.")
+    encoder, wanted = _encoder(checkpoint, report, layer=layer, pooling=pooling, prompt=prompt, mix=mix)
+    _check_batch_size(batch_size)
+    _check_texts(encoder, wanted, texts, max_unknown=max_unknown, report=report, place="text {} of the list".format)
+    arrays, _ = encoder(encoder.read(texts, wanted), wanted, batch_size)
+    _report_cut(int(arrays["cut"].sum()), len(texts), encoder=encoder, wanted=wanted, report=report)
+    vectors = arrays["embeddings"]
+    return vectors if wanted.recipe is not None else np.split(vectors, np.cumsum(arrays["lengths"])[:-1])
+
+
+def embed_file(
+    checkpoint: str | Path,
+    input: str | Path,
+    output: str | Path,
+    *,
+    layer: int = -1,
+    pooling: str | None = None,
+    prompt: str | None = None,
+    mix: Sequence[str] = (),
+    batch_size: int = 32,
+    max_unknown: float = MAX_UNKNOWN,
+    report: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Write the embeddings of the lines of `input`, one line per row, and return the number of lines.
+
+    The other arguments are those of `embed`.
+
     An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], the
     first token of each line. Lines longer than the model's positions are truncated. `lengths` int32 [lines] is the
     number of tokens read, and `cut` bool [lines] is true for truncated lines. A .jsonl file has one object per line:
     `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
 
     Raises:
-        UserError: no checkpoint or text, an unknown layer, mix, pooling or prompt, a model without an encoder, too many
-            unknown tokens, a line without a token to pool, or parts of another embedding beside the output.
+        UserError: those of `embed`, an output that is neither file, or parts of another embedding beside it.
     """
     from plmjax.data import text_files
 
     input, output = storage.path(input), storage.path(output)
-    if pooling is not None:
-        check_choice("--pooling", pooling, POOLINGS)
-    if batch_size < 1:
-        raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}; change it.")
+    _check_pooling(pooling)
+    _check_batch_size(batch_size)
     if output.suffix not in SUFFIXES or not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(
             f"Expected an .npz or .jsonl file in a folder that exists for --output, found {output}; name another."
         )
     storage.check_file(output, "--output", _are_vectors)
     lines = text_files.lines(input)
-    encoder = Encoder(checkpoint)
-    run, params = encoder.run, encoder.params
-    wanted = _choose_vectors(layer, mix, run.model.depth, params)
-    wanted = dataclasses.replace(wanted, **_recipe(run, pooling, prompt, own=layer == -1 and not mix))
-    if wanted.recipe is not None and wanted.recipe is run.text_vectors:
-        report(f"vectors    {wanted.recipe}")
-        named = [f"--prompt {name}" for name, text in wanted.recipe.prompts if text]
-        if named and prompt is None and not wanted.prompt:
-            report(f"prompt     none, though the recipe has some: {' or '.join(named)}")
-    unknown = UnknownTokens(encoder.tokenizer.vocabulary, encoded_texts.limit_of(run.model, max_unknown))
-    for first in range(0, len(lines), BLOCK):
-        ids, counts = encoder.tokenizer.encode_arrays([wanted.prompt + line for line in lines[first : first + BLOCK]])
-        unknown.add(ids)
-        if wanted.recipe is not None and not run.model.template.specials(1) and not counts.all():
-            raise UserError(
-                f"Expected lines of at least one token to pool, found none in line {first + int(counts.argmin()) + 1} "
-                f"of {input}; remove it, or take the vectors of all tokens (--pooling none)."
-            )
-    unknown.check()
-    if unknown.count:
-        report(str(unknown))
+    encoder, wanted = _encoder(checkpoint, report, layer=layer, pooling=pooling, prompt=prompt, mix=mix)
+    _check_texts(
+        encoder, wanted, lines, max_unknown=max_unknown, report=report, place=lambda number: f"line {number} of {input}"
+    )
     parts = output.with_name(f"{output.name}.parts")
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
     with locks.lock(parts, report):
@@ -127,10 +138,76 @@ def embed(
     if not storage.in_bucket(parts):
         with contextlib.suppress(OSError):  # Another process writes it already.
             parts.rmdir()
-    if cut:
-        whose = "the recipe" if encoder.longest(wanted) != run.model.longest else "the model's longest row"
-        report(f"cut        {cut:,} of {len(lines):,} texts, at the {encoder.longest(wanted)} tokens of {whose}")
+    _report_cut(cut, len(lines), encoder=encoder, wanted=wanted, report=report)
     return len(lines)
+
+
+def _encoder(
+    checkpoint: str | Path,
+    report: Callable[[str], None],
+    *,
+    layer: int,
+    pooling: str | None,
+    prompt: str | None,
+    mix: Sequence[str],
+) -> tuple[Encoder, Vectors]:
+    """Return the encoder of a checkpoint and the settings of the embeddings; report the recipe of the checkpoint."""
+    _check_pooling(pooling)
+    encoder = Encoder(checkpoint)
+    run = encoder.run
+    wanted = _choose_vectors(layer, mix, run.model.depth, encoder.params)
+    wanted = dataclasses.replace(wanted, **_recipe(run, pooling, prompt, own=layer == -1 and not mix))
+    if wanted.recipe is not None and wanted.recipe is run.text_vectors:
+        report(f"vectors    {wanted.recipe}")
+        named = [f"--prompt {name}" for name, text in wanted.recipe.prompts if text]
+        if named and prompt is None and not wanted.prompt:
+            report(f"prompt     none, though the recipe has some: {' or '.join(named)}")
+    return encoder, wanted
+
+
+def _check_pooling(pooling: str | None) -> None:
+    if pooling is not None:
+        check_choice("--pooling", pooling, POOLINGS)
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}; change it.")
+
+
+def _check_texts(
+    encoder: Encoder,
+    wanted: Vectors,
+    texts: Sequence[str],
+    *,
+    max_unknown: float,
+    report: Callable[[str], None],
+    place: Callable[[int], str],
+) -> None:
+    """Check that the tokenizer knows the texts, and that each has a token to pool.
+
+    place: function from the number of a text, from 1, to its name in messages.
+    """
+    model = encoder.run.model
+    unknown = UnknownTokens(encoder.tokenizer.vocabulary, encoded_texts.limit_of(model, max_unknown))
+    for first in range(0, len(texts), BLOCK):
+        ids, counts = encoder.tokenizer.encode_arrays([wanted.prompt + text for text in texts[first : first + BLOCK]])
+        unknown.add(ids)
+        if wanted.recipe is not None and not model.template.specials(1) and not counts.all():
+            raise UserError(
+                f"Expected texts of at least one token to pool, found none in "
+                f"{place(first + int(counts.argmin()) + 1)}; remove it, or take the vectors of all tokens "
+                f"(--pooling none)."
+            )
+    unknown.check()
+    if unknown.count:
+        report(str(unknown))
+
+
+def _report_cut(cut: int, texts: int, *, encoder: Encoder, wanted: Vectors, report: Callable[[str], None]) -> None:
+    if cut:
+        whose = "the recipe" if encoder.longest(wanted) != encoder.run.model.longest else "the model's longest row"
+        report(f"cut        {cut:,} of {texts:,} texts, at the {encoder.longest(wanted)} tokens of {whose}")
 
 
 def _recipe(run: Experiment, pooling: str | None, prompt: str | None, *, own: bool) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
+import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,16 +28,16 @@ PART = 1024
 
 def predict(
     checkpoint: str | Path,
-    input: str | Path,
+    input: str | Path | Sequence[str],
     ensemble: Sequence[str | Path] = (),
     *,
     max_unknown: float = MAX_UNKNOWN,
     **settings: Any,
 ) -> Iterator[Record]:
-    """Yield the prediction of every example of a file, in order.
+    """Yield the prediction of every example of a file, or of every text of a list, in order.
 
     The file has the format of the checkpoint's task, but needs no labels. Single sentences, and sentences to tag, may
-    also be lines of a .txt file. Files may be compressed (.gz).
+    also be lines of a .txt file, or the texts of a list. Files may be compressed (.gz).
 
     Args:
         ensemble: further runs on the same task, whose predictions are averaged with those of this run: probabilities of
@@ -55,15 +57,34 @@ def predict(
     description = _describe(directory)
     run = task_settings.with_settings(description.experiment, settings, labelled=False)
     first = members.Member(directory, run, max_unknown)
-    return _predict(run, [first, *members.further_members(first, ensemble, max_unknown)], str(input))
+    return _predict(run, [first, *members.further_members(first, ensemble, max_unknown)], input)
 
 
-def _predict(run: Experiment, runs: Sequence[members.Member], input: str) -> Iterator[Record]:
-    for examples in run.data.parts(input, PART):
-        yield from run.objective.records(examples, *members.average_predictions(runs, examples))
+def _predict(run: Experiment, runs: Sequence[members.Member], input: str | Path | Sequence[str]) -> Iterator[Record]:
+    with _file(input) as path:
+        for examples in run.data.parts(path, PART):
+            yield from run.objective.records(examples, *members.average_predictions(runs, examples))
     unknown = runs[0].unknown
     if unknown.count:
         log.warning("%s", unknown)
+
+
+@contextlib.contextmanager
+def _file(input: str | Path | Sequence[str]) -> Iterator[str]:
+    """Yield the path of the examples; a list of texts becomes the lines of a file for that time."""
+    if isinstance(input, str | os.PathLike):
+        yield str(input)
+        return
+    for number, text in enumerate(input, 1):
+        if len(text.splitlines()) != 1:
+            raise UserError(
+                f"Expected texts of one line, found {len(text.splitlines())} lines in text {number} of the list; "
+                f"replace the line breaks."
+            )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "texts.txt"
+        path.write_text("".join(f"{text}\n" for text in input), encoding="utf-8")
+        yield str(path)
 
 
 def write(

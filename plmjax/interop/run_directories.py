@@ -239,7 +239,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         changed += [f"{name} is the tokenizer's, {found}" for name, found in ids.items()]
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **ids))
     description = dataclasses.replace(description, run=run)
-    model, params = _module(run, params)
+    model, params = module_of(run, params)
     if own := libraries.native_files(run.model):
         return "; ".join(
             (_export_native(own, params, description, output=storage.path(directory), asked=architecture), *changed)
@@ -285,7 +285,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *changed, *lost))
 
 
-def _module(run: Experiment, params: Any) -> tuple[nn.Module, Any]:
+def module_of(run: Experiment, params: Any) -> tuple[nn.Module, Any]:
     """Return the module of a run and its parameters; the encoder alone of a run that trains the vectors of texts."""
     if isinstance(run.objective, TaskObjective) and run.objective.purpose is Purpose.EMBEDDING:
         encoder = run.model.module(Purpose.EMBEDDING, Execution())

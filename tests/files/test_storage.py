@@ -27,7 +27,7 @@ from plmjax.data.store import manifest as ledgers
 from plmjax.errors import Unavailable, UserError
 from plmjax.files import storage
 from plmjax.finetuning.tasks.sentences import Sentences
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.evaluate import evaluate
 from plmjax.runs import folder
 from plmjax.training import metrics
@@ -150,7 +150,7 @@ def test_a_run_in_a_bucket_is_evaluated_embedded_and_reported(
     lines = storage.path(f"gs://{bucket}/lines.txt")
     storage.write(lines, "a class\nan attribute of it\n")
     cli.run(["embed", workdir, "--input", str(lines), "--output", f"gs://{bucket}/vectors.npz"])
-    embed(small_run, lines, tmp_path / "vectors.npz")
+    embed_file(small_run, lines, tmp_path / "vectors.npz")
     with storage.local(storage.path(f"gs://{bucket}/vectors.npz")) as copy:
         np.testing.assert_array_equal(np.load(copy)["embeddings"], np.load(tmp_path / "vectors.npz")["embeddings"])
     cli.run(["report", workdir, "--output", f"gs://{bucket}/report.html"])

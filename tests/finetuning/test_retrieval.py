@@ -15,7 +15,7 @@ from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.files import beir as beir_files
 from plmjax.finetuning.tasks.contrastive import Contrastive
 from plmjax.finetuning.tasks.retrieval import Retrieval
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.retrieval import score_retrieval
 from plmjax.interop.run_directories import import_checkpoint
@@ -109,12 +109,12 @@ def test_embed_and_a_search_without_the_task_have_its_vectors(
     said, vectors = [], {}
     (tmp_path / "lines.txt").write_text("good film\n", encoding="utf-8")
     for prompt in (None, "query", "document"):
-        embed(workdir, tmp_path / "lines.txt", tmp_path / f"{prompt}.npz", prompt=prompt, report=said.append)
+        embed_file(workdir, tmp_path / "lines.txt", tmp_path / f"{prompt}.npz", prompt=prompt, report=said.append)
         vectors[prompt] = np.load(tmp_path / f"{prompt}.npz")["embeddings"][0]
         assert np.linalg.norm(vectors[prompt]) == pytest.approx(1, abs=1e-6)
     assert "prompt     none, though the recipe has some: --prompt document or --prompt query" in said
     (tmp_path / "lines.txt").write_text("the good film\n", encoding="utf-8")
-    embed(workdir, tmp_path / "lines.txt", tmp_path / "own.npz")
+    embed_file(workdir, tmp_path / "lines.txt", tmp_path / "own.npz")
     np.testing.assert_array_equal(np.load(tmp_path / "own.npz")["embeddings"][0], vectors["query"])
     assert np.abs(vectors["document"] - vectors["query"]).max() > 1e-3
 

@@ -10,10 +10,8 @@ import pytest
 from plmjax.commands import cli
 from plmjax.commands import generate as command
 from plmjax.errors import UserError
-from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import Generator, generate, printable
 from plmjax.generation.options import Options
-from plmjax.generation.sampling import Sampling
 
 SHORT = ["--max_new_tokens", "8"]
 
@@ -30,8 +28,7 @@ def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> N
     assert first.startswith("Returns the") and first.endswith("\n") and len(first) > 14
     assert shown(capsys, decoder_run, "Returns the", *SHORT, "--seed", 0) == first
     assert shown(capsys, decoder_run, "Returns the", *SHORT, "--seed", 1) != first
-    settings = Settings(Sampling(), max_new_tokens=8)
-    ((text,),) = generate(decoder_run, ["Returns the"], settings)
+    ((text,),) = generate(decoder_run, ["Returns the"], temperature=1.0, max_new_tokens=8)
     assert printable(text.prompt + text.text + "\n") == first
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plmjax.commands.generate import in_force, settings_with
+from plmjax.commands.generate import in_force
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
@@ -14,7 +14,7 @@ from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.generate import Generator, Text, default_decoding
+from plmjax.generation.generate import Generator, Text, default_decoding, settings_with
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.sampling import Greedy, Sampling
 from tests.generation.model import (

@@ -13,7 +13,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.files import storage
 from plmjax.inference import embed as embedding
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import random_params
@@ -32,7 +32,7 @@ def texts(tmp_path_factory):
 @pytest.mark.parametrize(("layer", "pooling"), [(-1, "mean"), (0, "cls"), (-2, "cls"), (-1, "none")])
 def test_embeds_every_line_as_transformers_does(small_run, texts, reference, tmp_path, layer, pooling):
     output = tmp_path / "out.npz"
-    assert embed(small_run, texts, output, layer=layer, pooling=pooling, batch_size=4) == len(TEXTS)
+    assert embed_file(small_run, texts, output, layer=layer, pooling=pooling, batch_size=4) == len(TEXTS)
     saved = np.load(output)
     for row, text in enumerate(TEXTS):
         expected = reference(text)[0][layer]
@@ -46,11 +46,11 @@ def test_embeds_every_line_as_transformers_does(small_run, texts, reference, tmp
 
 
 def test_a_line_has_the_same_vector_in_any_company(small_run, texts, tmp_path):
-    embed(small_run, texts, tmp_path / "all.npz", batch_size=4)
+    embed_file(small_run, texts, tmp_path / "all.npz", batch_size=4)
     together = np.load(tmp_path / "all.npz")["embeddings"]
     for row, text in enumerate(TEXTS):
         (tmp_path / "one.txt").write_text(text + "\n", encoding="utf-8")
-        embed(small_run, tmp_path / "one.txt", tmp_path / "one.npz", batch_size=4)
+        embed_file(small_run, tmp_path / "one.txt", tmp_path / "one.npz", batch_size=4)
         np.testing.assert_array_equal(np.load(tmp_path / "one.npz")["embeddings"][0], together[row])
 
 
@@ -61,14 +61,14 @@ def test_compressed_text_is_read_and_the_number_of_cut_texts_told(small_run, tmp
     said = []
     for name, compress in (("a.txt", bytes), ("a.gz", gzip.compress), ("a.xz", lzma.compress)):
         (tmp_path / name).write_bytes(compress("\n".join(lines).encode()))
-        embed(small_run, tmp_path / name, tmp_path / f"{name}.{suffix}", report=said.append)
+        embed_file(small_run, tmp_path / name, tmp_path / f"{name}.{suffix}", report=said.append)
     assert said == ["cut        2 of 4 texts, at the 128 tokens of the model's longest row"] * 3
     if suffix == "npz":
         saved = np.load(tmp_path / "a.txt.npz")
         assert saved["cut"].tolist() == [True, False, True, False] and saved["lengths"].max() == 128
     outputs = {(tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a.txt", "a.gz", "a.xz")}
     assert len(outputs) == 1 or suffix == "npz"  # whose archive keeps the time
-    embed(small_run, _text(tmp_path / "short.txt", "a film"), tmp_path / f"short.{suffix}", report=said.append)
+    embed_file(small_run, _text(tmp_path / "short.txt", "a film"), tmp_path / f"short.{suffix}", report=said.append)
     assert len(said) == 3
 
 
@@ -79,7 +79,7 @@ def _text(path, text):
 
 @pytest.mark.parametrize("pooling", ["mean", "none"])
 def test_a_mix_of_layers_is_weighted_by_the_softmax(small_run, texts, reference, tmp_path, pooling):
-    embed(small_run, texts, tmp_path / "out.npz", mix=("0.5", "-1"), pooling=pooling)
+    embed_file(small_run, texts, tmp_path / "out.npz", mix=("0.5", "-1"), pooling=pooling)
     shares = np.exp([0.5, -1.0]) / np.exp([0.5, -1.0]).sum()
     tokens = np.concatenate([np.tensordot(shares, reference(text)[0], axes=1) for text in TEXTS])
     means = np.stack([np.tensordot(shares, reference(text)[0], axes=1).mean(axis=0) for text in TEXTS])
@@ -93,16 +93,16 @@ def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, 
     checkpoints.save_parameters(
         tmp_path / "run", params | {"scalar_mix": learned}, description.experiment, tokenizer=description.tokenizer
     )
-    embed(tmp_path / "run", texts, tmp_path / "learned.npz", mix=("learned",))
-    embed(small_run, texts, tmp_path / "given.npz", mix=("0.5", "-1"))
+    embed_file(tmp_path / "run", texts, tmp_path / "learned.npz", mix=("learned",))
+    embed_file(small_run, texts, tmp_path / "given.npz", mix=("0.5", "-1"))
     found, given = (np.load(tmp_path / f"{name}.npz")["embeddings"] for name in ("learned", "given"))
     np.testing.assert_allclose(found, 3 * given, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", [pytest.param("cls", marks=pytest.mark.nightly), "none"])
 def test_json_lines_hold_the_same_numbers(small_run, texts, tmp_path, pooling):
-    embed(small_run, texts, tmp_path / "out.npz", pooling=pooling)
-    assert embed(small_run, texts, tmp_path / "out.jsonl", pooling=pooling) == len(TEXTS)
+    embed_file(small_run, texts, tmp_path / "out.npz", pooling=pooling)
+    assert embed_file(small_run, texts, tmp_path / "out.jsonl", pooling=pooling) == len(TEXTS)
     saved = np.load(tmp_path / "out.npz")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["length"] for row in rows] == saved["lengths"].tolist() and not any(row["cut"] for row in rows)
@@ -135,18 +135,18 @@ def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
     monkeypatch.setattr(embedding, "BLOCK", 2)
     whole, halved, changed = tmp_path / f"whole.{suffix}", tmp_path / f"halved.{suffix}", tmp_path / "texts.txt"
     _text(changed, texts.read_text(encoding="utf-8"))
-    embed(small_run, texts, whole, pooling=pooling)
+    embed_file(small_run, texts, whole, pooling=pooling)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stopping(patch, "write", tmp_path / f"halved.{suffix}.parts" / f"000001.{suffix}")
-        embed(small_run, changed, halved, pooling=pooling)
+        embed_file(small_run, changed, halved, pooling=pooling)
     assert not halved.exists() and list((tmp_path / f"halved.{suffix}.parts").glob(f"*.{suffix}"))
     for other, name in (({"layer": 0}, "layer"), ({"pooling": "cls"}, "recipe")):
         with pytest.raises(UserError, match=f"another {name}"):
-            embed(small_run, changed, halved, **{"pooling": pooling} | other)
+            embed_file(small_run, changed, halved, **{"pooling": pooling} | other)
     _text(changed, "a plot")
     with pytest.raises(UserError, match="another input"):
-        embed(small_run, changed, halved, pooling=pooling)
-    embed(small_run, texts, halved, pooling=pooling)
+        embed_file(small_run, changed, halved, pooling=pooling)
+    embed_file(small_run, texts, halved, pooling=pooling)
     assert not (tmp_path / f"halved.{suffix}.parts").exists()
     if suffix == "jsonl":
         assert halved.read_bytes() == whole.read_bytes()
@@ -161,7 +161,7 @@ def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, 
     """Lines of one token each, without special tokens, have as many vectors as lines."""
     monkeypatch.setattr(embedding, "BLOCK", 2)
     lines = _text(tmp_path / "lines.txt", "the\na\nthe plot\nthe")
-    embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
+    embed_file(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
     saved = np.load(tmp_path / "lines.npz")
     assert saved["offsets"].tolist() == np.cumsum([0, *saved["lengths"]]).tolist() and saved["lengths"][2] > 1
     first, second, third, last = np.split(saved["embeddings"], saved["offsets"][1:-1])
@@ -176,11 +176,11 @@ def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monk
     lines = _text(tmp_path / "lines.txt", "the\n\nthe plot\n")
     for pooling in ("mean", "cls"):
         with pytest.raises(UserError, match=r"one token to pool, found none in line 2 of .*lines\.txt; remove"):
-            embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling=pooling)
+            embed_file(classifiers / "one", lines, tmp_path / "lines.npz", pooling=pooling)
     later = _text(tmp_path / "later.txt", "the\n" * 4 + "\nthe plot\n")
     with pytest.raises(UserError, match=r"found none in line 5 of .*later\.txt"):
-        embed(classifiers / "one", later, tmp_path / "lines.npz")
-    embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
+        embed_file(classifiers / "one", later, tmp_path / "lines.npz")
+    embed_file(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
     assert np.load(tmp_path / "lines.npz")["lengths"].tolist()[:2] == [1, 0]
 
 
@@ -194,7 +194,7 @@ def test_a_vector_of_a_row_that_ends_in_its_summary_is_the_last(small_run, texts
     params = {"xlnet": random_params(config.module(Purpose.ENCODING, Execution()))}
     checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer)
     for pooling in ("cls", "none"):
-        embed(tmp_path / "run", texts, tmp_path / f"{pooling}.npz", pooling=pooling, batch_size=4)
+        embed_file(tmp_path / "run", texts, tmp_path / f"{pooling}.npz", pooling=pooling, batch_size=4)
     found, tokens = (np.load(tmp_path / f"{pooling}.npz") for pooling in ("cls", "none"))
     assert found["embeddings"].dtype == np.float32
     np.testing.assert_array_equal(found["embeddings"], tokens["embeddings"][tokens["offsets"][1:] - 1])
@@ -205,10 +205,10 @@ def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, mo
     """Whole or not, a part that is not the one that was written is never joined."""
     monkeypatch.setattr(embedding, "BLOCK", 1)
     whole, other = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
-    embed(small_run, texts, whole)
+    embed_file(small_run, texts, whole)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stopping(patch, "replace_file", other)
-        embed(small_run, texts, other)
+        embed_file(small_run, texts, other)
     parts = other.with_name(f"{other.name}.parts")
     names = sorted(path.name for path in parts.glob(f"*.{suffix}"))
     assert len(names) > 3
@@ -216,5 +216,5 @@ def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, mo
     (parts / names[1]).write_bytes((parts / names[1]).read_bytes()[:-5])
     (parts / f"{names[2]}.json").write_text("{")
     (parts / names[3]).unlink()
-    embed(small_run, texts, other)
+    embed_file(small_run, texts, other)
     assert other.read_bytes() == whole.read_bytes() and not parts.exists()

@@ -10,9 +10,8 @@ import pytest
 
 from plmjax.commands import cli
 from plmjax.experiment import Phase
-from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.language_model import LanguageModel
@@ -68,14 +67,17 @@ USES = {
     "embed": ("small", lambda run, folder: embedded(run, folder)),
     "fill mask": ("small", lambda run, folder: [share for _, share in fill_mask(run, "the [MASK]", 1)[0]]),
     "language model": ("decoder", lambda run, folder: LanguageModel(run).score([[1, 5, 6, 7]])[0].nats),
-    "generate": ("decoder", lambda run, folder: [texts[0].log_probability for texts in generate(run, ["the"], SHORT)]),
+    "generate": (
+        "decoder",
+        lambda run, folder: [texts[0].log_probability for texts in generate(run, ["the"], **SHORT)],
+    ),
 }
-SHORT = Settings(max_new_tokens=1)
+SHORT = {"max_new_tokens": 1}
 
 
 def embedded(run: Path, folder: Path) -> np.ndarray:
     (folder / "text.txt").write_text("a text")
-    embed(run, folder / "text.txt", folder / "out.npz")
+    embed_file(run, folder / "text.txt", folder / "out.npz")
     return np.load(folder / "out.npz")["embeddings"][0]
 
 

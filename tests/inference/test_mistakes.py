@@ -16,7 +16,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference import perplexity, task_settings
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.predict import predict
 from plmjax.inference.rows import check_special, inputs
@@ -180,18 +180,18 @@ def test_commands(case: str, made: dict, fails: Callable[..., str]) -> None:
 
 
 SAID = {
-    ".txt": lambda run, path: embed(run, path / "lines.txt", path / "o.txt"),
-    "in a folder that exists": lambda run, path: embed(run, path / "lines.txt", path / "no" / "o.npz"),
-    "no file": lambda run, path: embed(run, path / "absent", path / "o.npz"),
-    "UTF-8": lambda run, path: embed(run, path / "bytes", path / "o.npz"),
-    "empty": lambda run, path: embed(run, path / "empty", path / "o.npz"),
-    "--batch_size": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", batch_size=0),
-    "--layer from 0 to 1.*3": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", layer=3),
-    "--pooling.*'max'": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", pooling="max"),
-    "--mix .*2 numbers.* 1;": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", mix=("1",)),
-    "--mix .*2 numbers.* a b;": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", mix=("a", "b")),
-    "--layer or --mix": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", mix=("1", "2"), layer=0),
-    "fine-tuned with": lambda run, path: embed(run, path / "lines.txt", path / "o.npz", mix=("learned",)),
+    ".txt": lambda run, path: embed_file(run, path / "lines.txt", path / "o.txt"),
+    "in a folder that exists": lambda run, path: embed_file(run, path / "lines.txt", path / "no" / "o.npz"),
+    "no file": lambda run, path: embed_file(run, path / "absent", path / "o.npz"),
+    "UTF-8": lambda run, path: embed_file(run, path / "bytes", path / "o.npz"),
+    "empty": lambda run, path: embed_file(run, path / "empty", path / "o.npz"),
+    "--batch_size": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", batch_size=0),
+    "--layer from 0 to 1.*3": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", layer=3),
+    "--pooling.*'max'": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", pooling="max"),
+    "--mix .*2 numbers.* 1;": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("1",)),
+    "--mix .*2 numbers.* a b;": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("a", "b")),
+    "--layer or --mix": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("1", "2"), layer=0),
+    "fine-tuned with": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("learned",)),
     "at most 126 tokens.*found 127": lambda run, path: fill_mask(run, "[MASK]" * 127),
 }
 

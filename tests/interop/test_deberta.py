@@ -18,7 +18,7 @@ from plmjax.data.layouts import FullSentences
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import SequenceClassification
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.interop import deberta as interop
 from plmjax.interop import huggingface, tokenizer_files
@@ -105,7 +105,7 @@ def test_both_networks_are_exported_and_the_discriminator_embeds_and_begins_a_ta
     assert type(found) is DebertaForMaskedLM and found.config == run.model.generator
 
     (tmp_path / "lines").write_text("a b\n")
-    embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls")
+    embed_file(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls")
     row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("b"), 3]])
     hidden = DebertaForPreTraining(run.model).apply({"params": params}, row, method="discriminate").last_hidden_state
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npz")["embeddings"][0], hidden[0, 0], atol=1e-5)

@@ -12,7 +12,7 @@ from plmjax.data.layouts import SingleSegment
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import SequenceClassification
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.interop import huggingface
 from plmjax.interop.run_directories import can_export, export_checkpoint, import_checkpoint
@@ -99,7 +99,7 @@ def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokeni
     np.testing.assert_allclose(dict(filled)["c"], expected[VOCABULARY.index("c")], rtol=1e-4)
 
     (tmp_path / "lines").write_text("a b\n")
-    assert embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls") == 1
+    assert embed_file(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls") == 1
     row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("b"), 3]])
     hidden = read({"params": params}, row, method="discriminate").last_hidden_state
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npz")["embeddings"][0], hidden[0, 0], atol=1e-5)
@@ -112,4 +112,4 @@ def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokeni
     with pytest.raises(UserError, match=r"Expected a checkpoint with generator/.*it is no masked language model"):
         fill_mask(tmp_path / "run of ElectraForPreTraining", text)
     with pytest.raises(UserError, match=r"Expected a checkpoint with e.*it has no encoder to embed with"):
-        embed(tmp_path / "run of ElectraForMaskedLM", tmp_path / "lines", tmp_path / "none.npz")
+        embed_file(tmp_path / "run of ElectraForMaskedLM", tmp_path / "lines", tmp_path / "none.npz")

@@ -19,7 +19,7 @@ import pytest
 from plmjax import experiment
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.interop import elmo, libraries
 from plmjax.interop.conversion import write_tensors
 from plmjax.interop.run_directories import can_export, export_checkpoint, import_checkpoint
@@ -160,12 +160,14 @@ def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(t
         ({}, hidden[-1]),
         ({"mix": list(map(str, weights))}, mix_layers(hidden, weights)),
     ):
-        embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="none", batch_size=2, **settings)
+        embed_file(
+            tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="none", batch_size=2, **settings
+        )
         with np.load(tmp_path / "vectors.npz") as found:
             assert found["lengths"].tolist() == [4, 2, 7] and not found["cut"].any()
             expected = np.concatenate([states[row, :length] for row, length in enumerate((4, 2, 7))])
             np.testing.assert_allclose(found["embeddings"], expected, rtol=0, atol=1e-6)
-    embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.jsonl", pooling="none")
+    embed_file(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.jsonl", pooling="none")
     tokens = [json.loads(line)["tokens"] for line in (tmp_path / "vectors.jsonl").read_text().splitlines()]
     assert tokens == [["[CLS]", *words, "[SEP]"] for words in lines]
 

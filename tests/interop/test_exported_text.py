@@ -20,9 +20,8 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment, read
 from plmjax.finetuning.tasks.text_generation import DECODER_ROW, TextGeneration, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.generation.batch_generator import Settings, settings_of
 from plmjax.generation.generate import generate, printable
-from plmjax.generation.options import Generation, Options
+from plmjax.generation.options import Generation
 from plmjax.inference.predict import describe_decoding
 from plmjax.interop import generated_texts, huggingface
 from plmjax.interop.default_tasks import task_of
@@ -82,7 +81,7 @@ def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     options = {"num_beams": 1, "do_sample": False, "forced_eos_token_id": None, "max_new_tokens": NEW, **ONCE}
     theirs = [model.generate(**tokenizer(source, return_tensors="pt"), **options)[0] for source in SOURCES]
-    ours = [texts[0].text for texts in generate(run, SOURCES, Settings(max_new_tokens=NEW, **ONCE))]
+    ours = [texts[0].text for texts in generate(run, SOURCES, max_new_tokens=NEW, beams=1, **ONCE)]
     assert tokenizer.batch_decode(theirs, skip_special_tokens=True) == ours and len(set(ours)) == len(SOURCES)
 
     if config is T5:
@@ -200,8 +199,7 @@ def test_the_texts_at_the_end_of_a_run_are_written_by_them(imported: Path, tmp_p
     said: list[str] = []
     summary._generate(None, None, tmp_path / "run", said.append)
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
-    beams = settings_of(Options(max_new_tokens=32).with_defaults(read(imported / "experiment.json").generation))
-    expected = [text for of_prompt in generate(imported, ["", PROMPT], beams) for text in of_prompt]
+    expected = [text for of_prompt in generate(imported, ["", PROMPT], max_new_tokens=32) for text in of_prompt]
     assert [sample["text"] for sample in samples] == [text.text for text in expected] and len(said) == 2
 
 

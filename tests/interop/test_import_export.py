@@ -21,7 +21,7 @@ from plmjax.experiment import Data, Experiment, Finetuning, Training
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
@@ -119,7 +119,7 @@ def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, ca
     huggingface.save(module, random_params(module), tmp_path / "source", tokenizer=tokenizer)
     import_checkpoint(tmp_path / "source", tmp_path / "run")
     (tmp_path / "lines").write_text("a b\nc\n")
-    assert embed(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz") == 2
+    assert embed_file(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz") == 2
 
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "a b c\tgood\nd e f\tbad\n" * 8)
     run = Experiment(

@@ -20,7 +20,7 @@ from plmjax.experiment import Experiment, Finetuning
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference import fill_mask as filling
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
 from plmjax.interop.run_directories import _generation, export_checkpoint, import_checkpoint
@@ -89,7 +89,7 @@ def test_vectors_are_those_of_transformers(imported: Callable[..., Path], tmp_pa
     """Of every token, so of as many tokens. The export gives the same rows."""
     run = imported(Purpose.EMBEDDING)
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
-    embed(run, tmp_path / "lines.txt", tmp_path / "out.npz", pooling="none", max_unknown=1)
+    embed_file(run, tmp_path / "lines.txt", tmp_path / "out.npz", pooling="none", max_unknown=1)
     export_checkpoint(run, tmp_path / "out")
     for folder in ("source", "out"):
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)

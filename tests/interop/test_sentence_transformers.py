@@ -14,7 +14,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data, Experiment
-from plmjax.inference.embed import embed
+from plmjax.inference.embed import embed_file
 from plmjax.interop import huggingface, notices, run_directories
 from plmjax.interop.run_directories import import_checkpoint
 from plmjax.interop.sentence_transformers import _recipe, export_sentence_transformer
@@ -61,7 +61,7 @@ def embedded(run: Path, tmp_path: Path, **options: Any) -> np.ndarray:
     """The vectors of the texts by plmjax embed."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     output = tmp_path / f"{len(list(tmp_path.iterdir()))}.npz"
-    embed(run, tmp_path / "texts.txt", output, max_unknown=1.0, **options)
+    embed_file(run, tmp_path / "texts.txt", output, max_unknown=1.0, **options)
     with np.load(output) as found:
         return found["embeddings"]
 

@@ -21,7 +21,6 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Phase
-from plmjax.generation.batch_generator import Settings
 from plmjax.generation.generate import generate
 from plmjax.inference.evaluate import evaluate
 from plmjax.layers import int8
@@ -114,8 +113,7 @@ def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path
     cli.run(["prepare", "--input", str(prose), "--tokenizer", str(tokenizer), "--output", str(dataset)])
     output = tmp_path / "decoder"
     quantized(decoder_run, output, "--method", "dynamic", "--data.path", str(dataset))
-    settings = Settings(max_new_tokens=6)
-    alone, together = generate(output, ["The"], settings), generate(output, ["The", "A name is bound"], settings)
+    alone, together = (generate(output, prompts, max_new_tokens=6) for prompts in (["The"], ["The", "A name is bound"]))
     assert alone[0][0].text == together[0][0].text and alone[0][0].tokens == 6
     assert alone[0][0].log_probability == pytest.approx(together[0][0].log_probability, abs=1e-4)
     # An LSTM has no projections that multiply in int8; its weights can be stored.
