@@ -23,6 +23,7 @@ from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
 from plmjax.finetuning.tasks.task import Task
 from plmjax.inference.task_settings import TEXT_SETTINGS
+from plmjax.runs.weight_mappings import larger as _larger  # noqa: F401 - of no experiment here
 from tests.experiment_names import EXPERIMENTS
 from tests.paths import ROOT
 from tpu import __main__ as tpu

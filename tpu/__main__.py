@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from tyro.conf import Positional, Suppress, UseAppendAction, arg
 
-from plmjax.commands import command_line
+from plmjax.commands import command_line, help
 from plmjax.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -372,10 +372,24 @@ def run(arguments: Sequence[str]) -> None:
     if name != "submit":
         command_line.parse(verbs[name], f"{PROGRAM} {name}", rest)()
         return
+    asked = help.asked([word for word in rest if word != "--"])
+    if asked is not None:
+        _show_help(*asked)
     own, overrides = command_line.split_arguments(rest[: rest.index("--")] if "--" in rest else rest)
     overrides += rest[rest.index("--") + 1 :] if "--" in rest else []
     further = functools.partial(command_line.experiment_options, own[0] if own else "")
     command_line.parse(submit, f"{PROGRAM} submit", own, further)(overrides=tuple(overrides))
+
+
+def _show_help(words: list[str], everything: bool) -> NoReturn:
+    """Print the options of submit, and those of the experiment that the words name, and exit."""
+    own, overrides = command_line.split_arguments(words)
+    if not own or own[0].startswith("-"):
+        help.show(submit, f"{PROGRAM} submit", everything=True)
+    from plmjax import experiment as experiments
+
+    groups = help.of_experiment(experiments.load(own[0]), overrides, everything=everything)
+    help.show(submit, f"{PROGRAM} submit {own[0]}", groups, everything=everything)
 
 
 def _bucket(given: str) -> str:

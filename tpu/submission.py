@@ -93,7 +93,7 @@ def prepare(
         check_service(slice_)
     loaded = experiments.load(experiment)
     checks.kind(loaded, text=True)
-    run = resolve_run(loaded, overrides=overrides, command=f"python -m tpu submit {experiment} --").experiment
+    run = resolve_run(loaded, overrides=overrides).experiment
     checks.text(run)
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # its step is only traced, which needs no accelerator

@@ -1,13 +1,22 @@
 """Types of arguments that several commands share."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Suppress, arg
+
+from plmjax.commands.command_line import Location
 
 OF_ANOTHER_FILE = {"--experiment": "an import in the file of this run's experiment"}
 """Replacement of --experiment in error messages of a command that has an experiment file of its own."""
 Overrides = Suppress[tuple[str, ...]]
 Reference = Annotated[str, arg(metavar="EXPERIMENT")]
+Run = Annotated[Location, arg(metavar="RUN")]
+"""A run directory or one of its checkpoints."""
+
+
+def default(words: object) -> Any:
+    """Return a mark of an option without a value: the words say in the help what its command takes instead."""
+    return arg(help_behavior_hint=f"(default: {words})")
 
 
 def load_classes(experiment: str | None) -> None:

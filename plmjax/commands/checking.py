@@ -16,11 +16,12 @@ def selfcheck(
     json_: Annotated[bool, arg(name="json")] = False,
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
 ) -> None:
-    """Check the devices of this machine or slice: arithmetic, dropout, checkpoints, input, and speed beside the plan.
+    """Check the devices of this machine or slice before a run.
 
-    Exit code 0 if every row passes or is skipped, 1 if one differs or fails, 69 if a bucket or the like did not answer.
-    A row that is slower than planned is told, and fails nothing. On several hosts, run the same command on each of
-    them, as with pretrain.
+    Arithmetic, dropout, checkpoints and the input are checked, and the speed is compared with the plan. Exit code 0 if
+    every row passes or is skipped, 1 if one differs or fails, 69 if a bucket or the like did not answer. A row that is
+    slower than planned is told, and fails nothing. On several hosts, run the same command on each of them, as with
+    pretrain.
 
     Args:
         output: File to write, with versions, devices, topology and every figure as JSON, to attach to a report. In a

@@ -7,12 +7,16 @@ only once, at its import, so `main` sets it first.
 import ast
 import functools
 import importlib
+import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from plmjax import platform
+from plmjax.commands import help
 from plmjax.commands.command_line import experiment_options, parse, run_command, split_arguments
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.files import storage
@@ -53,8 +57,27 @@ OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 """Commands that take every option of an experiment."""
 OF_TASKS = ("evaluate", "predict")
 """Commands that take the options of a run's task for reading another file."""
-OF_CHECKPOINTS = tuple(name for name in VERBS if name.startswith("compress "))
-"""Commands that take every option of the experiment of a checkpoint."""
+OF_CHECKPOINTS = ("compress prune", "compress distil", "compress quantize")
+"""Commands that take every option of the experiment of a checkpoint, with methods that read its data."""
+WITHOUT_TRAINING = ("compress factorize", "compress share")
+"""Commands that refuse the options of an experiment with a sentence of their own."""
+
+
+FURTHER = (
+    {
+        name: f"An experiment has further options, such as {', '.join(help.BEST_KNOWN)}. plmjax {name} "
+        f"{'finetune_sentences' if name == 'finetune' else 'bert_tiny'} --help shows the usual ones of that experiment "
+        f"with their values, and --help all every one."
+        for name in OF_EXPERIMENTS
+    }
+    | {name: f"A run has further options, those of its task: plmjax {name} RUN --help shows them." for name in OF_TASKS}
+    | {
+        name: f"A method that trains has further options, those of the experiment of the checkpoint: plmjax {name} "
+        f"CHECKPOINT --method NAME --help shows the usual ones, and --help all every one."
+        for name in OF_CHECKPOINTS
+    }
+)
+"""Command -> sentence on its options that depend on an experiment or a run."""
 
 
 def verb(name: str) -> Callable:
@@ -102,15 +125,12 @@ def run(arguments: Sequence[str]) -> None:
         name, rest = _of_two_words(name, rest)
     if name not in VERBS:
         raise UserError(f"Expected a command, found {quoted(name)}; {nearest(name, [*VERBS, *GROUPS])}")
+    if (asked := help.asked(rest)) is not None:
+        _show_help(name, *asked)
     command = verb(name)
-    if name not in (*OF_EXPERIMENTS, *OF_TASKS, *OF_CHECKPOINTS):
+    if name not in (*FURTHER, *WITHOUT_TRAINING):
         parse(command, f"plmjax {name}", rest)()
         return
-    if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
-        from plmjax import experiment as experiments
-
-        overrides = [*split_arguments(rest)[1], "--help"]
-        experiments.override(experiments.load(rest[0]), overrides, f"plmjax {name} {rest[0]}")
     own, overrides = split_arguments(rest)
     further = functools.partial(experiment_options, own[0] if own else "")
     try:
@@ -122,6 +142,30 @@ def run(arguments: Sequence[str]) -> None:
             experiments.load(own[0])  # a misspelt name is reported before all other mistakes
         raise
     call(overrides=overrides)
+
+
+def _show_help(name: str, words: list[str], everything: bool) -> NoReturn:
+    """Print the options of a command and of the experiment or the run that the words name, and exit."""
+    own, overrides = split_arguments(words)
+    reference = own[0] if own and not own[0].startswith("-") else ""
+    if not reference or name not in FURTHER:
+        help.show(verb(name), f"plmjax {name}", everything=True, after=FURTHER.get(name, ""))
+    if name in OF_EXPERIMENTS:
+        from plmjax import experiment as experiments
+
+        groups = help.of_experiment(experiments.load(reference), overrides, everything=everything)
+    elif name in OF_TASKS:
+        groups = help.of_task(reference, labelled=name == "evaluate")
+    else:
+        given = {word: value for word, value in itertools.pairwise(own) if word in ("--method", "--experiment")}
+        method = given.get("--method", inspect.signature(verb(name)).parameters["method"].default)
+        of_runs = sys.modules[verb(name).__module__].OF_RUNS
+        groups = []
+        if method in of_runs:
+            groups = help.of_checkpoint(
+                reference, given.get("--experiment"), of_runs[method], overrides, everything=everything
+            )
+    help.show(verb(name), f"plmjax {name} {reference}", groups, everything=everything)
 
 
 def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:

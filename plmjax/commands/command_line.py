@@ -8,8 +8,11 @@ import io
 import itertools
 import logging
 import os
+import re
 import shlex
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -80,6 +83,10 @@ def parse(
     def bound(*positional: Any, **keywords: Any) -> Callable:
         return functools.partial(verb, *positional, **keywords)
 
+    documentation, mark, options = (inspect.getdoc(verb) or "").partition("\n\nArgs:\n")
+    summary, _, notes = documentation.partition("\n\n")
+    # tyro breaks the description of an option again at the lines of the docstring, and writes paragraphs on one line.
+    bound.__doc__ = summary + mark + re.sub(r"\n {8,}", " ", options)
     captured = io.StringIO()
     # The form of tyro's errors depends on standard output: colours on a terminal, no box without UTF-8.
     plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
@@ -91,6 +98,7 @@ def parse(
             )
     except SystemExit as stop:
         if not stop.code:
+            print(wrapped(notes), end="\n" if notes else "")
             raise
         # tyro prints a box: its first paragraph is the error, the others repeat the help.
         lines = [line.strip("\u2502 ") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
@@ -113,6 +121,12 @@ def parse(
         hint = nearest(experiment.normalize_option(option), known, parts)
         raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
     return call
+
+
+def wrapped(text: str) -> str:
+    """Return paragraphs in lines as long as those of the terminal."""
+    width = shutil.get_terminal_size().columns
+    return "\n\n".join(textwrap.fill(" ".join(one.split()), width) for one in text.split("\n\n"))
 
 
 def _names(verb: Callable) -> Iterator[str]:

@@ -21,7 +21,7 @@ def factorize(
     energy: float | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Replace the matrices of the layers by products of two smaller ones.
+    """Replace matrices by products of two smaller ones.
 
     Fine-tune the result with plmjax finetune --from.
 
@@ -36,9 +36,9 @@ def factorize(
 
 
 def share(checkpoint: Positional[Checkpoint], output: Location, groups: int = 1, overrides: Overrides = ()) -> None:
-    """Give the layers of a group the same parameters, as in ALBERT: the means of their own.
+    """Give groups of layers the same parameters, as in ALBERT.
 
-    Train the result with plmjax finetune --from or plmjax pretrain --from.
+    They are the means of the layers' own. Train the result with plmjax finetune --from or plmjax pretrain --from.
 
     Args:
         checkpoint: Run directory or checkpoint of a BERT or an ALBERT.
@@ -62,7 +62,9 @@ def augment(
     fraction: float = 0.4,
     seed: int = 0,
 ) -> None:
-    """Write further examples of a task, in which words are replaced by likely ones, to train a student on.
+    """Write further examples of a task, to train a student on.
+
+    In each of them some words are replaced by likely ones.
 
     Args:
         checkpoint: Run directory or checkpoint of a BERT that was pretrained on hidden words.

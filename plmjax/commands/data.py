@@ -1,9 +1,10 @@
 """The commands that prepare the inputs of a run: tokenizers, prepared datasets, counts."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
+from plmjax.commands.arguments import default
 from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
@@ -33,7 +34,7 @@ def tokenizer_train(
     format: str = "auto",
     text_key: str = "text",
     streams: tuple[str, ...] = (),
-    lowercase: bool | None = None,
+    lowercase: Annotated[bool | None, default("by kind")] = None,
 ) -> None:
     """Train a tokenizer on raw text.
 
@@ -45,8 +46,9 @@ def tokenizer_train(
         format: Format of the input.
         text_key: Key of the text in a JSON object, a row of a table, Parquet or Arrow file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
-        lowercase: Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. By
-            default all kinds do so, except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
+        lowercase: Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. All
+            kinds do so if it is left out, except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and
+            byte.
     """
     from plmjax.data import formats, tokenizer_folder, tokenizers
     from plmjax.data.formats import records
@@ -80,8 +82,8 @@ def prepare(
     clean: tuple[str, ...] = (),
     bad_words: str = "",
     special_names: tuple[str, ...] = (),
-    piece_tokens: int | None = None,
-    processes: int | None = None,
+    piece_tokens: Annotated[int | None, default("4,194,304")] = None,
+    processes: Annotated[int | None, default("all cores")] = None,
     runner: str = "",
     runner_options: tuple[str, ...] = (),
 ) -> None:
@@ -104,9 +106,8 @@ def prepare(
         bad_words: File with a word or a phrase per line, for the rule c4_bad_words.
         special_names: Names of special tokens, such as <|endoftext|>, that are read as these tokens where the text has
             them; other names are plain text.
-        piece_tokens: Least number of tokens of a piece, the part that a run with --data.cache_limit reads at once;
-            4,194,304 by default.
-        processes: Number of worker processes; all cores by default.
+        piece_tokens: Least number of tokens of a piece, the part that a run with --data.cache_limit reads at once.
+        processes: Number of worker processes.
         runner: Runner of Apache Beam that does the work instead of processes, such as FlinkRunner or DataflowRunner.
         runner_options: Options of Apache Beam, each as NAME=VALUE, or NAME for a switch.
     """
@@ -143,27 +144,29 @@ def prepare(
 
 
 def cooccurrence(
-    dataset: Positional[Location],
+    dataset: Positional[Annotated[Location, arg(metavar="DATASET")]],
     output: Location,
     *,
     window: int = 10,
-    symmetric: bool = True,
+    symmetric: Annotated[bool, arg(help_behavior_hint="")] = True,
     min_count: int = 5,
     memory: int = 1024,
-    processes: int | None = None,
+    processes: Annotated[int | None, default("all cores that the memory allows")] = None,
     runner: str = "",
     runner_options: tuple[str, ...] = (),
 ) -> None:
-    """Count cooccurrences of words in a prepared dataset, for GloVe; run again to continue after a stop.
+    """Count cooccurrences of words in a dataset, for GloVe.
+
+    Run the same command again to continue after a stop.
 
     Args:
         dataset: Prepared dataset, made with a tokenizer of words.
         output: Folder for the counts.
         window: Number of context words on each side; a word at distance d counts 1 / d.
-        symmetric: Count words on both sides; otherwise only on the left.
+        symmetric: Count words on the left only; otherwise on both sides.
         min_count: Minimum number of occurrences of a word in the training text; rarer words are not counted.
         memory: Memory of all processes together, or of each process of a runner, in MiB.
-        processes: Number of worker processes; by default all cores that the memory allows.
+        processes: Number of worker processes.
         runner: Runner of Apache Beam that does the work instead of processes, such as FlinkRunner or DataflowRunner.
         runner_options: Options of Apache Beam, each as NAME=VALUE, or NAME for a switch.
     """

@@ -9,7 +9,7 @@ import flax.traverse_util
 from tyro.conf import Positional, arg
 
 from plmjax import experiment as experiments
-from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.arguments import Overrides, Reference, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.captured_activations import one_token_inputs
@@ -24,7 +24,7 @@ from plmjax.compression.run import TRAINING, Source, compose_experiment, hold_ou
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import check_parameters
-from plmjax.errors import UserError, listed, nearest, quoted
+from plmjax.errors import UserError, check_choice, listed
 from plmjax.experiment import Experiment, WeightMapping
 from plmjax.files import storage
 from plmjax.finetuning.tasks.task import TaskObjective
@@ -34,14 +34,17 @@ from plmjax.runs.init_from import RANDOM, with_task
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 
-METHODS = (
-    SoftTargetDistillation,
-    DistilBertDistillation,
-    PatientDistillation,
-    TinyBertDistillation,
-    MobileBertDistillation,
-)
-"""The ways to train a student."""
+OF_RUNS: dict[str, type[Distillation]] = {
+    method.name: method
+    for method in (
+        SoftTargetDistillation,
+        DistilBertDistillation,
+        PatientDistillation,
+        TinyBertDistillation,
+        MobileBertDistillation,
+    )
+}
+"""Method -> its compression in a run, whose options may follow."""
 
 
 @hold_output
@@ -50,7 +53,7 @@ def distil(
     output: Location,
     *,
     method: str = "soft_targets",
-    layers: tuple[int, ...] = (),
+    layers: Annotated[tuple[int, ...], default("every other one")] = (),
     student: str | None = None,
     experiment: Reference | None = None,
     overrides: Overrides = (),
@@ -64,16 +67,14 @@ def distil(
         teacher: Run directory or checkpoint.
         output: Run directory to write, with one checkpoint of the student.
         method: soft_targets, distilbert, patient, tinybert or mobilebert.
-        layers: Numbers of the teacher's layers that the student begins with, from 0; by default every other one.
+        layers: Numbers of the teacher's layers that the student begins with, from 0.
         student: Run directory or checkpoint that the student begins with in place of the teacher's layers; or random,
             for random parameters of the sizes of the teacher or of --experiment, with options such as
             --model.hidden_size.
         experiment: Experiment that trains the student, in place of that of the teacher; its file defines classes too.
     """
     load_classes(experiment)
-    known = {found.name: found for found in METHODS}
-    if method not in known:
-        raise UserError(f"Expected a known --method, found {quoted(method)}; {nearest(method, known)}")
+    check_choice("--method", method, OF_RUNS)
     if layers and student is not None:
         raise UserError(
             f"Expected either --layers or --student, found both; leave --layers out to begin with {student}."
@@ -83,7 +84,7 @@ def distil(
     other = None if student in (None, RANDOM) else checkpoints.describe(checkpoints.find(student))
     if other is not None:
         _check_tokenizers(source, str(student), other)
-    distillation = _distillation(source, known[method], named)
+    distillation = _distillation(source, OF_RUNS[method], named)
     if distillation.random_layers:
         _check_layers(distillation, layers, student)
     takes_layers = student is None and not distillation.random_layers
@@ -93,7 +94,6 @@ def distil(
         distillation,
         experiment,
         overrides=overrides,
-        command="plmjax compress distil",
         model=other.experiment.model if other is not None else _model(source, layers, named),
     )
     if takes_layers:

@@ -1,22 +1,24 @@
 """The commands that import a checkpoint from another library, and export one to it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from plmjax.commands.arguments import Reference, load_classes
+from plmjax.commands.arguments import Reference, Run, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.errors import UserError
 
 
 def import_(
-    source: Positional[Location],
-    checkpoint: Positional[Location],
+    source: Positional[Annotated[Location, arg(metavar="SOURCE")]],
+    checkpoint: Positional[Run],
     architecture: str = "auto",
-    tokenizer: Location | None = None,
+    tokenizer: Annotated[Location | None, default("SOURCE")] = None,
 ) -> None:
-    """Import a checkpoint of transformers, Google's BERT, fairseq, ELMo or fastai, or word vectors, as a run directory.
+    """Import a checkpoint of another library as a run directory.
+
+    The libraries are transformers, Google's BERT, fairseq, ELMo and fastai; word vectors are imported too.
 
     Args:
         source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, with fairseq's
@@ -24,7 +26,7 @@ def import_(
             --tokenizer; or a file of word vectors, of word2vec or GloVe.
         checkpoint: Run directory to write.
         architecture: Class of transformers to read; auto takes the one that the folder names.
-        tokenizer: Folder of the tokenizer, if it is not the source folder.
+        tokenizer: Folder of the tokenizer.
     """
     from plmjax.interop.word_vector_runs import import_vectors, is_file_of_vectors
 
@@ -42,20 +44,20 @@ def import_(
 
 
 def export(
-    checkpoint: Positional[Location],
-    output: Positional[Location],
+    checkpoint: Positional[Run],
+    output: Positional[Annotated[Location, arg(metavar="FOLDER")]],
     *,
     architecture: str = "auto",
     vectors: Literal["text", "binary", "glove"] | None = None,
     to: Literal["transformers", "sentence-transformers", "jax"] = "transformers",
-    pooling: Literal["mean", "cls"] | None = None,
+    pooling: Annotated[Literal["mean", "cls"] | None, default("mean")] = None,
     normalize: bool = False,
-    platforms: tuple[str, ...] = (),
-    rows: int | None = None,
-    length: int | None = None,
+    platforms: Annotated[tuple[str, ...], default("cpu")] = (),
+    rows: Annotated[int | None, default(1)] = None,
+    length: Annotated[int | None, default("that of the run's rows")] = None,
     experiment: Reference | None = None,
 ) -> None:
-    """Export a checkpoint for another library, or export word vectors only.
+    """Export a checkpoint for another library.
 
     Args:
         checkpoint: Run directory or checkpoint; with --vectors also a file of word vectors.
@@ -64,12 +66,12 @@ def export(
         vectors: Write only the word vectors, in the text or binary format of word2vec or in the format of GloVe.
         to: Library that opens the folder. ELMo and AWD-LSTM, which transformers lacks, are written in their own format.
             sentence-transformers takes encoders; jax takes a function of jax.export.
-        pooling: For sentence-transformers, the vector of a text: the mean over its tokens, the default, or the hidden
+        pooling: For sentence-transformers, the vector of a text: the mean over its tokens, or the hidden
             state of [CLS].
         normalize: For sentence-transformers, vectors of length 1.
-        platforms: For jax, where the function can be called: cpu, the default, cuda, rocm or tpu.
-        rows: For jax, the number of rows of a call; by default 1.
-        length: For jax, the number of tokens of a row; by default that of the run's rows.
+        platforms: For jax, where the function can be called: cpu, cuda, rocm or tpu.
+        rows: For jax, the number of rows of a call.
+        length: For jax, the number of tokens of a row.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)

@@ -6,11 +6,11 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from plmjax.commands.arguments import Reference, load_classes
+from plmjax.commands.arguments import Reference, Run, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
@@ -28,27 +28,27 @@ STANDARD_INPUT_NAME = "the standard input"
 
 
 def generate(
-    checkpoint: Positional[Location],
+    checkpoint: Positional[Run],
     *,
     prompt: Positional[str | None] = None,
     input: Location | None = None,
-    output: Location | None = None,
+    output: Annotated[Location | None, default("the standard output")] = None,
     writing: OmitArgPrefixes[Options] = Options(),
     mesh: Devices = Devices(),
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
-    """Generate a continuation of a prompt, or the target text of a source, and print it token by token.
+    """Generate a continuation of a prompt, or a target text.
 
-    Options that are left out are those of the task that the model was fine-tuned on, or those of an imported
-    checkpoint. Without either, tokens are sampled at temperature 1. A line on the standard error shows the settings in
-    use.
+    The text is printed token by token. Options that are left out are those of the task that the model was fine-tuned
+    on, or those of an imported checkpoint. Without either, tokens are sampled at temperature 1. A line on the standard
+    error shows the settings in use.
 
     Args:
         checkpoint: Run directory or checkpoint of a model that predicts the next token.
         prompt: Text to continue; an empty text starts a document. For an encoder-decoder, the source text.
         input: File with one prompt per line, also compressed; - for the standard input.
-        output: File to write instead, a JSON object per line: prompt, text, tokens, stopped, log_probability, score,
+        output: File to write, a JSON object per line: prompt, text, tokens, stopped, log_probability, score,
             unknown_tokens.
         max_unknown: Maximum fraction of unknown tokens in a prompt. A higher fraction is an error: the checkpoint does
             not fit the text.

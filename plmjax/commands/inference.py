@@ -5,29 +5,29 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.arguments import Overrides, Reference, Run, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 
 
 def evaluate(
-    checkpoint: Positional[Location],
+    checkpoint: Positional[Run],
     *,
-    data: str | None = None,
+    data: Annotated[str | None, default("the run's own")] = None,
     task: Literal["lambada", "blimp", "similarity", "analogy", "retrieval"] | None = None,
-    window: int | None = None,
-    stride: int | None = None,
-    memory: int | None = None,
-    split: Literal["train", "validation", "test"] | None = None,
-    output: Location | None = None,
+    window: Annotated[int | None, default("the length of a row of the run")] = None,
+    stride: Annotated[int | None, default("that of the run's rows")] = None,
+    memory: Annotated[int | None, default("that of the run's evaluations")] = None,
+    split: Annotated[Literal["train", "validation", "test"] | None, default("validation; test for retrieval")] = None,
+    output: Annotated[Location | None, default("WORKDIR/evaluations/NAME for a task's file NAME")] = None,
     ensemble: tuple[Location, ...] = (),
-    max_unknown: float | None = None,
+    max_unknown: Annotated[float | None, default(MAX_UNKNOWN)] = None,
     json_: Annotated[bool, arg(name="json")] = False,
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Evaluate a run or checkpoint: perplexity, or the metrics of the task that it was fine-tuned on.
+    """Evaluate a run: perplexity, or the metrics of its task.
 
     For raw text, a language model also has bits per byte and per character, and scores on zero-shot tasks. Word vectors
     are scored on word similarities and analogies, vectors of texts on searches. The columns of a task's file have the
@@ -35,21 +35,21 @@ def evaluate(
 
     Args:
         checkpoint: Run directory or checkpoint; for word vectors also a file of word2vec or GloVe.
-        data: Held-out data to use instead of the run's own: a prepared dataset, raw text, or labelled examples of the
+        data: Held-out data: a prepared dataset, raw text, or labelled examples of the
             task; for a mixture NAME=FILE with the name of one of its tasks.
         task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data; or
             score word vectors on word similarities or on analogies, in --data; or have the queries of a folder of BEIR
             in --data search its passages by the vectors of any encoder.
-        window: Number of tokens that a language model reads at once; by default the length of a row of its run.
+        window: Number of tokens that a language model reads at once.
         stride: Number of tokens between the starts of two windows, so that each token has a context of more than window
-            - stride tokens; by default the stride of the run's rows.
-        memory: Number of tokens that a model with a memory remembers; by default that of its run's evaluations.
-        split: Split of a published corpus in --data (--data.format enwik8, text8, wikitext-103 or wikitext-2); by
-            default validation; or of a folder of BEIR for --task retrieval, by default test.
-        output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
+            minus stride tokens.
+        memory: Number of tokens that a model with a memory remembers.
+        split: Split of a published corpus in --data (--data.format enwik8, text8, wikitext-103 or wikitext-2),
+            or of a folder of BEIR for --task retrieval.
+        output: Folder for evaluation.json and the predictions.
         ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
-        max_unknown: Maximum fraction of unknown tokens in raw text or examples, by default 0.2. A higher fraction is an
-            error: the checkpoint does not fit the text.
+        max_unknown: Maximum fraction of unknown tokens in raw text or examples. A higher fraction is an error: the
+            checkpoint does not fit the text.
         json_: Print JSON.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
@@ -119,24 +119,25 @@ def evaluate(
 
 
 def predict(
-    checkpoint: Positional[Location],
+    checkpoint: Positional[Run],
     input: Location,
     *,
-    output: Location | None = None,
+    output: Annotated[Location | None, default("the standard output")] = None,
     format: Literal["jsonl", "official"] = "jsonl",
     ensemble: tuple[Location, ...] = (),
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Predict unlabelled examples with a fine-tuned checkpoint, in their order.
+    """Predict unlabelled examples with a fine-tuned model.
 
-    The columns of the file have the names of the task, or are named by options: --data.text review.
+    Predictions have the order of the examples. The columns of the file have the names of the task, or are named by
+    options: --data.text review.
 
     Args:
         checkpoint: Run directory or checkpoint that was fine-tuned.
         input: File like those of the task, without labels; sentences can also be the lines of a .txt file.
-        output: File to write; standard output by default.
+        output: File to write.
         format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
         ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
         max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
@@ -157,19 +158,21 @@ def predict(
 
 
 def embed(
-    checkpoint: Positional[Location],
+    checkpoint: Positional[Run],
     input: Location,
     output: Location,
     *,
     layer: int = -1,
     mix: tuple[str, ...] = (),
-    pooling: Literal["cls", "mean", "none"] | None = None,
-    prompt: str | None = None,
+    pooling: Annotated[Literal["cls", "mean", "none"] | None, default("the model's own recipe, or the mean")] = None,
+    prompt: Annotated[str | None, default("its own")] = None,
     batch_size: int = 32,
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
-    """Write contextual embeddings, one row per line of the input; run again to continue after a stop.
+    """Write contextual embeddings of the lines of a file.
+
+    The output has one row per line. Run the same command again to continue after a stop.
 
     Args:
         checkpoint: Run directory or checkpoint.
@@ -178,9 +181,9 @@ def embed(
         layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
         mix: Write a weighted mean of all layers instead, with the softmax of these numbers as weights, embeddings
             first; or `learned` for the weights of a fine-tuned checkpoint.
-        pooling: The [CLS] vector, the mean over tokens, or the vector of every token. By default the recipe of an
-            imported folder of sentence-transformers, with its layers, length and prompt, or else the mean.
-        prompt: Name of a prompt of such a folder, which is put before every line; by default its own.
+        pooling: The [CLS] vector, the mean over tokens, or the vector of every token. An imported folder of
+            sentence-transformers has a recipe of its own, with layers, a length and a prompt.
+        prompt: Name of a prompt of such a folder, which is put before every line.
         batch_size: Number of lines in a batch.
         max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
             text.
@@ -196,7 +199,7 @@ def embed(
 
 
 def attention(
-    checkpoint: Positional[Location],
+    checkpoint: Positional[Run],
     input: Location,
     output: Location,
     *,
@@ -205,11 +208,11 @@ def attention(
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
-    """Write the attention weights of each line of the input: of every layer and head, from token to token.
+    """Write the attention weights of each line of a file.
 
-    The file has, for line 0, tokens_0 and attentions_0 float32 [layers heads queries keys], and so on; each query's
-    weights sum to 1. An encoder-decoder has encoder_attentions_0, decoder_tokens_0, decoder_attentions_0 and
-    cross_attentions_0.
+    They are those of every layer and head, from token to token. The file has, for line 0, tokens_0 and attentions_0
+    float32 [layers heads queries keys], and so on; each query's weights sum to 1. An encoder-decoder has
+    encoder_attentions_0, decoder_tokens_0, decoder_attentions_0 and cross_attentions_0.
 
     Args:
         checkpoint: Run directory or checkpoint.
@@ -230,7 +233,7 @@ def attention(
 
 
 def fill_mask(
-    checkpoint: Positional[Location], text: Positional[str], top: int = 5, experiment: Reference | None = None
+    checkpoint: Positional[Run], text: Positional[str], top: int = 5, experiment: Reference | None = None
 ) -> None:
     """Predict the tokens in place of [MASK].
 
@@ -258,14 +261,14 @@ def fill_mask(
 
 
 def nearest(
-    vectors: Positional[Location],
+    vectors: Positional[Annotated[Location, arg(metavar="VECTORS")]],
     words: Positional[Annotated[tuple[str, ...], arg(help_behavior_hint="(one or more)")]],
     *,
     minus: tuple[str, ...] = (),
     top: int = 10,
     experiment: Reference | None = None,
 ) -> None:
-    """List the words whose vectors are nearest to those of the given words.
+    """List the words whose vectors are nearest to given words.
 
     `king woman --minus man` solves the analogy "man is to king as woman is to ...".
 

@@ -27,11 +27,13 @@ def plan(
     json_: Annotated[bool, arg(name="json")] = False,
     overrides: Overrides = (),
 ) -> None:
-    """Compile the train step for TPU slices that are not available, and report memory, speed, hours and cost.
+    """Plan a run for absent TPU slices: memory, speed, cost.
+
+    The train step is compiled for each slice; no TPU is needed.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
-        from_: Run directory or checkpoint that the run starts from, or `random`, as in pretrain and finetune.
+        from_: Run directory or checkpoint that the run starts from, or random, as in pretrain and finetune.
         topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
         price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Search for the microbatches and the remat policy that are fastest on the slice.
@@ -47,9 +49,9 @@ def plan(
     from plmjax.planning.estimate import prices as read_prices
     from plmjax.runs.resolve import resolve
 
-    loaded, command = experiments.load(experiment), f"plmjax plan {experiment}"
+    loaded = experiments.load(experiment)
     with options_named(OF_ANOTHER_FILE):
-        run = resolve(loaded, from_, overrides=overrides, command=command)
+        run = resolve(loaded, from_, overrides=overrides)
     if not topology:
         raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
     if batch_sizes and not search:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.arguments import Overrides, Reference, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.compression.pruning import heads
 from plmjax.compression.pruning.blocks import BlockMovementPruning
@@ -26,14 +26,17 @@ from plmjax.experiment import Experiment
 from plmjax.files import storage
 
 WITHOUT_TRAINING = ("magnitude", "two_of_four", "heads")
-WITH_TRAINING: dict[str, type[Pruning]] = {
+OF_RUNS: dict[str, type[Pruning]] = {
     method.name: method
     for method in (GradualPruning, MovementPruning, SoftMovementPruning, BlockMovementPruning, TicketTraining)
 }
+"""Method -> its compression in a run, whose options may follow."""
 SPARSITY = 0.5
 """Share of the weights that become 0, if the command names none."""
+ROWS, ROUNDS = 256, 1
+"""Training rows and rounds of `heads`, if the command names none."""
 READ_BY = {
-    "sparsity": ("magnitude", "heads", *(name for name in WITH_TRAINING if name != SoftMovementPruning.name)),
+    "sparsity": ("magnitude", "heads", *(name for name in OF_RUNS if name != SoftMovementPruning.name)),
     "rows": ("heads",),
     "rounds": ("heads",),
     "rewind": ("lottery",),
@@ -49,14 +52,14 @@ def prune(
     output: Location,
     *,
     method: str = "magnitude",
-    sparsity: float | None = None,
-    rows: int | None = None,
-    rounds: int | None = None,
+    sparsity: Annotated[float | None, default(SPARSITY)] = None,
+    rows: Annotated[int | None, default(ROWS)] = None,
+    rounds: Annotated[int | None, default(ROUNDS)] = None,
     rewind: Location | None = None,
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Set weights of a model to 0, or remove heads and features, to make it smaller.
+    """Set weights of a model to 0, or remove heads and features.
 
     gradual, movement, soft_movement, block_movement and lottery train the model, on the data of its own run or with
     another experiment, whose options may follow, such as --training.steps 1000 or --compression.begin 0.2.
@@ -66,15 +69,15 @@ def prune(
         output: Run directory to write, with one checkpoint.
         method: magnitude, two_of_four or heads, which do not train; gradual, movement, soft_movement, block_movement
             or lottery.
-        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed. By
-            default 0.5; two_of_four and soft_movement have none.
-        rows: With heads, the number of training rows on which the importance of a head is measured; by default 256.
-        rounds: With heads, the number of rounds of measuring and removing; by default 1.
+        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed.
+            two_of_four and soft_movement have none.
+        rows: With heads, the number of training rows on which the importance of a head is measured.
+        rounds: With heads, the number of rounds of measuring and removing.
         rewind: With lottery, the checkpoint whose weights the kept ones get before they are trained.
         experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
     load_classes(experiment)
-    known = (*WITHOUT_TRAINING, *WITH_TRAINING)
+    known = (*WITHOUT_TRAINING, *OF_RUNS)
     if method not in known:
         raise UserError(f"Expected a known --method, found {quoted(method)}; {nearest(method, known)}")
     _check_options(method, {"sparsity": sparsity, "rows": rows, "rounds": rounds, "rewind": rewind})
@@ -90,7 +93,7 @@ def prune(
     settings |= {"sparsity": sparsity} if method in READ_BY["sparsity"] else {}
     run = source.description.experiment
     if method == "heads":
-        counted = {"rows": 256 if rows is None else rows, "rounds": 1 if rounds is None else rounds}
+        counted = {"rows": ROWS if rows is None else rows, "rounds": ROUNDS if rounds is None else rounds}
         params, model = heads.without_least_important(source, run, sparsity, **counted)
         run, settings = dataclasses.replace(run, model=model), settings | counted
     elif method == "two_of_four":
@@ -98,9 +101,9 @@ def prune(
     elif method == "magnitude":
         params = by_magnitude(source.params, run.model, sparsity)
     else:
-        kind = WITH_TRAINING[method]
+        kind = OF_RUNS[method]
         made = kind(sparsity=sparsity) if issubclass(kind, ByFraction) else kind()
-        run = compose_experiment(source, made, experiment, overrides=overrides, command="plmjax compress prune")
+        run = compose_experiment(source, made, experiment, overrides=overrides)
         settings |= dataclasses.asdict(run.compression)
         start = _ticket(source, run, sparsity, rewind=rewind, output=output) if kind is TicketTraining else None
         params, run = train(source, run, output, checkpoint=start)

@@ -7,7 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from plmjax import experiment as experiments
-from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.arguments import Overrides, Reference, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.compression.quantization.calibration import calibrate, ranges_of
@@ -21,8 +21,9 @@ from plmjax.layers.int8 import INT8_DYNAMIC, INT8_STATIC
 from plmjax.runs import epochs
 from plmjax.training.checkpoints import checkpoints
 
-METHODS = ("weight_only", "dynamic", "static", "aware")
-COMMAND = "plmjax compress quantize"
+OF_RUNS: dict[str, type[QuantizationAware] | None] = {"dynamic": None, "static": None, "aware": QuantizationAware}
+"""Method -> its compression in a run, whose options may follow; None if it reads the run's examples alone."""
+METHODS = ("weight_only", *OF_RUNS)
 BATCHES = 16
 """Number of training batches that give static ranges, if the command names none."""
 
@@ -34,14 +35,14 @@ def quantize(
     *,
     method: str = "weight_only",
     granularity: str = "channel",
-    batches: int | None = None,
+    batches: Annotated[int | None, default(BATCHES)] = None,
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Store the weights of a model in int8, a quarter of the size; multiply in int8 too.
+    """Store weights in int8, and multiply in int8 too.
 
-    dynamic, static and aware read the examples of the checkpoint's own run, whose options may follow, such as
-    --data.train. aware trains on them, and takes another experiment too.
+    Weights in int8 have a quarter of the size. dynamic, static and aware read the examples of the checkpoint's own run,
+    whose options may follow, such as --data.train. aware trains on them, and takes another experiment too.
 
     Args:
         checkpoint: Run directory or checkpoint.
@@ -50,7 +51,7 @@ def quantize(
             largest value; static, by the largest value of some training batches; or aware, which trains the model with
             rounded values.
         granularity: channel for a scale for each output of a matrix, tensor for one scale for the whole matrix.
-        batches: With static, the number of training batches; by default 16.
+        batches: With static, the number of training batches.
         experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
     load_classes(experiment)
@@ -75,9 +76,7 @@ def quantize(
     run, params, ranges = source.description.experiment, source.params, {}
     settings = {"method": method, "granularity": granularity} | ({"batches": batches} if method == "static" else {})
     if method == "aware":
-        run = compose_experiment(
-            source, QuantizationAware(granularity), experiment, overrides=overrides, command=COMMAND
-        )
+        run = compose_experiment(source, QuantizationAware(granularity), experiment, overrides=overrides)
         granularity = settings["granularity"] = run.compression.granularity
         params, run = train(source, run, output)
         ranges = ranges_of(checkpoints.load_collections(checkpoints.find(storage.path(output) / TRAINING)))
@@ -105,4 +104,4 @@ def with_overrides(run: Experiment, overrides: Sequence[str]) -> Experiment:
     if not overrides:
         return run
     run = run if run.finetuning is None else epochs.in_epochs(run)
-    return experiments.override(run, overrides, COMMAND)
+    return experiments.override(run, overrides)

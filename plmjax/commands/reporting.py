@@ -5,12 +5,12 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from plmjax.commands.arguments import Reference, load_classes
+from plmjax.commands.arguments import Reference, Run, default, load_classes
 from plmjax.commands.command_line import Location
 
 
 def report(
-    workdirs: Positional[Annotated[tuple[Location, ...], arg(help_behavior_hint="(one or more)")]],
+    workdirs: Positional[Annotated[tuple[Location, ...], arg(metavar="RUN ...", help_behavior_hint="(one or more)")]],
     *,
     output: Location = Path("report.html"),
     curve: Location | None = None,
@@ -42,15 +42,19 @@ def report(
     print(output)
 
 
-def card(workdir: Positional[Location], output: Positional[Location], experiment: Reference | None = None) -> None:
-    """Write the model card of a run, in the form of the Hugging Face Hub.
+def card(
+    workdir: Positional[Run],
+    output: Positional[Annotated[Location | None, arg(metavar="FOLDER"), default("the run")]] = None,
+    experiment: Reference | None = None,
+) -> None:
+    """Write the model card of a run for the Hugging Face Hub.
 
     Args:
         workdir: Run directory.
-        output: Folder for README.md, such as that of an export, or a file.
+        output: Folder for README.md, such as that of an export to upload, or a file.
         experiment: Experiment file that defines classes which the run uses.
     """
     load_classes(experiment)
     from plmjax.report import model_card
 
-    print(model_card.write(workdir, output))
+    print(model_card.write(workdir, workdir if output is None else output))

@@ -1,45 +1,52 @@
 """The commands that train, and those of their runs: list of experiments, benchmark, average of checkpoints."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, load_classes
+from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, Run, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.errors import options_named
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import JoinOptions
 
 
-def experiments() -> None:
-    """List the experiments that plmjax comes with."""
+def experiments(
+    words: Positional[Annotated[tuple[str, ...], arg(metavar="[WORD ...]", help_behavior_hint="(default: all)")]] = (),
+) -> None:
+    """List the experiments that plmjax comes with.
+
+    Args:
+        words: List only experiments with all of these words, or beginnings of words, in their name, title or system.
+    """
     from plmjax.experiment import catalogue
 
-    print(catalogue.page())
+    print(catalogue.page(words, shutil.get_terminal_size().columns))
 
 
 def pretrain(
     experiment: Positional[Reference],
     *,
+    workdir: Annotated[Location | None, default("runs/NAME")] = None,
     from_: Annotated[str, arg(name="from")] = "random",
     continue_from: Location | None = None,
-    workdir: Location | None = None,
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
 ) -> None:
-    """Pretrain an experiment; run again with the same workdir to resume.
+    """Pretrain an experiment; run again to resume.
 
     On several hosts, run the same command on each of them. The hosts of a TPU slice find each other; elsewhere set
     coordinator, hosts and host.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
-        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`; or
-            a file of word vectors, which initialize the embedding table of a model of words.
-        continue_from: Checkpoint of another run whose optimizer state, step and place in the text a new run keeps, with
-            other options, such as a decay of the learning rate.
-        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
+        workdir: Folder of the run. Several hosts must share it.
+        from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or random. A
+            file of word vectors initializes the embedding table of a model of words.
+        continue_from: Checkpoint of another run whose optimizer state, step and place in the text a new run keeps. Its
+            options may differ, such as those of a decay of the learning rate.
     """
     peers.join(joining)
     from plmjax import experiment as experiments
@@ -48,29 +55,29 @@ def pretrain(
     loaded, workdir = experiments.load(experiment), workdir or _workdir(experiment)
     with options_named(OF_ANOTHER_FILE):
         options = {"continue_from": continue_from, "overrides": overrides}
-        run(loaded, workdir, from_, **options, command=f"plmjax pretrain {experiment}")
+        run(loaded, workdir, from_, **options)
 
 
 def finetune(
     experiment: Positional[Reference],
     from_: Annotated[str, arg(name="from")],
     *,
+    workdir: Annotated[Location | None, default("runs/NAME")] = None,
     like: Location | None = None,
-    workdir: Location | None = None,
     seeds: tuple[int, ...] = (),
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
 ) -> None:
-    """Fine-tune a checkpoint on a task; run again with the same workdir to resume.
+    """Fine-tune a checkpoint on a task; run again to resume.
 
     On several hosts, run the same command on each of them, as with pretrain.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
-        from_: Run directory or checkpoint to start from; `random` starts from random parameters, a file of word
-            vectors from these in the embedding table.
+        from_: Run directory or checkpoint to start from, or random. A file of word vectors initializes the embedding
+            table of a model of words.
+        workdir: Folder of the run. Several hosts must share it.
         like: With --from random: run directory or checkpoint whose model and tokenizer are taken, but no parameters.
-        workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
         seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print the mean and deviation.
     """
     peers.join(joining)
@@ -79,7 +86,7 @@ def finetune(
     from plmjax.runs.finetuning import finetune as run
 
     loaded, workdir = experiments.load(experiment), workdir or _workdir(experiment)
-    options = {"like": like, "overrides": overrides, "command": f"plmjax finetune {experiment}"}
+    options = {"like": like, "overrides": overrides}
     with options_named(OF_ANOTHER_FILE):
         if seeds:
             print(several.table(several.finetune_seeds(loaded, from_, workdir, seeds, **options)))
@@ -100,7 +107,9 @@ def bench(
     measured_steps: int = 10,
     overrides: Overrides = (),
 ) -> None:
-    """Measure the train step on this machine, and compare it with the machine's rate of matrix products.
+    """Measure the train step on this machine.
+
+    Speeds are shown as numbers, and relative to the machine's own rate of matrix products.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
@@ -115,7 +124,7 @@ def bench(
 
     loaded = experiments.load(experiment)
     checks.kind(loaded, text=True)
-    resolved = resolve(loaded, overrides=overrides, command=f"plmjax bench {experiment}")
+    resolved = resolve(loaded, overrides=overrides)
     for record in run(resolved.experiment, measured_steps):
         if json_:
             print(to_json(record))
@@ -126,20 +135,20 @@ def bench(
 
 
 def average(
-    run: Positional[Location],
+    run: Positional[Run],
     output: Location,
     last: int = 5,
     best: int = 0,
     *,
     experiment: Reference | None = None,
 ) -> None:
-    """Average the parameters of a run's last or best checkpoints.
+    """Average a run's last or best checkpoints.
 
     Args:
         run: Run directory.
         output: Run directory to write, with one checkpoint.
         last: Number of its last checkpoints to average; the run must have kept as many (--checkpoint.keep).
-        best: Number of further checkpoints to average, the best ones by the run's --checkpoint.best.
+        best: Number of further checkpoints to average, the best ones by the run's --checkpoint.best; 0 averages none.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)

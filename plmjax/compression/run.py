@@ -205,7 +205,6 @@ def compose_experiment(
     experiment: str | None,
     *,
     overrides: Sequence[str],
-    command: str,
     model: ModelConfig | None = None,
 ) -> Experiment:
     """Return the experiment that trains the smaller model: the named one, or that of the checkpoint.
@@ -227,7 +226,7 @@ def compose_experiment(
         path = "" if run.data.mixture.sources else source.dataset(run)
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=path, input=()))
     run = dataclasses.replace(run, model=model or own.model, weight_mapping=WeightMapping(), compression=compression)
-    return experiments.override(run, overrides, command)
+    return experiments.override(run, overrides)
 
 
 def train(

@@ -1,9 +1,11 @@
 """Files that compose experiments: found by name in plmjax, or by path."""
 
 import ast
+import dataclasses
 import os
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +76,73 @@ def functions(file: Path) -> dict[str, str]:
     }
 
 
-def page() -> str:
-    """Return the list of the experiments of plmjax: name and first line of each."""
-    files = [experiments.FOLDER / f"{name}.py" for name in names()]
-    found = {
-        file: {file.stem if name == FUNCTION else f"{file.stem}:{name}": line for name, line in functions(file).items()}
-        for file in files
-    }
-    width = max(len(reference) for references in found.values() for reference in references)
-    lines = []
-    for file, references in found.items():
-        lines.append(_first_line(ast.parse(file.read_text(encoding="utf-8"))))
-        lines += [f"  {reference:<{width}}  {line}" for reference, line in references.items()]
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A file of experiments: its name and title, the systems of its models, and its experiments, reference -> line."""
+
+    name: str
+    title: str
+    systems: tuple[str, ...]
+    lines: dict[str, str]
+
+    @classmethod
+    def read(cls, name: str) -> "Listed":
+        """Read a file of plmjax, without importing it."""
+        file = experiments.FOLDER / f"{name}.py"
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        modules = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+        systems = tuple(one.rpartition(".")[2] for one in modules if one.startswith("plmjax.models."))
+        lines = {name if one == FUNCTION else f"{name}:{one}": line for one, line in functions(file).items()}
+        return cls(name, _first_line(tree), systems, lines)
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """The place in the list: tiny experiments, then others, then those of published runs on a slice."""
+        published = "as published" in self.title or re.search(r"_\d+x\d+$", self.name)
+        return (0 if self.name.endswith("_tiny") else 2 if published else 1), self.name
+
+    def texts(self) -> dict[str, str]:
+        """Return a dict from reference to all that is known of the experiment, in lower case."""
+        return {
+            reference: " ".join((reference, line, self.title, *self.systems)).lower()
+            for reference, line in self.lines.items()
+        }
+
+    def with_words(self, words: Sequence[str]) -> "Listed":
+        """Return the file with those of its experiments that have all words, or words that begin with them."""
+        kept = {
+            reference: self.lines[reference]
+            for reference, text in self.texts().items()
+            if all(re.search(rf"(?<![^\W_]){re.escape(word.lower())}", text) for word in words)
+        }
+        return dataclasses.replace(self, lines=kept)
+
+
+def page(words: Sequence[str] = (), width: int = 80) -> str:
+    """Return the list of the experiments of plmjax that have all words in their name, title or system.
+
+    width: maximum number of characters of a line.
+
+    Raises:
+        UserError: no experiment has them.
+    """
+    files = sorted(map(Listed.read, names()), key=lambda file: file.place)
+    chosen = [found for file in files if (found := file.with_words(words)).lines]
+    if not chosen:
+        known = {word for file in files for text in file.texts().values() for word in re.findall(r"[^\W\d]\w+", text)}
+        unknown = [word for word in words if not any(file.with_words([word]).lines for file in files)]
+        hint = nearest(unknown[0].lower(), known) if unknown else "name fewer words."
+        found = unknown[0] if unknown else " ".join(words)
+        raise UserError(f"Expected words of the name, title or system of an experiment, found {quoted(found)}; {hint}")
+    lines: list[str] = []
+    for file in chosen:
+        lines += textwrap.wrap(file.title, width)
+        for reference, line in file.lines.items():
+            start = f"  {reference:<24}  "
+            lines += textwrap.wrap(line, width, initial_indent=start, subsequent_indent=" " * 28)
         lines.append("")
-    return "\n".join([*lines, f"Their files are in {experiments.FOLDER}; copy one to change more than options can."])
+    lines += ["Copy a file to change more than options can. The files are in", str(experiments.FOLDER)]
+    return "\n".join(lines)
 
 
 def _first_line(node: ast.Module | ast.FunctionDef) -> str:

@@ -3,20 +3,19 @@
 import contextlib
 import dataclasses
 import io
+import typing
 from collections.abc import Sequence
 from typing import Any
 
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment import fields
 from plmjax.experiment.choice import Choice
-from plmjax.experiment.record import flatten
 from plmjax.experiment.settings import Experiment
-
-HELP = ("--help", "-h")
 
 
 def options(experiment: Experiment) -> list[str]:
     """Return the command-line options for an experiment's fields."""
-    return [f"--{name}" for name in flatten(experiment) if name.rpartition(".")[2] != "type"]
+    return [f"--{option.name}" for option in fields.of(experiment)]
 
 
 def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
@@ -30,8 +29,8 @@ def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
     return found
 
 
-def _choose_classes(experiment: Experiment, settings: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
-    """Return the experiment with the classes that options name, and the other options.
+def choose_classes(experiment: Experiment, settings: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
+    """Return the experiment with the classes that options name, such as --optimizer lamb, and the other options.
 
     Fields that both the old and the new class have keep their values.
 
@@ -81,10 +80,28 @@ def normalize_option(option: str) -> str:
     return f"--{option.removeprefix('--').replace('-', '_')}"
 
 
-def override(experiment: Experiment, arguments: Sequence[str], command: str = "plmjax") -> Experiment:
-    """Apply options `--field.subfield VALUE ...` to an experiment. `--help` prints every field and exits.
+def split(arguments: Sequence[str]) -> list[list[str]]:
+    """Return the options among arguments, each a list of its normalized name and its words.
 
-    `--optimizer NAME` chooses another class; `--help` then prints its fields.
+    Raises:
+        UserError: a word precedes the first option.
+    """
+    settings: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, mark, value = argument.partition("=")
+            settings.append([normalize_option(name), *([value] if mark else [])])
+        elif settings:
+            settings[-1].append(argument)
+        else:
+            raise UserError(
+                f"Expected an option such as --training.steps 60, found {quoted(argument)}; start it with --."
+            )
+    return settings
+
+
+def override(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
+    """Apply options `--field.subfield VALUE ...` to an experiment; `--optimizer NAME` chooses another class.
 
     Raises:
         UserError: an unknown name (with the nearest one) or a value of the wrong type.
@@ -97,28 +114,13 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
         # A field that may be None has the options of its value, instead of one subcommand for each type.
         config, typed = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), _with_declared_types(experiment)
         with option_values.PLAIN:
-            parsed = tyro.cli(type(typed), prog=command, default=typed, args=words, use_underscores=True, config=config)
+            parsed = tyro.cli(type(typed), default=typed, args=words, use_underscores=True, config=config)
         return Experiment(**_fields(parsed))
 
     def words(option: list[str]) -> list[str]:  # A value joined to its name may start with a dash.
         return ["=".join(option)] if len(option) == 2 else option
 
-    settings: list[list[str]] = []
-    for argument in arguments:
-        if argument in HELP:
-            continue
-        if argument.startswith("--"):
-            name, mark, value = argument.partition("=")
-            settings.append([normalize_option(name), *([value] if mark else [])])
-        elif settings:
-            settings[-1].append(argument)
-        else:
-            raise UserError(
-                f"Expected an option such as --training.steps 60, found {quoted(argument)}; start it with --."
-            )
-    experiment, settings = _choose_classes(experiment, settings)
-    if set(HELP) & set(arguments):
-        parse(["--help"])
+    experiment, settings = choose_classes(experiment, split(arguments))
     known = [*options(experiment), *choices(experiment)]
     for option in settings:
         if option[0] not in known:
@@ -136,16 +138,15 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
                     parse(words(option))
                 except SystemExit:
                     break
-        default = flatten(experiment)[option[0][2:]]
-        kind = _annotation(experiment, option[0][2:]) if default is None else type(default).__name__
+        (kind,) = (one.kind for one in fields.of(experiment) if f"--{one.name}" == option[0])
         found = " ".join(option[1:]) or "nothing"
-        raise UserError(f"Expected a value of type {kind} for {option[0]}, found {quoted(found)}; change it.") from None
+        raise UserError(
+            f"Expected a value of type {_kind_name(kind)} for {option[0]}, found {quoted(found)}; change it."
+        ) from None
 
 
-def _annotation(value: Any, name: str) -> str:
-    """Return the declared type of a dotted field: "float or None"."""
-    *path, last = name.split(".")
-    for part in path:
-        value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
-    (declared,) = (field.type for field in dataclasses.fields(value) if field.name == last)
-    return str(declared).replace(" | ", " or ")
+def _kind_name(kind: Any) -> str:
+    """Return a type in words: "float or None", "list of int"."""
+    if typing.get_origin(kind) is tuple:
+        return f"list of {_kind_name(typing.get_args(kind)[0])}"
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace(" | ", " or ")

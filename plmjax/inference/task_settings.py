@@ -10,7 +10,8 @@ from typing import Any
 
 from plmjax import experiment as experiments
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, fields
+from plmjax.experiment.fields import Option
 from plmjax.finetuning.tasks.task import Task
 from plmjax.training import program as programs
 
@@ -33,8 +34,14 @@ def from_options(run: Experiment, options: Sequence[str], command: str, labelled
             raise UserError(
                 f"Expected an option of {command} for this {_kind(run)}, found {quoted(name)}; {nearest(name, known)}"
             )
-    composed = experiments.override(run, options, command)
+    composed = experiments.override(run, options)
     return {name: _at(composed, name.split(".")) for name in (option.removeprefix("--") for option in named)}
+
+
+def options(run: Experiment, labelled: bool) -> list[Option]:
+    """Return the options of the settings, with their values in the run."""
+    names = _names(run, labelled)
+    return [option for option in fields.of(run) if option.name in names]
 
 
 def full_names(run: Experiment, settings: Mapping[str, Any], labelled: bool) -> dict[str, Any]:

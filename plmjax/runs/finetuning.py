@@ -27,7 +27,6 @@ def finetune(
     *,
     like: str | Path | None = None,
     overrides: Sequence[str] = (),
-    command: str = "plmjax finetune",
     report: Callable[[str], None] = print,
 ) -> dict[str, float]:
     """Fine-tune a checkpoint on the task `experiment.data`, or resume the run of WORKDIR.
@@ -48,7 +47,7 @@ def finetune(
     """
     # The run: its experiment, complete, and what it starts from.
     checks.kind(experiment, text=False)
-    run = resolve(experiment, init_from, like=like, overrides=overrides, command=command, report=report)
+    run = resolve(experiment, init_from, like=like, overrides=overrides, report=report)
     with hosts.hold_folder(workdir := storage.path(workdir), run.experiment.hosts):
         # Its inputs: the examples give the labels and the number of steps. Every host has the same.
         inputs = task.inputs(run, workdir)

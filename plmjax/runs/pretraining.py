@@ -23,7 +23,6 @@ def pretrain(
     *,
     continue_from: str | Path | None = None,
     overrides: Sequence[str] = (),
-    command: str = "plmjax pretrain",
     report: Callable[[str], None] = print,
 ) -> loop.Result:
     """Run an experiment on text in `workdir`, or resume the run there.
@@ -41,7 +40,7 @@ def pretrain(
     """
     # The run: its experiment, complete, and what it starts from.
     checks.kind(experiment, text=True)
-    options = {"overrides": overrides, "command": command, "report": report}
+    options = {"overrides": overrides, "report": report}
     run = resolve(experiment, init_from, continue_from=continue_from, **options)
     with hosts.hold_folder(workdir := storage.path(workdir), run.experiment.hosts):
         checks.text(run.experiment, has_tokenizer=run.init_from.description is not None)

@@ -46,7 +46,6 @@ def resolve(
     like: str | Path | None = None,
     continue_from: str | Path | None = None,
     overrides: Sequence[str] = (),
-    command: str = "plmjax pretrain",
     report: Callable[[str], None] = print,
 ) -> Run:
     """Resolve a run. Nothing is written, and no text, task or parameter is read.
@@ -58,7 +57,7 @@ def resolve(
         like: with "random", a run directory or a checkpoint whose model and tokenizer the run takes.
         continue_from: with "random", a checkpoint of another run, whose parameters, optimizer state and step the run
             continues.
-        overrides: options of the command line, such as ("--training.steps", "60"); error messages name `command`.
+        overrides: options of the command line, such as ("--training.steps", "60").
         report: called with a line about changes by the checkpoint.
 
     Raises:
@@ -68,9 +67,9 @@ def resolve(
         start = InitFrom.find(init_from, like, continue_from)
         completed = start.complete(experiment, report)
     except UserError:
-        experiments.override(experiment, _without_model(overrides), command)  # its own mistakes are told first
+        experiments.override(experiment, _without_model(overrides))  # its own mistakes are told first
         raise
-    experiment = start.map_model(experiments.override(completed, overrides, command))
+    experiment = start.map_model(experiments.override(completed, overrides))
     if isinstance(experiment.data, Data):
         experiment = _in_steps(experiment)
         checks.check_pretraining(experiment)

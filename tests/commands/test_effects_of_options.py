@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import io
 import json
+import shutil
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -313,6 +314,11 @@ def test_word_vectors_are_scored(vectors: Path, tmp_path: Path) -> None:
     assert "analogy" in said(f"evaluate {vectors} --task analogy --data {tmp_path}/questions.txt")
 
 
+@of("experiments", "words")
+def test_the_experiments_with_a_word_are_listed() -> None:
+    assert "glove_tiny" in said("experiments GloVe") and "bert_tiny" not in said("experiments GloVe")
+
+
 @of("nearest", "vectors", "words", "minus", "top")
 def test_the_nearest_words_are_listed(vectors: Path) -> None:
     lines = said(f"nearest {vectors} king woman --minus man --top 2").splitlines()
@@ -452,6 +458,8 @@ def test_word_vectors_are_exported_as_asked(vectors: Path, tmp_path: Path) -> No
 
 @of("card", "workdir", "output")
 def test_a_card_is_written_where_asked(small_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(small_run, tmp_path / "run")
+    assert said(f"card {run}") == f"{run}/README.md\n"
     assert said(f"card {small_run} {tmp_path}/card.md") == f"{tmp_path}/card.md\n"
     assert "mlm_loss" in (tmp_path / "card.md").read_text(encoding="utf-8")
 

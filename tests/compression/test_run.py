@@ -52,7 +52,6 @@ def test_a_named_experiment_trains_the_model_of_the_checkpoint_or_a_smaller_one(
             compression,
             "finetune_sentences",
             overrides=["--training.steps", "3"],
-            command="command",
             model=smaller,
         )
         model, training = smaller or source.description.experiment.model, dataclasses.replace(named.training, steps=3)

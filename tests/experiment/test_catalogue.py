@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,17 +26,34 @@ def test_a_name_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert experiment.load("bert_tiny") == experiment.load(str(ROOT / "experiments" / "bert_tiny.py:experiment"))
 
 
+@pytest.mark.parametrize(
+    ("words", "found", "absent"),
+    [("bert TINY", "bert_tiny", "albert_tiny"), ("led", "summarize_long:tiny", "cvt"), ("Vaswani", "", "")],
+)
+def test_words_choose_from_the_list(words: str, found: str, absent: str, capsys) -> None:
+    cli.run(["experiments", *words.split()])
+    listed = re.findall(r"^  ([a-z]\S+)", capsys.readouterr().out, re.M)
+    assert listed and (not found or found in listed) and absent not in listed
+
+
+def test_words_of_no_experiment_are_told(fails) -> None:
+    assert "found 'elecktra'; did you mean 'electra'?" in fails("experiments", "elecktra")
+    assert "found 'electra 8x8 tiny'; name fewer words" in fails("experiments", "electra", "8x8", "tiny")
+
+
 def test_the_list_names_what_can_be_loaded(tmp_path: Path, monkeypatch, capsys) -> None:
     """Each is loaded, written and read in test_record.py."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     cli.run(["experiments"])
     lines = capsys.readouterr().out.splitlines()
-    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    listed = [line.split()[0] for line in lines if re.match("  [a-z]", line)]
+    assert max(map(len, lines)) <= 80 and listed.index("bert_tiny") < listed.index("albert_base_8x8")
+    listed = {*listed}
     assert {"bert_tiny", "bert_base_4x4:lamb_4096", "finetune_glue:mrpc"} <= listed
     functions = {f"{name}:{one}" for name in catalogue.names() for one in catalogue.functions(catalogue.find(name)[0])}
     assert {name if ":" in name else f"{name}:experiment" for name in listed} == functions
-    (described,) = [line for line in lines if line.split()[:1] == ["bert_large_8x8"]]
-    assert described.endswith("336 million parameters on 64 chips.")
+    assert "  bert_large_8x8            336 million parameters on 64 chips." in lines
     assert str(ROOT / "experiments") in lines[-1]
 
 

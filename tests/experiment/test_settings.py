@@ -17,8 +17,8 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Hosts, M
 from plmjax.experiment.override import normalize_option
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.training import optimizers
-from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
-from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
+from plmjax.training.optimizers import Lamb, StochasticGradientDescent
+from plmjax.training.optimizers.schedules import Cosine, Linear, SlantedTriangular
 from tests.paths import ROOT
 from tests.third_party import experiments
 
@@ -127,23 +127,6 @@ def test_another_rule_and_schedule_keep_the_values_that_they_have_too():
     assert changed.optimizer == Lamb(learning_rate=1e-2, schedule=Cosine(warmup_steps=2), weight_decay=0.5, beta1=0.8)
     changed = override(run, ["--optimizer.schedule", "slanted_triangular", "--optimizer.schedule.ratio", "8"])
     assert changed.optimizer.schedule == SlantedTriangular(ratio=8.0)
-
-
-def test_help_prints_the_fields_own_words(capsys):
-    with pytest.raises(SystemExit) as raised:
-        override(experiments.bert(), ["--help"], command="plmjax pretrain")
-    text = " ".join(capsys.readouterr().out.split())
-    assert raised.value.code == 0
-    assert "--model.classifier_dropout FLOAT|none" in text and "--model.bos_token_id INT|none" in text
-    assert "--tokenizer.lowercase {True,False}|none" in text and "--model.hidden_size INT " in text
-    assert "--training.steps" in text and "Number of optimizer steps of the whole run" in text
-    assert "--optimizer.beta2" in text and "--optimizer.schedule.warmup_steps" in text and "momentum" not in text
-    known = [*Optimizer.choices().values(), *Schedule.choices().values()]
-    assert all(one.name in text for one in known if one.__module__.startswith("plmjax."))
-    with pytest.raises(SystemExit):
-        override(experiments.bert(), ["--optimizer", "sgd", "--help"], command="plmjax pretrain")
-    text = capsys.readouterr().out
-    assert "--optimizer.momentum" in text and "--optimizer.beta2" not in text
 
 
 LEAST = {

@@ -154,7 +154,7 @@ def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, c
     whole = [record for record in read(stopped / "metrics.jsonl") if "eval/loss" in record][-1]
     assert whole["step"] == 3 and whole["eval/loss"] == pytest.approx(mixed["eval/loss"], rel=0.05)
     origin = Source.read(stopped)
-    run = compose_experiment(origin, Pruning(), None, overrides=[], command="plmjax compress prune")
+    run = compose_experiment(origin, Pruning(), None, overrides=[])
     assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
     rows = examples_of(origin, run)
     assert rows.fingerprint == mixtures.read(stopped).fingerprint
