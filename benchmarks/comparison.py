@@ -362,7 +362,7 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         "deviation over the seeds; accuracy or F1 in percent, at the best of the evaluations after each epoch; bold if",
         f"each seed is above every seed of the random model. All runs together took {minutes:.0f} minutes of one core.",
         verdict,
-        "(see [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
+        "(see [what pretraining is worth](results/finetuning.md#what-pretraining-is-worth)).",
         *missing,
         *([STATIC] if options.static else []),
         "",

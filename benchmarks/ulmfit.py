@@ -4,8 +4,8 @@
     python benchmarks/ulmfit.py DATA --output runs/ulmfit --forward --labels 1600 --tokens 1024
 
 DATA holds pretrain/wikipedia_en/train and finetune/movie_reviews. Every run is a folder of OUTPUT, and a command that
-is run again resumes unfinished runs. Prints the table of docs/finetuning.md: accuracies on the development file, which
-is not used for any choice.
+is run again resumes unfinished runs. Prints the table of docs/results/finetuning.md: accuracies on the development
+file, which is not used for any choice.
 """
 
 import argparse

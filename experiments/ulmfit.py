@@ -24,7 +24,7 @@ fastai's.
 
 Result of the first two stages, as `python benchmarks/ulmfit.py DATA` trains them: 5.04 nats per word after 500 steps on
 eight files of Wikipedia, unigram entropy 5.72; then 4.98 after 400 steps on the 1,600 movie reviews, unigram entropy
-5.81. The table of docs/finetuning.md has the results of the classifier.
+5.81. The table of docs/results/finetuning.md has the results of the classifier.
 
 Deviation: ULMFiT adds the task's words to the vocabulary, each with the mean of all vectors; here words that the
 general model lacks remain unknown, unless --tokenizer.path names a tokenizer of both texts, as above.

@@ -152,7 +152,7 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Pat
     return folder
 
 
-def saving(run, workdir, source, *, tokenizer, initial, evaluation) -> None:
+def saving(run, workdir, source, *, tokenizer, initial, evaluation, continued=None) -> None:
     """In place of the training loop."""
     mesh = meshes.make(Mesh(), jax.devices()[:1])
     (phase,) = run.resolved_phases
