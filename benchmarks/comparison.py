@@ -297,8 +297,11 @@ def static_rows(folder: Path | None) -> list[str]:
     return rows
 
 
-def both_tables(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> list[str]:
-    """Return the lines of both tables: the tasks of each system, pretrained and random, and its pretraining."""
+def result_tables(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> list[str]:
+    """Return the lines of the tables: the tasks of each system, pretrained and random, and what is known of it.
+
+    That is the size and cost of its pretraining, its losses, and the directions of its vectors.
+    """
     lines = [
         "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
         "|" + "---|" * (len(TASKS) + 1),
@@ -312,25 +315,20 @@ def both_tables(found: dict[str, dict[str, Any]], options: argparse.Namespace) -
         lines.append(f"| {system}, {start} | {' | '.join(cells)} |")
     pretrained = {system: found[system] for system in options.systems if system in found}
     lengths = sorted({length for run in pretrained.values() for length in run["losses"]}, key=int)
-    titles = [
-        "system",
-        "parameters",
-        "steps",
-        "tokens",
-        "FLOPs",
-        "minutes",
-        "directions",
-        *(f"rows of {each}" for each in lengths),
+    lines += ["", "| system | parameters | steps | tokens | FLOPs | minutes |", "|" + "---|" * 6]
+    lines += [
+        f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | {run['flops']:.2g} | "
+        f"{run['seconds'] / 60:.1f} |"
+        for system, run in pretrained.items()
     ]
-    lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    lines += ["", f"| loss in rows of | {' | '.join(lengths)} |", "|" + "---|" * (len(lengths) + 1)]
     for system, run in pretrained.items():
         losses = ["{:.2f} of {:.2f}".format(*run["losses"][each]) if each in run["losses"] else "" for each in lengths]
+        lines.append(f"| {system} | {' | '.join(losses)} |")
+    lines += ["", "| system | directions |", "|---|---|"]
+    for system in pretrained:
         numbers = found.get(f"{system}-directions", {}).get("directions", [])
-        lines.append(
-            f"| {system} | {run['parameters']:,} | {run['steps']:,} | {run['tokens'] / 1e6:.1f} M | "
-            f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {', '.join(f'{number:.0f}' for number in numbers)} | "
-            f"{' | '.join(losses)} |"
-        )
+        lines.append(f"| {system} | {', '.join(f'{number:.0f}' for number in numbers)} |")
     return lines
 
 
@@ -366,10 +364,10 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
         *missing,
         *([STATIC] if options.static else []),
         "",
-        *both_tables(found, options),
+        *result_tables(found, options),
         "",
-        "The last columns are held-out losses in nats per predicted token, of the unigram entropy of the same tokens,",
-        "at the end of the phase with that row length. ELECTRA's are those of its generator. Minutes are of one core.",
+        "Losses are held-out, in nats per predicted token, of the unigram entropy of the same tokens, at the end of",
+        "the phase with that row length. ELECTRA's are those of its generator. Minutes are of one core.",
         "Directions: the number of dimensions, of 128, over which the vectors spread, for embeddings and each layer",
         "(participation ratio of the variances of SNLI's premises, each the mean of its tokens).",
     ]
@@ -461,7 +459,7 @@ def main() -> None:
         pieces.work(every, options.workers)
     found = pieces.results(itertools.chain(*every))
     if options.tables:
-        print("", *both_tables(found, options), sep="\n")
+        print("", *result_tables(found, options), sep="\n")
         return
     text = page(found, options)
     storage.write(written, text)

@@ -204,13 +204,13 @@ def made_rows(options: argparse.Namespace, steps: Sequence[Step], found: Mapping
 
 
 def table(rows: Sequence[Row], tasks: Sequence[str]) -> str:
-    """Return the table: each step in the order of the history, with its results and its worth.
+    """Return two tables of the steps in the order of the history: their results, and their cost and worth.
 
     A result is that of the pretrained model, with that of the random one in brackets. A step's worth is the mean gain
     from pretraining over its tasks, and the points by which it is above all steps before, task by task.
     """
-    titles = ["year", "system", "step", "parameters", "tokens", "FLOPs", *tasks, "from pretraining", "above all before"]
-    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    results = [f"| year | system | step | {' | '.join(tasks)} |", "|" + "---|" * (3 + len(tasks))]
+    worths = ["| system | parameters | tokens | FLOPs | from pretraining | above all before |", "|" + "---|" * 6]
     best: dict[str, float] = {}
     for row in rows:
         cells, gains, above = [], [], []
@@ -225,11 +225,9 @@ def table(rows: Sequence[Row], tasks: Sequence[str]) -> str:
                 best[task] = max(pretrained[0], best.get(task, 0.0))
         worth = f"{statistics.fmean(gains):+.1f}" if gains else "-"
         step = row.step
-        lines.append(
-            f"| {step.year} | {step.title} | {step.idea} | {' | '.join(row.cost)} | {' | '.join(cells)} | "
-            f"{worth} | {', '.join(above)} |"
-        )
-    return "\n".join(lines)
+        results.append(f"| {step.year} | {step.title} | {step.idea} | {' | '.join(cells)} |")
+        worths.append(f"| {step.title} | {' | '.join(row.cost)} | {worth} | {', '.join(above)} |")
+    return "\n".join([*results, "", *worths])
 
 
 def _cell(pretrained: Score | None, random: Score | None) -> str:

@@ -96,22 +96,31 @@ def page(found: list[dict[str, Any]], text: str, command: str) -> str:
         f"The text is {text}:",
         f"{sizes['eval/bytes']:,} bytes, {sizes['eval/characters']:,} characters, {sizes['eval/words']:,} words.",
         ABOUT,
-        "| model | parameters | tokenizer | lower case | unknown tokens | window | stride | perplexity of a token "
-        "| of a word | bits a character | bits a byte |",
-        "|" + "---|" * 11,
+        "| model | unknown tokens | perplexity of a token | of a word | bits a character | bits a byte |",
+        "|" + "---|" * 6,
     ]
-    for row in {tuple(_text(row)): row for row in found}.values():
+    read = {(row["tokenizer"], row["eval/lowercased"], row["eval/unknown_tokens"]): row for row in found}
+    for row in read.values():
         bits = row["eval/unigram_entropy"] * row["eval/tokens"] / math.log(2)
         cells = [
-            "frequencies of tokens", "", *_text(row), "", "", f"{math.exp(row['eval/unigram_entropy']):,.1f}", "",
+            f"frequencies of {row['tokenizer']}", f"{row['eval/unknown_tokens']:,}",
+            f"{math.exp(row['eval/unigram_entropy']):,.1f}", "",
             f"{bits / row['eval/characters']:.3f}", f"{bits / row['eval/bytes']:.3f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    for row in sorted(found, key=lambda row: -row["eval/bits_per_byte"]):
+    best_last = sorted(found, key=lambda row: -row["eval/bits_per_byte"])
+    for row in best_last:
         cells = [
-            row["name"], f"{row['parameters']:,}", *_text(row), str(row["eval/window"]), str(row["eval/stride"]),
+            row["name"], f"{row['eval/unknown_tokens']:,}",
             f"{row['eval/perplexity']:,.1f}", f"{row['eval/word_perplexity']:,.0f}",
             f"{row['eval/bits_per_character']:.3f}", f"{row['eval/bits_per_byte']:.3f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| model | parameters | tokenizer | lower case | window | stride |", "|" + "---|" * 6]
+    for row in best_last:
+        cells = [
+            row["name"], f"{row['parameters']:,}", row["tokenizer"], "yes" if row["eval/lowercased"] else "no",
+            str(row["eval/window"]), str(row["eval/stride"]),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     if any("blimp/accuracy" in row for row in found):
@@ -119,25 +128,22 @@ def page(found: list[dict[str, Any]], text: str, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text(row: dict[str, Any]) -> list[str]:
-    """Return the cells that describe how the tokenizer reads the text."""
-    return [row["tokenizer"], "yes" if row["eval/lowercased"] else "no", f"{row['eval/unknown_tokens']:,}"]
-
-
 def _zero_shot(found: list[dict[str, Any]]) -> list[str]:
     absent = [row["name"] for row in found if "blimp/accuracy" not in row]
     found = [row for row in found if "blimp/accuracy" in row]
     fields = sorted(name for name in found[0] if name.startswith("blimp/") and isinstance(found[0][name], float))
     fields = [name for name in fields if name.count("/") == 1 and name != "blimp/accuracy"]
-    titles = ["model", "LAMBADA %", "perplexity of its last words", "BLiMP %", *(name[6:] for name in fields)]
     lines = [ABOUT_TASKS.strip()]
     if absent:
         lines.append(f"Left out, because of unknown words or because they read both ways: {'; '.join(absent)}.")
+    lines += ["", "| model | LAMBADA % | perplexity of its last words | BLiMP % |", "|---|---|---|---|"]
+    for row in found:
+        words = f"{100 * row['lambada/accuracy']:.1f} | {row['lambada/perplexity']:,.0f}"
+        lines.append(f"| {row['name']} | {words} | {100 * row['blimp/accuracy']:.1f} |")
+    titles = ["BLiMP %, of", *(name.removeprefix("blimp/") for name in fields)]
     lines += ["", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for row in found:
-        shares = [f"{100 * row[name]:.1f}" for name in ("blimp/accuracy", *fields)]
-        words = [f"{100 * row['lambada/accuracy']:.1f}", f"{row['lambada/perplexity']:,.0f}"]
-        lines.append(f"| {' | '.join([row['name'], *words, *shares])} |")
+        lines.append(f"| {' | '.join([row['name'], *(f'{100 * row[name]:.1f}' for name in fields)])} |")
     return lines
 
 

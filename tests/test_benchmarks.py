@@ -139,8 +139,8 @@ def test_language_models_have_a_page_with_bits_of_the_same_text(run: Run, decode
     page = (tmp_path / "language_models.md").read_text(encoding="utf-8")
     table = rows(page)
     assert "    python benchmarks/language_models.py runs/run --data" in page
-    assert [row[0] for row in table] == ["model", "frequencies of tokens", "run"]
-    assert table[2][1] == "23,232" and table[2][5:7] == ["24", "12"] and float(table[2][-1]) > 0
+    assert [row[0].partition(" of ")[0] for row in table] == ["model", "frequencies", "run", "model", "run"]
+    assert table[4][1] == "23,232" and table[4][-2:] == ["24", "12"] and float(table[2][-1]) > 0
 
 
 @pytest.mark.nightly
@@ -215,14 +215,16 @@ def test_the_comparison_has_a_page_and_a_picture(run: Run, finished: Callable, m
     given = ["DATA", "--output", folder, "--docs", folder, "--systems", "bert", "gpt", "--seeds", 2]
     run("comparison", *given, "--report")
     page = (folder / "comparison.md").read_text(encoding="utf-8")
-    table = {row[0]: row[1:] for row in rows(page)}
-    assert table["bert, pretrained"] == ["**75.0 ± 7.1**"] * 5
-    assert table["gpt, pretrained"] == ["60.0 ± 7.1", "60.0 ± 7.1", "-", "-", "60.0 ± 7.1"]
-    assert table["bert"] == ["1,000", "8", "2.0 M", "1e+13", "0.5", "12, 5", "5.00 of 6.50"]
+    table = rows(page)
+    assert ["bert, pretrained"] + ["**75.0 ± 7.1**"] * 5 in table
+    assert ["gpt, pretrained", "60.0 ± 7.1", "60.0 ± 7.1", "-", "-", "60.0 ± 7.1"] in table
+    assert [row[1:] for row in table if row[0] == "bert"] == [
+        ["1,000", "8", "2.0 M", "1e+13", "0.5"], ["5.00 of 6.50"], ["12, 5"]
+    ]  # fmt: skip
     assert "Pretraining helps each system on each task\n" in page and "made so far" not in page
     assert (folder / "pictures" / "comparison.png").stat().st_size > 10_000
     printed = rows(run("comparison", *given, "--report", "--tables"))
-    assert {row[0]: row[1:] for row in printed} == table
+    assert printed == table
 
 
 def test_the_history_has_the_pieces_and_the_rows_of_a_page(run: Run, finished: Callable) -> None:
@@ -233,10 +235,10 @@ def test_the_history_has_the_pieces_and_the_rows_of_a_page(run: Run, finished: C
     assert listed[1][1:3] == ["1/3", "nnlm"] and listed[1][-1] == "ready" and len(listed) == 33
     printed = run("history", *given, "--report")
     table = [row for row in rows(printed) if row[0].startswith("20")]
+    worth = {row[0]: row[1:] for row in rows(printed) if not row[0].startswith("20")}
     assert [row[1] for row in table] == ["NNLM", "BERT", "T5"]
-    assert table[0][6:10] == ["65.0 ± 7.1 (55.0)"] * 3 + ["+10.0"]
-    assert table[1][3:10] == [
-        "975,618", "10.3 M", "4e+13", "90.6 ± 0.3 (89.7)", "55.7 ± 1.7 (55.9)", "85.6 ± 0.1 (76.9)", "+3.1"
-    ]  # fmt: skip
+    assert table[0][3:] == ["65.0 ± 7.1 (55.0)"] * 3 and worth["NNLM"][3] == "+10.0"
+    assert table[1][3:] == ["90.6 ± 0.3 (89.7)", "55.7 ± 1.7 (55.9)", "85.6 ± 0.1 (76.9)"]
+    assert worth["BERT"][:4] == ["975,618", "10.3 M", "4e+13", "+3.1"]
     assert "\n12 of 32 pieces, 6 minutes of one core\n" in printed
     assert (folder / "history.png").stat().st_size > 10_000

@@ -168,6 +168,12 @@ def test_commands_in_sentences_have_their_verbs_and_options(page: Path, parsed: 
             assert "required" in str(error), f"{command}\n{error}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.is_relative_to(DOCS)], ids=name)
+def test_tables_fit_a_narrow_window(page: Path) -> None:
+    rules = re.findall(r"^\|[ :|-]+\|$", FENCE.sub("", page.read_text(encoding="utf-8")), re.M)
+    assert [rule for rule in rules if rule.count("|") > 7] == [], "more than six columns: split the table, or turn it"
+
+
 @pytest.mark.parametrize(
     "command",
     [
