@@ -28,7 +28,8 @@ SHORTER = {
 CHECKS = """
 assert int(state.step) == 3 and noisy.logits.shape == outputs.logits.shape
 assert logits.shape == (2, 2) and classifier.labels == ("bad", "good") and description.step > 0
-assert float(abs(plmjax.load("mine/")(["One text.", ("The first of a pair,", "and the second.")]).logits - outputs.logits).max()) == 0
+pair = ["One text.", ("The first of a pair,", "and the second.")]
+assert float(abs(plmjax.load("mine/")(pair).logits - outputs.logits).max()) == 0
 assert text.tokens == len(pieces) <= 20 and len(texts[1]) == 2
 assert result.metrics["eval/loss"] > 0 and tiny.training.seed == 1
 """

@@ -38,7 +38,8 @@ def plan(
         price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Search for the microbatches and the remat policy that are fastest on the slice.
         batch_sizes: Batch sizes to search besides the experiment's own.
-        breakdown: Show the cycles of a step by part: products, attention, normalisation, random bits, state, ...
+        breakdown: Show also memory, collectives and estimates of every phase, and the cycles of a step by part:
+            products, attention, normalisation, random bits, state, ...
         strict: Exit with code 1 if the step is wasteful.
         json_: Print JSON.
     """
@@ -48,6 +49,7 @@ def plan(
     from plmjax.planning import search as searches
     from plmjax.planning.estimate import prices as read_prices
     from plmjax.runs.resolve import resolve
+    from plmjax.training.metrics import announced
 
     loaded = experiments.load(experiment)
     with options_named(OF_ANOTHER_FILE):
@@ -59,6 +61,7 @@ def plan(
     if breakdown and search:
         raise UserError("--breakdown and --search exclude each other; leave one out.")
     prices = read_prices(price)
+    options = {"breakdown": breakdown, "announce": announced}
     with options_named(OF_ANOTHER_FILE):
         composed, batches = planned_run(run)
     if search:
@@ -69,10 +72,10 @@ def plan(
         print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
         return
     if len(topology) == 1:
-        made = [plans.plan(composed, topology[0], prices=prices, breakdown=breakdown, batches=batches)]
+        made = [plans.plan(composed, topology[0], prices=prices, batches=batches, **options)]
         print(json.dumps(made[0]) if json_ else pages.page(made[0]))
     else:
-        made = [plans.plan_or_error(composed, name, prices, breakdown=breakdown, batches=batches) for name in topology]
+        made = [plans.plan_or_error(composed, name, prices, batches=batches, **options) for name in topology]
         print(json.dumps(made) if json_ else pages.table(made))
     if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
         raise SystemExit(1)

@@ -1,7 +1,9 @@
 """The plan of a complete run, phase by phase, for one slice."""
 
+import contextlib
 import importlib.metadata
-import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -14,6 +16,8 @@ from plmjax.planning import search
 from plmjax.planning.compilation import Batches, DoesNotFit, check, place
 from plmjax.planning.estimate import describe, price_of
 
+Announce = Callable[[str], AbstractContextManager]
+
 
 def plan(
     experiment: Experiment,
@@ -22,12 +26,14 @@ def plan(
     prices: dict[str, float] | None = None,
     breakdown: bool = False,
     batches: Batches | None = None,
+    announce: Announce = contextlib.nullcontext,
 ) -> dict[str, Any]:
     """Return all values that `plmjax plan` prints, as JSON data, in bytes, seconds and FLOPs unless a name differs.
 
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
     breakdown: add the cycles of a step by category.
     batches: batches of a task's examples; None for an experiment on text, whose layout gives their shapes.
+    announce: context that is entered with a line about each compilation, such as `plmjax.training.metrics.announced`.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
@@ -40,15 +46,19 @@ def plan(
     mesh, parts = placed.mesh, []
     devices = list(mesh.devices.flat)
     for phase in experiment.resolved_phases:
-        print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
         try:
-            compilation = compilations.compile_phase(experiment, batches, phase, mesh)
+            with announce(f"phase {phase.index}: compiling the train step for {part.name}"):
+                compilation = compilations.compile_phase(experiment, batches, phase, mesh)
         except DoesNotFit as error:
             raise UserError(search.what_fits(experiment, batches, phase, mesh=mesh, part=part, error=error)) from None
         parts.append(describe(experiment, compilation, part, breakdown))
     price = price_of(part, prices)
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
     bound = sum(made["steps"] * made["estimate"]["roofline_seconds"] for made in parts)
+    refined = None
+    if all(made["refined"] for made in parts):
+        ends = ("fast", "slow")
+        refined = {end: sum(made["steps"] * made["refined"][end]["step_seconds"] for made in parts) for end in ends}
     return {
         "topology": part.name,
         "device_kind": devices[0].device_kind,
@@ -65,10 +75,13 @@ def plan(
         "phases": parts,
         "estimate": {
             "hours": seconds / 3600,
+            "refined_hours": None if refined is None else {end: spent / 3600 for end, spent in refined.items()},
             "chip_hours": seconds / 3600 * part.chips,
+            "price": price,
             "cost": None if price is None else price * seconds / 3600 * part.chips,
             "roofline_hours": bound / 3600,
             "model_flops": sum(made["steps"] * made["model_flops"] for made in parts),
+            "tokens": sum(made["steps"] * made["tokens_per_step"] for made in parts),
         },
     }
 
@@ -80,10 +93,11 @@ def plan_or_error(
     *,
     breakdown: bool = False,
     batches: Batches | None = None,
+    announce: Announce = contextlib.nullcontext,
 ) -> dict[str, Any]:
     """Return a plan, or the topology and the error if the run does not fit a slice."""
     topologies.parse(topology)  # an unknown slice is an error, not a result
     try:
-        return plan(experiment, topology, prices=prices, breakdown=breakdown, batches=batches)
+        return plan(experiment, topology, prices=prices, breakdown=breakdown, batches=batches, announce=announce)
     except UserError as error:
         return {"topology": topology, "error": str(error)}

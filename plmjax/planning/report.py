@@ -17,14 +17,77 @@ TABLE_WIDTH = 160  # no more than its columns need
 
 
 def page(made: dict[str, Any]) -> str:
-    """Return the plan of one slice as tables for a terminal or a log."""
+    """Return the plan of one slice for a terminal or a log: whether it fits, hours and cost, then a row per phase.
+
+    A plan with a breakdown has everything else behind them.
+    """
     console, out = _console()
+    _answer(console, made)
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("phase", "steps", "length x rows", "HBM GiB", "step ms", "MFU"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("bound by", no_wrap=True)
+    for phase in made["phases"]:
+        shown.add_row(*_row(phase))
+    console.print(shown)
     console.print(
-        f"{made['topology']}: {made['chips']} chips, {made['cores']} cores, {made['devices']} devices "
-        f"({made['device_kind']}), {made['hosts']} hosts\n"
+        f"{made['chips']} chips, {made['cores']} cores, {made['devices']} devices ({made['device_kind']}), "
+        f"{made['hosts']} hosts\n"
         f"mesh {mesh_text(made['mesh'].values())}: {made['mesh_reason']}\n"
-        f"{made['model']}, {made['parameters']:,} parameters; compiled by {made['compiler']}"
+        f"{made['model']}, {made['parameters']:,} parameters; compiled by {made['compiler']}",
+        soft_wrap=True,
     )
+    if "breakdown" in made["phases"][0]:
+        _details(console, made)
+    _findings(console, made, made["phases"])
+    more = "" if "breakdown" in made["phases"][0] else " --breakdown shows memory, collectives and cycles of phases."
+    console.print(f"All times are estimates.{more}")
+    return out.getvalue().rstrip()
+
+
+def _answer(console: Console, made: dict[str, Any]) -> None:
+    """Print whether the run fits, what it reads, and how long it takes, from low to high."""
+    total, fullest = made["estimate"], max(made["phases"], key=lambda phase: phase["memory"]["total"])
+    used, whole = (fullest["memory"][name] / 2**30 for name in ("total", "device"))
+    in_phase = f" in phase {fullest['phase']}" if len(made["phases"]) > 1 else ""
+    console.print(
+        f"{made['topology']}: fits, with {used:.1f} of {whole:.0f} GiB of a device{in_phase}\n"
+        f"reads {total['tokens']:,} tokens in {made['steps']:,} steps, {total['model_flops']:.3g} model FLOPs\n"
+    )
+    hours = {"estimate": total["hours"]}
+    if total["refined_hours"] is not None:
+        hours = {f"refined, {end}": total["refined_hours"][end] for end in ("fast", "slow")}
+        hours["compiler's bound"] = total["hours"]
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    shown.add_column("")
+    for name in hours:
+        shown.add_column(name, justify="right", no_wrap=True)
+    chips, price = made["chips"], total["price"]
+    shown.add_row("hours", *(f"{each:,.1f}" for each in hours.values()))
+    shown.add_row("chip-hours", *(f"{each * chips:,.0f}" for each in hours.values()))
+    if price is not None:
+        shown.add_row("cost", *(f"{each * chips * price:,.0f}" for each in hours.values()))
+    console.print(shown)
+    if price is None:
+        console.print("cost: add --price, the price of a chip-hour in your currency, such as --price v5e=1.2")
+    else:
+        console.print(f"cost: at {price:g} a chip-hour, in the currency of --price")
+
+
+def _row(phase: dict[str, Any]) -> list[str]:
+    """Return a phase as the cells of a row. Step and MFU are refined, from low to high, or else the compiler's."""
+    estimate, memory, refined = phase["estimate"], phase["memory"], phase["refined"]
+    step, mfu = f"{1e3 * estimate['step_seconds']:.1f}", f"{estimate['mfu']:.0%}"
+    if refined:
+        step = _range(refined, lambda end: f"{1e3 * end['step_seconds']:.1f}")
+        mfu = _range(refined, lambda end: f"{end['mfu']:.0%}", slow_first=True)
+    used = f"{memory['total'] / 2**30:.1f}"
+    bound = {"hbm": "HBM"}.get(phase["bound_by"], phase["bound_by"])
+    return [f"{phase['phase']}", f"{phase['steps']:,}", _size(phase), used, step, mfu, bound]
+
+
+def _details(console: Console, made: dict[str, Any]) -> None:
+    """Print memory, collectives, estimates and cycles of every phase."""
     for phase in made["phases"]:
         table = Table(show_header=False, title=f"phase {phase['phase']}: {phase['steps']:,} steps")
         for section in _rows(phase):
@@ -33,14 +96,7 @@ def page(made: dict[str, Any]) -> str:
             table.add_section()
         console.print(table)
         _breakdown(console, phase)
-        _findings(console, made, [phase])
-    total = made["estimate"]
-    cost = f", cost {total['cost']:,.0f}" if total["cost"] is not None else ""
-    console.print(
-        f"whole run, estimated: {total['hours']:.1f} h, {total['chip_hours']:.0f} chip-hours{cost}, "
-        f"{total['model_flops']:.3g} model FLOPs; by the roofline at least {total['roofline_hours']:.1f} h"
-    )
-    return out.getvalue().rstrip()
+    console.print(f"by the roofline at least {made['estimate']['roofline_hours']:.1f} h")
 
 
 def table(plans: list[dict[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """The output of a run: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
+import contextlib
 import json
 import math
 import socket
@@ -195,6 +196,34 @@ QUIET_SECONDS = 10.0
 """Maximum seconds without a new line in a log, or without new metrics under the bar of a terminal."""
 
 
+@contextlib.contextmanager
+def announced(activity: str) -> Iterator[None]:
+    """Show on the standard error what goes on, and for how long: a clock on a terminal, a line a minute in a log."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            progress.add_task(activity, total=None)
+            yield
+        return
+    print(f"{activity} ...", file=sys.stderr, flush=True)
+    since, closed = time.monotonic(), threading.Event()
+
+    def remind() -> None:
+        while not closed.wait(6 * QUIET_SECONDS):
+            print(f"{activity}, {duration(time.monotonic() - since)} so far", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=remind, name="announced", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closed.set()
+        thread.join()
+
+
 class Terminal:
     """The terminal output of a run: its header, then a progress bar with the last metrics, or lines in a log file."""
 
@@ -233,7 +262,10 @@ class Terminal:
 
     def show_logged(self, step: int, values: dict[str, float], eta: float) -> None:
         """Show a logged step: loss, accuracies, learning rate, tokens per second, MFU and time left."""
-        self._show(step, "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)]))
+        line = "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)])
+        self._show(step, line)
+        if self._bar is not None:  # the line stays, above the bar
+            self.print(self._numbered(step, line))
 
     def show_unlogged(self, step: int, metrics: Mapping[str, float], pace: tuple[float, float] | None) -> None:
         """Move the bar after a step that is not logged; show its loss after QUIET_SECONDS without a line.
@@ -264,9 +296,12 @@ class Terminal:
     def _show(self, step: int, line: str) -> None:
         self._shown = time.monotonic()
         if self._bar is None:
-            print(f"step {step:>{len(str(self._steps))}}/{self._steps}  {line}", flush=True)
+            print(self._numbered(step, line), flush=True)
         else:
             self._bar.update(self._task, completed=step, description=line)
+
+    def _numbered(self, step: int, line: str) -> str:
+        return f"step {step:>{len(str(self._steps))}}/{self._steps}  {line}"
 
     def close(self) -> None:
         """Stop the bar, and leave its last state on the screen."""

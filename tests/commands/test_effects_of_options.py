@@ -5,9 +5,9 @@ import dataclasses
 import inspect
 import io
 import json
-import shutil
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

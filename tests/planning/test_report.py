@@ -50,7 +50,8 @@ MADE: dict[str, Any] = {
     "mesh": {"data": 4, "fsdp": 1, "tensor": 1}, "mesh_reason": "as the run sets it", "compiler": "libtpu 1, jax 2",
     "model": "BertConfig", "parameters": 1_234_567, "steps": 1000, "phases": [PHASE],
     "estimate": {
-        "hours": 2.5, "chip_hours": 10.0, "cost": 1234.0, "roofline_hours": 0.5, "model_flops": 4.5e15
+        "hours": 2.5, "chip_hours": 10.0, "cost": 1234.0, "price": 123.4, "roofline_hours": 0.5, "model_flops": 4.5e15,
+        "refined_hours": {"fast": 1.1, "slow": 1.75}, "tokens": 2_764_800,
     },
 }  # fmt: skip
 
@@ -68,8 +69,32 @@ def rows(text: str) -> dict[str, str]:
     return found
 
 
-def test_a_page_has_every_figure_of_a_phase() -> None:
-    text = report.page(MADE)
+def test_a_page_answers_first() -> None:
+    lines = report.page(MADE).splitlines()
+    assert lines[0] == "v5e:2x2: fits, with 4.0 of 16 GiB of a device"
+    assert lines[1] == "reads 2,764,800 tokens in 1,000 steps, 4.5e+15 model FLOPs"
+    rows = [line.split() for line in lines]
+    assert "refined, fast refined, slow compiler's bound".split() in rows
+    assert ["hours", "1.1", "1.8", "2.5"] in rows and ["chip-hours", "4", "7", "10"] in rows
+    assert ["cost", "543", "864", "1,234"] in rows and "cost: at 123.4 a chip-hour, in the currency of --price" in lines
+    assert "0 900 128 x 24 / 2 4.0 16.0 to 26.0 51 to 61% interconnect".split() in rows
+    assert not any("collectives in total" in line for line in lines) and "--breakdown" in lines[-1]
+    assert "4 chips, 5 cores, 6 devices (TPU v5 lite), 7 hosts" in lines[10:]
+
+
+def test_an_answer_without_a_price_says_how_to_give_one_and_unknown_estimates_have_no_column() -> None:
+    free = copy.deepcopy(MADE)
+    free["estimate"] |= {"price": None, "refined_hours": None}
+    free["phases"][0]["refined"] = None
+    text = report.page(free)
+    rows = [line.split() for line in text.splitlines()]
+    assert ["estimate"] in rows and ["hours", "2.5"] in rows and ["chip-hours", "10"] in rows
+    assert "--price" in text and "refined" not in text
+    assert "0 900 128 x 24 / 2 4.0 6.0 17% interconnect".split() in rows
+
+
+def test_a_breakdown_has_every_figure_of_a_phase() -> None:
+    text = report.page(MADE | {"phases": [PHASE | {"breakdown": None}]})
     found = rows(text)
     batch = "3 rows x 4 shards x 2 microbatches = 24 rows of 128 = 3,072 tokens a step"
     assert found.pop("batch") == batch
@@ -98,13 +123,10 @@ def test_a_page_has_every_figure_of_a_phase() -> None:
         "refined estimate: MFU": "51.0 to 61.0%, without dispatch by the host",
         "estimate: phase": "1.5 h, 6 chip-hours",
     }
-    head, tail = text.splitlines()[:3], " ".join(text.splitlines()[-2:])
-    assert head[0] == "v5e:2x2: 4 chips, 5 cores, 6 devices (TPU v5 lite), 7 hosts"
-    assert head[1:] == [
-        "mesh data 4 x fsdp 1 x tensor 1: as the run sets it",
-        "BertConfig, 1,234,567 parameters; compiled by libtpu 1, jax 2",
-    ]
-    assert "2.5 h, 10 chip-hours, cost 1,234, 4.5e+15 model FLOPs; by the roofline at least 0.5 h" in tail
+    lines = text.splitlines()
+    assert "mesh data 4 x fsdp 1 x tensor 1: as the run sets it" in lines
+    assert "BertConfig, 1,234,567 parameters; compiled by libtpu 1, jax 2" in lines
+    assert "by the roofline at least 0.5 h" in lines
     assert "phase 0: 900 steps" in text
 
 
