@@ -49,6 +49,7 @@ VERBS = {
     "export": "exchange.export",
     "card": "reporting.card",
     "report": "reporting.report",
+    "completion": "completion.completion",
 }
 """Command -> MODULE.FUNCTION of this folder."""
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in VERBS if " " in name))

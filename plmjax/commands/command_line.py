@@ -107,7 +107,7 @@ def parse(
     if unknown:
         from plmjax import experiment
 
-        known = [f"--{name.strip('_')}" for name in _names(verb)]
+        known = [f"--{name.strip('_')}" for name in option_names(verb)]
         # If several options have the same last part, the option of the whole run precedes those of phases.
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
         dotted += [option for option in known if "." in option]
@@ -129,7 +129,7 @@ def wrapped(text: str) -> str:
     return "\n\n".join(textwrap.fill(" ".join(one.split()), width) for one in text.split("\n\n"))
 
 
-def _names(verb: Callable) -> Iterator[str]:
+def option_names(verb: Callable) -> Iterator[str]:
     """Yield the names of a command's options; options of a group of settings have the group's name as prefix."""
     for name, parameter in inspect.signature(verb).parameters.items():
         if any(mark in (Positional, Suppress) for mark in get_args(parameter.annotation)):

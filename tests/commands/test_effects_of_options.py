@@ -5,9 +5,11 @@ import dataclasses
 import inspect
 import io
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -312,6 +314,45 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_word_vectors_are_scored(vectors: Path, tmp_path: Path) -> None:
     (tmp_path / "questions.txt").write_text(": all\nman king woman queen\n", encoding="utf-8")
     assert "analogy" in said(f"evaluate {vectors} --task analogy --data {tmp_path}/questions.txt")
+
+
+COMPLETED = {
+    "pre": "prepare pretrain predict", "compress pr": "prune", "pretrain bert_sm": "bert_small",
+    "pretrain bert_base_4x4:l": "bert_base_4x4:lamb_4096", "pretrain bert_tiny --optimizer la": "lamb",
+    "pretrain bert_tiny --training.s": "--training.steps --training.seed", "finetune my.py --mesh.f": "--mesh.fsdp",
+    "plan bert_tiny --topo": "--topology", "export run folder --to j": "jax", "pretrain bert_tiny --help a": "all",
+    "evaluate no_such_": "",
+}  # fmt: skip
+"""Words after plmjax, the last one not whole -> what it can become."""
+ASKING = {
+    "bash": 'COMP_WORDBREAKS=" :" COMP_LINE="plmjax $1" COMP_POINT=1000; _plmjax; echo "${COMPREPLY[@]}"',
+    "zsh": "words=(plmjax ${=1}) CURRENT=$#words; _plmjax",
+    "fish": "echo (complete -C \"plmjax $argv[1]\" | string replace -r '\\t.*' '')",
+}
+"""Shell -> commands that print the completions of $1."""
+STUBS = "compdef() { :; }; _files() { echo; }; compadd() { print -- ${(M)${argv[2,-1]}:#${words[CURRENT]}*}; }"
+"""The part of zsh's completion that a shell without a terminal lacks."""
+
+
+@of("completion", "shell")
+@pytest.mark.parametrize("shell", [
+    each if shutil.which(each) else pytest.param(each, marks=pytest.mark.skip(f"{each} is not installed"))
+    for each in ASKING
+])  # fmt: skip
+def test_a_shell_completes_commands_experiments_and_options(shell: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(said(f"completion {shell}"))
+    function = f"function ask; {ASKING[shell]}; end" if shell == "fish" else f"ask() {{ {ASKING[shell]}; }}"
+    lines = "\n".join(f"ask {shlex.quote(line)}" for line in COMPLETED)
+    program = "\n".join([STUBS if shell == "zsh" else "", f"source {script}", function, lines])
+    done = subprocess.run(
+        [shell, "-c", program], capture_output=True, text=True, env={"HOME": str(tmp_path), **os.environ}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [sorted(line.split()) for line in done.stdout.splitlines()]
+    after_a_colon = {"pretrain bert_base_4x4:l": "lamb_4096"} if shell == "bash" else {}  # it replaces no more
+    expected = {line: sorted(words.split()) for line, words in (COMPLETED | after_a_colon).items()}
+    assert dict(zip(COMPLETED, found, strict=True)) == expected
 
 
 @of("experiments", "words")
