@@ -1,6 +1,6 @@
 """Speed of the rules of a cleaning, on a corpus that is varied from real text.
 
-    python benchmarks/cleaning.py PATH... [--format auto] [--megabytes 16] [--rules NAME ...] [--vocab-size 30522]
+    python benchmarks/cleaning.py PATH... [--format auto] [--megabytes 16] [--rules NAME ...] [--vocab_size 30522]
 
 Every set of rules is applied to the corpus by one process, on one core. The corpus has the documents of the text, every
 fourth one again as it is, and every fourth one with some of its words replaced, until it has the given size. Tokens are
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--format", default="auto")
     parser.add_argument("--megabytes", type=float, default=16)
-    parser.add_argument("--vocab-size", type=int, default=30522)
+    parser.add_argument("--vocab_size", type=int, default=30522)
     parser.add_argument("--rules", nargs="+", default=[])
     options = parser.parse_args()
 

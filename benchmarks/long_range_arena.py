@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the data")
     parser.add_argument("--output", type=Path, default=Path("runs/long_range_arena"), help="folder of the runs")
     parser.add_argument("--examples", type=int, default=1600, help="trees to train on")
-    parser.add_argument("--held-out", type=int, default=400, help="trees to evaluate on")
+    parser.add_argument("--held_out", type=int, default=400, help="trees to evaluate on")
     parser.add_argument("--epochs", type=float, default=1.0, help="epochs of each run")
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     options = parser.parse_args()

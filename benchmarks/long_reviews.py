@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/long_reviews"), help="folder of the runs")
     parser.add_argument("--short", type=int, default=512, help="tokens that the RoBERTa reads")
     parser.add_argument("--long", type=int, default=2048, help="tokens that the Longformer reads")
-    parser.add_argument("--pretraining-steps", type=int, default=12000, help="steps of 1,024 tokens of the RoBERTa")
+    parser.add_argument("--pretraining_steps", type=int, default=12000, help="steps of 1,024 tokens of the RoBERTa")
     parser.add_argument("--epochs", type=float, default=4.0, help="epochs of each fine-tuning")
     options = parser.parse_args()
     use_one_core()

@@ -1,6 +1,6 @@
 """Speed of text preparation, beside the tokenizers library alone on the same text in the same run.
 
-    python benchmarks/prepare.py PATH... [--format auto] [--vocab-size 30522] [--processes N]
+    python benchmarks/prepare.py PATH... [--format auto] [--vocab_size 30522] [--processes N]
 
 Both use every core. CPU seconds are given too, because only they can be compared on a busy machine.
 """
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--format", default="auto")
-    parser.add_argument("--vocab-size", type=int, default=30522)
+    parser.add_argument("--vocab_size", type=int, default=30522)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
 

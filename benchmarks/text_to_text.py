@@ -1,6 +1,6 @@
 """Text-to-text tasks on real text: the share of padding on both sides, and the time to corrupt a row.
 
-    plmjax tokenizer train --kind byte-bpe --vocab-size 8192 --input TEXT --output TOKENIZER
+    plmjax tokenizer train --kind byte-bpe --vocab_size 8192 --input TEXT --output TOKENIZER
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET
     python benchmarks/text_to_text.py DATASET
 

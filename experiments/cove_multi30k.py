@@ -1,6 +1,6 @@
 """CoVe's translation model, which translates captions of pictures from English to German, on vectors of GloVe.
 
-    plmjax tokenizer train --kind word --vocab-size 10000 --lowercase False --output words/ \
+    plmjax tokenizer train --kind word --vocab_size 10000 --lowercase False --output words/ \
         --input multi30k_en_de/train.en.gz multi30k_en_de/train.de.gz TEXTS_OF_LATER_TASKS
     plmjax pretrain experiments/glove_tiny.py --tokenizer.path words/ --model.vocab_size 10000 --data.input my_text/
     plmjax export runs/glove_tiny vectors.txt --vectors glove

@@ -44,11 +44,11 @@ PROGRAMS = {
     "memory": ("--remembered 8 --rows 1 --windows 1 --turns 1", r"\| 8 \| [\d,]+ \| .* \| \de-0[67] \|"),
     "vocabulary": ("--rows 1 --length 8 --vocabulary 50 --features 8 --repeats 1", r"\| all scores at once \| \d+ "),
     "cleaning": (
-        "{prose} --megabytes 0.1 --vocab-size 300 --rules c4_lines", r"\| c4_lines \| \d+% \| \d+% \| [\d.]+ "
+        "{prose} --megabytes 0.1 --vocab_size 300 --rules c4_lines", r"\| c4_lines \| \d+% \| \d+% \| [\d.]+ "
     ),
     "pipeline": ("{run}/dataset --seconds 0.01", r"pairs +128 +[\d.]+ M tokens/s and core .* not padding"),
     "polysemy": ("BERT={run}", r"\| BERT \| 1 \| [\d.]+ ± [\d.]+ \|"),
-    "prepare": ("{prose} --vocab-size 300 --processes 1", r"ratio +[\d.]+ by the clock +[\d.]+ by CPU time"),
+    "prepare": ("{prose} --vocab_size 300 --processes 1", r"ratio +[\d.]+ by the clock +[\d.]+ by CPU time"),
     "text_to_text": ("{run}/dataset --steps 2", r"\| SpanCorruption \| 568 \| 512, 114 \| [\d.]+% \| [\d.]+% \|"),
     "checkpoint": (
         "--hidden 64 --layers 1 --saves 1",
@@ -123,7 +123,7 @@ def test_decoders_are_trained_with_the_same_flops(run: Run, name: str, prose: Pa
 @pytest.mark.nightly
 def test_lists_of_operators_have_a_line_for_each_model(run: Run, tmp_path: Path) -> None:
     """The guess without reading is the most frequent label of the trees that are held out."""
-    sizes = ["--examples", 80, "--held-out", 10, "--tasks", "ListOps"]
+    sizes = ["--examples", 80, "--held_out", 10, "--tasks", "ListOps"]
     printed = rows(run("long_range_arena", tmp_path, "--output", tmp_path / "runs", *sizes))
     assert [row[0] for row in printed[1:4]] == ["Transformer", "local attention", "Reformer"]
     held_out = [line.split("\t") for line in (tmp_path / "runs/listops/validation.tsv").read_text().splitlines()[1:]]

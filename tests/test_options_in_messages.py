@@ -124,7 +124,7 @@ def options(message: str) -> Iterator[tuple[str, str]]:
 
 def has(command: str, option: str) -> bool:
     """Tell if a command has an option."""
-    named = "--" + re.sub(r"(?<!\.)\{\}$", "", option[2:]).replace("-", "_")  # a word may follow, filled in
+    named = "--" + re.sub(r"(?<!\.)\{\}$", "", option[2:])  # a word may follow, filled in
     pattern = re.escape(named).replace(r"\{\}", r"[\w.]+").replace(r"\.N\.", r"\.0\.")
     pattern = re.sub(r"\\\.\d+\b", r"\\.0", pattern)
     # A group of options, such as --phases.0 or --mesh, is named without its last part.
@@ -148,6 +148,19 @@ def test_every_option_in_a_message_is_one_of_a_command(room: str) -> None:
     assert not found
 
 
+def test_options_have_one_spelling() -> None:
+    """Underscores, as in the fields of an experiment. Both are read; pages, records and the help write one."""
+    known = {option for command in VERBS for option in accepted(command)}
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    files = [
+        file for folder in ("plmjax", "tpu", "experiments", "benchmarks") for file in (ROOT / folder).rglob("*.py")
+    ]
+    assert len(pages) > 20
+    for file in [*pages, *files]:
+        dashed = set(re.findall(r"(?<![\w-])--[a-z][\w.]*(?:-\w+)+", file.read_text(encoding="utf-8")))
+        assert not {option for option in dashed if option.replace("-", "_") in known}, file
+
+
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -155,6 +168,7 @@ def test_every_option_in_a_message_is_one_of_a_command(room: str) -> None:
         ("check --format or plmjax prepare --processes", []),
         ("check --formats or --data.sequence_lengths", ["--formats", "--data.sequence_lengths"]),
         ("check plmjax evaluate --format", ["evaluate --format"]),
+        ("check --data.held-out", ["--data.held-out"]),
     ],
 )
 def test_a_wrong_option_is_found(message: str, found: list[str]) -> None:

@@ -65,7 +65,7 @@ def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(folder)
     program, verb, *arguments = shlex.split(command)
     if program == "python":
-        assert (verb, arguments[0]) == ("-m", "tpu") and "--dry-run" in arguments
+        assert (verb, arguments[0]) == ("-m", "tpu") and "--dry_run" in arguments
         submission.run(arguments[1:])
         return
     assert program == "plmjax"

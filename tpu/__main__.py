@@ -72,7 +72,7 @@ def submit(
         spot: Use spot slices, which are cheaper and can be preempted at any moment.
         reserved: Use whatever is reserved for the project.
         reservation: Name of the reservation to use, or its full name if it belongs to another project.
-        flex_start: Use flex-start slices, which run without a break for as long as --max-run-duration says.
+        flex_start: Use flex-start slices, which run without a break for as long as --max_run_duration says.
         max_run_duration: Longest duration of a flex-start slice, such as 24h; at most 7d.
         valid_until: Duration such as 6h, or time such as 2027-01-31T18:00:00Z, after which a slice is not wanted.
         tpu_vm: Name of a TPU VM that exists: run on it, by gcloud's ssh to all its workers, and request no slice.
@@ -101,8 +101,8 @@ def submit(
     notices.check(notify)
     terms = {
         "--zone": zone, "--project": project, "--reserved": reserved, "--reservation": reservation,
-        "--flex-start": flex_start, "--max-run-duration": max_run_duration, "--valid-until": valid_until,
-        "--internal-ips": internal_ips, "--label": label, "--data-disk": data_disk, "--tpu-vm": tpu_vm,
+        "--flex_start": flex_start, "--max_run_duration": max_run_duration, "--valid_until": valid_until,
+        "--internal_ips": internal_ips, "--label": label, "--data_disk": data_disk, "--tpu_vm": tpu_vm,
         "--notify": notify,
     }  # fmt: skip
     for option, value in terms.items():
@@ -112,7 +112,7 @@ def submit(
             raise UserError(f"Expected {option} for Cloud TPU, found none; give it, or --kubernetes FILE.")
     if tpu_vm:
         requests = {**terms, "--spot": spot, "--runtime": runtime, "--network": network, "--subnetwork": subnetwork}
-        requests |= {"--service-account": service_account, "--slices": slices > 1}
+        requests |= {"--service_account": service_account, "--slices": slices > 1}
         machines.check_options(tpu_vm, zone, requests, dry_run and not accelerator)
         if not dry_run:
             found = machines.slice_of(project, zone[0], tpu_vm)
@@ -127,7 +127,7 @@ def submit(
         experiment, overrides, name=name, slice_=slice_, bucket=bucket, workdir=workdir, project=project,
         zone=zone[0] if zone else "", zones=zone, tpu_vm=tpu_vm, spot=spot, attempts=attempts, runtime=runtime,
         reservation=capacity.ANY_RESERVATION if reserved else reservation,
-        max_run_seconds=capacity.seconds("--max-run-duration", max_run_duration) if flex_start else 0,
+        max_run_seconds=capacity.seconds("--max_run_duration", max_run_duration) if flex_start else 0,
         valid_until=valid_until, internal_ips=internal_ips, labels=label, data_disks=data_disk, network=network,
         subnetwork=subnetwork, service_account=service_account, include=include, notify=notify,
         selfcheck=selfcheck,

@@ -36,24 +36,24 @@ def seconds(option: str, text: str) -> int:
 
 
 def until(text: str) -> datetime.timedelta | datetime.datetime:
-    """Return --valid-until: a duration, or the moment of a time of ISO 8601 with its zone.
+    """Return --valid_until: a duration, or the moment of a time of ISO 8601 with its zone.
 
     Raises:
         UserError: another form, or a moment that has passed.
     """
     if not re.match(r"\d{4}-", text):
-        return datetime.timedelta(seconds=seconds("--valid-until", text))
+        return datetime.timedelta(seconds=seconds("--valid_until", text))
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise UserError(
-            f"Expected a duration such as 24h, or a time such as 2027-01-31T18:00:00Z, for --valid-until, found "
+            f"Expected a duration such as 24h, or a time such as 2027-01-31T18:00:00Z, for --valid_until, found "
             f"{text!r}; correct it."
         )
     if moment <= datetime.datetime.now(datetime.UTC):
-        raise UserError(f"Expected --valid-until in the future, found {text}, which has passed; name a later time.")
+        raise UserError(f"Expected --valid_until in the future, found {text}, which has passed; name a later time.")
     return moment
 
 
@@ -99,7 +99,7 @@ class Disk:
         disk = _DISK.fullmatch(name)
         if not disk or (colon and mode not in MODES):
             raise UserError(
-                f"Expected --data-disk NAME, or NAME:read-write, found {text!r}; name a persistent disk of the zone."
+                f"Expected --data_disk NAME, or NAME:read-write, found {text!r}; name a persistent disk of the zone."
             )
         return cls(disk["name"], mode or "read-only", disk["project"] or "", disk["zone"] or "")
 
@@ -134,7 +134,7 @@ def check(
     hosts: int,
 ) -> None:
     """Raise UserError for terms that contradict each other, or that Cloud does not take."""
-    tiers = {"--spot": spot, "--reserved": reserved, "--reservation": reservation, "--flex-start": flex_start}
+    tiers = {"--spot": spot, "--reserved": reserved, "--reservation": reservation, "--flex_start": flex_start}
     chosen = [option for option, given in tiers.items() if given]
     if len(chosen) > 1:
         raise UserError(
@@ -147,13 +147,13 @@ def check(
         )
     if flex_start != bool(max_run_duration):
         raise UserError(
-            "Expected --flex-start and --max-run-duration together, found "
-            f"{'--flex-start' if flex_start else '--max-run-duration'} alone; give both, such as --max-run-duration "
+            "Expected --flex_start and --max_run_duration together, found "
+            f"{'--flex_start' if flex_start else '--max_run_duration'} alone; give both, such as --max_run_duration "
             "24h, or neither."
         )
-    if flex_start and seconds("--max-run-duration", max_run_duration) > LONGEST_FLEX_START:
+    if flex_start and seconds("--max_run_duration", max_run_duration) > LONGEST_FLEX_START:
         raise UserError(
-            f"Expected --max-run-duration of at most 7d, the longest of --flex-start, found {max_run_duration}; lower "
+            f"Expected --max_run_duration of at most 7d, the longest of --flex_start, found {max_run_duration}; lower "
             f"it, and the run resumes on the next slice."
         )
     if valid_until:
@@ -162,7 +162,7 @@ def check(
     for disk in map(Disk.parse, data_disk):
         if disk.mode == "read-write" and hosts > 1:
             raise UserError(
-                f"Expected --data-disk {disk.name} read-only on a slice of {hosts} hosts, found read-write, which "
+                f"Expected --data_disk {disk.name} read-only on a slice of {hosts} hosts, found read-write, which "
                 f"only a slice of one host can have; leave out :read-write."
             )
         if disk.zone and {disk.zone} != {*zones}:

@@ -32,20 +32,20 @@ def check_options(name: str, zones: Sequence[str], requests: Mapping[str, object
         requests: option -> its value, for all options of a request to Cloud TPU.
         unknown_slice: true if a dry run, which does not look at the machine, has no --accelerator.
     """
-    allowed = ("--zone", "--project", "--tpu-vm", "--internal-ips")
+    allowed = ("--zone", "--project", "--tpu_vm", "--internal_ips")
     given = [option for option, value in requests.items() if value and option not in allowed]
     if given:
         raise UserError(
-            f"Expected no {given[0]} with --tpu-vm, which names a machine that exists, found it for {name}; leave it "
-            f"out, or leave out --tpu-vm."
+            f"Expected no {given[0]} with --tpu_vm, which names a machine that exists, found it for {name}; leave it "
+            f"out, or leave out --tpu_vm."
         )
     if len(zones) > 1:
         raise UserError(
-            f"Expected one --zone with --tpu-vm, that of {name}, found {', '.join(zones)}; leave out the others."
+            f"Expected one --zone with --tpu_vm, that of {name}, found {', '.join(zones)}; leave out the others."
         )
     if unknown_slice:
         raise UserError(
-            f"Expected --accelerator for a dry run with --tpu-vm, which does not look at {name}, found none; give it "
+            f"Expected --accelerator for a dry run with --tpu_vm, which does not look at {name}, found none; give it "
             f"as Cloud writes it, such as v4-32."
         )
 

@@ -197,7 +197,7 @@ def next_attempt(submission: Submission) -> Submission:
     if Bucket(job.bucket).local and not os.environ.get(queue.ENDPOINT):
         raise UserError(
             f"Expected --bucket gs://NAME, which the hosts can read, found the folder {job.bucket}; a folder is for "
-            f"--dry-run, and for rehearsals with {queue.ENDPOINT}."
+            f"--dry_run, and for rehearsals with {queue.ENDPOINT}."
         )
     before = jobs.read(job.bucket, job.name)
     if before is None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, Suppress
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values
@@ -93,9 +93,8 @@ def parse(
     try:
         shown = contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain
         with option_values.PLAIN, contextlib.redirect_stderr(captured), shown:
-            call, unknown = tyro.cli(
-                bound, prog=program, args=arguments, use_underscores=True, return_unknown_args=True
-            )
+            settings = {"use_underscores": True, "return_unknown_args": True, "config": (FlagCreatePairsOff,)}
+            call, unknown = tyro.cli(bound, prog=program, args=arguments, **settings)
     except SystemExit as stop:
         if not stop.code:
             print(wrapped(notes), end="\n" if notes else "")
@@ -135,7 +134,7 @@ def option_names(verb: Callable) -> Iterator[str]:
         if any(mark in (Positional, Suppress) for mark in get_args(parameter.annotation)):
             continue
         if not dataclasses.is_dataclass(parameter.default):
-            yield name
+            yield f"no_{name}" if parameter.default is True else name
             continue
         prefix = "" if OmitArgPrefixes in get_args(parameter.annotation) else f"{name}."
         yield from (f"{prefix}{field.name}" for field in dataclasses.fields(parameter.default))

@@ -67,7 +67,7 @@ class InitFrom:
         if continue_from is not None:
             if str(name) != RANDOM:
                 raise UserError(
-                    f"--from and --continue-from exclude each other, found {listed([str(name), str(continue_from)])}; "
+                    f"--from and --continue_from exclude each other, found {listed([str(name), str(continue_from)])}; "
                     f"leave --from out to keep the optimizer's state and the step."
                 )
             checkpoint = checkpoints.find(continue_from)

@@ -146,7 +146,7 @@ def _say_nothing(line: str) -> None:
 
 def _record(run: Run, workdir: Path, datasets: Any, report: Callable[[str], None]) -> Any:
     """Write the records of the run, or compare it with those in WORKDIR. Return the history of its mixture, or None."""
-    option = "--from" if run.init_from.continued is None else "--continue-from"
+    option = "--from" if run.init_from.continued is None else "--continue_from"
     other_start = folder.record_start(workdir, run.init_from.name, run.start_arrays, option)
     _remove_outdated(run.experiment, workdir, other_start, report)
     history = mixtures.history(workdir, run.experiment.data.mixture, datasets)

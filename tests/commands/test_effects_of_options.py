@@ -206,7 +206,7 @@ def cells(folder: Path, dataset: store.Dataset) -> Callable[[str], tuple[int, in
 def test_words_are_counted_as_asked(cells: Callable[[str], tuple[int, int]]) -> None:
     every, words = cells("--min_count 1")
     assert cells("--min_count 1 --window 1")[0] < every
-    assert cells("--min_count 1 --no-symmetric")[0] < every
+    assert cells("--min_count 1 --no_symmetric")[0] < every
     assert cells("--min_count 25")[1] < words
 
 

@@ -59,7 +59,7 @@ def are_those_of_transformers(output: Path, run: Path, texts: list[str], folder:
 
 def test_lines_have_the_weights_of_transformers(small_run: Path, files: tuple, tmp_path: Path) -> None:
     """From the command line; alone and in any company."""
-    options = ["--input", str(files[0]), "--output", str(tmp_path / "all.npz"), "--batch-size", "2"]
+    options = ["--input", str(files[0]), "--output", str(tmp_path / "all.npz"), "--batch_size", "2"]
     cli.run(["attention", str(small_run), *options])
     saved = are_those_of_transformers(tmp_path / "all.npz", small_run, TEXTS, tmp_path)
     assert not saved["cut"].any() and len(saved.files) == 2 * len(TEXTS) + 1

@@ -137,7 +137,7 @@ def test_a_dataset_has_the_marks_of_its_text(tmp_path: Path, capsys: pytest.Capt
     folder = written(tmp_path / "source", whole=False)
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))
     command = ["prepare", f"--input={tmp_path / 'text.txt'}", f"--tokenizer={folder}", f"--output={tmp_path / 'made'}"]
-    cli.run([*command, "--held-out", "0", "--max_unknown", "1"])
+    cli.run([*command, "--held_out", "0", "--max_unknown", "1"])
     line = "special    9 names of special tokens in the text are read as tokens: [E1] 4, [/E1] 3, <user> 1, ...\n"
     assert line in capsys.readouterr().out
     dataset = store.open_dataset(tmp_path / "made")

@@ -112,7 +112,7 @@ def test_the_other_commands_say_the_same(command: str, tmp_path: Path) -> None:
     options, part = SHARED[1]
     with pytest.raises(UserError) as raised:
         if command == "submit":
-            submission.run(["submit", "bert_tiny", *place, "--dry-run", *words(options)])
+            submission.run(["submit", "bert_tiny", *place, "--dry_run", *words(options)])
         else:
             cli.run([command, "bert_tiny", *(["--topology", "v5e:2x4"] if command == "plan" else []), *words(options)])
     assert part in str(raised.value)
@@ -156,7 +156,7 @@ def test_a_job_without_text_or_a_plan_without_a_model_is_refused(fails) -> None:
 
     place = ["--accelerator", "v5e", "--topology", "4x4", "--bucket", "gs://b", "--project", "p", "--zone", "z"]
     with pytest.raises(UserError, match=TEXT):
-        submission.run(["submit", "bert_base_4x4", *place, "--dry-run"])
+        submission.run(["submit", "bert_base_4x4", *place, "--dry_run"])
     assert "has no model; set it there" in fails("plan", "continued", "--topology", "v3:2x2")
 
 

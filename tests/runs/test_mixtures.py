@@ -48,7 +48,7 @@ def folder(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.txt").write_text("\n\n".join(part), encoding="utf-8")
     for tokenizer, size in (("own", "800"), ("other", "700")):
         text = ["--input", str(prose), "--output", str(folder / tokenizer)]
-        cli.run(["tokenizer", "train", "--kind", "wordpiece", "--vocab-size", size, *text])
+        cli.run(["tokenizer", "train", "--kind", "wordpiece", "--vocab_size", size, *text])
     for name, tokenizer in (("manual", "own"), ("more", "own"), ("late", "own"), ("foreign", "other")):
         text = ["--input", str(folder / f"{'late' if name == 'foreign' else name}.txt"), "--output", str(folder / name)]
         cli.run(["prepare", *text, "--tokenizer", str(folder / tokenizer)])

@@ -81,7 +81,7 @@ def assert_same(first: Path, second: Path) -> None:
 def test_a_kept_checkpoint_is_continued_to_the_bit_and_decays_later(prose: Path, tmp_path: Path, fails, capsys) -> None:
     stable = tmp_path / "stable"
     pretrain(stages(prose, steps=6), stable, report=lambda line: None)
-    same, again = tmp_path / "same", ["--continue-from", str(stable / "checkpoints" / "4")]
+    same, again = tmp_path / "same", ["--continue_from", str(stable / "checkpoints" / "4")]
     cli.run(["pretrain", str(stable), *again, "--workdir", str(same)])
     assert_same(stable, same)
 
@@ -94,12 +94,12 @@ def test_a_kept_checkpoint_is_continued_to_the_bit_and_decays_later(prose: Path,
     found = {line["step"]: line["learning_rate"] for line in lines if "learning_rate" in line}
     assert found == pytest.approx({5: 1e-3, 6: 7.5e-4, 7: 5e-4, 8: 2.5e-4})
 
-    started = ["pretrain", tmp_path / "decay", "--workdir", tmp_path / "other", "--continue-from"]
+    started = ["pretrain", tmp_path / "decay", "--workdir", tmp_path / "other", "--continue_from"]
     assert "ends at step 4, found step 6, which already decays" in fails(*started, tmp_path / "decay/checkpoints/6")
     assert "--training.steps above 6, the step of" in fails(*started, stable, "--training.steps", "5")
     assert "take that one, or start a new optimizer with --from" in fails(*started, stable, "--optimizer", "adamw")
-    assert "--from and --continue-from exclude each other" in fails(*started, stable, "--from", stable)
-    assert f"(--continue-from {stable / 'checkpoints' / '4'})" in fails("pretrain", stable, "--workdir", same)
+    assert "--from and --continue_from exclude each other" in fails(*started, stable, "--from", stable)
+    assert f"(--continue_from {stable / 'checkpoints' / '4'})" in fails("pretrain", stable, "--workdir", same)
 
 
 @pytest.mark.nightly

@@ -99,7 +99,7 @@ def test_the_command_line_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture
 
     command("pretrain", experiment, "--workdir", run, *text, "--training.evaluation_batches", 2)
     assert "perplexity" in command("evaluate", run)
-    assert command("generate", run, "one two three", "--max-new-tokens", 4).strip()
+    assert command("generate", run, "one two three", "--max_new_tokens", 4).strip()
     assert "v5e:2x4" in command("plan", experiment, "--topology", "v5e:2x4", "--model.vocab_size", 64)
     command("export", run, tmp_path / "words.txt", "--vectors", "text")
     assert any(line.startswith("seven ") for line in (tmp_path / "words.txt").read_text().splitlines())

@@ -37,8 +37,8 @@ BUCKET = "gs://my-bucket"
 @pytest.mark.nightly
 @pytest.mark.parametrize("arguments", SUBMISSIONS, ids=lambda arguments: "-".join(arguments[1:10:2]))
 def test_a_submission_in_dry_run(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
-    if "--dry-run" not in arguments:
-        arguments = [*arguments[:2], "--dry-run", *arguments[2:]]
+    if "--dry_run" not in arguments:
+        arguments = [*arguments[:2], "--dry_run", *arguments[2:]]
     program.run(arguments)
     printed = capsys.readouterr().out
     assert "write   gs://my-bucket/packages/" in printed

@@ -66,7 +66,7 @@ def test_a_slice_is_a_job_and_a_host_a_pod(submit, accelerator, topology, label,
 
 def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
     found = submit(
-        "--accelerator", "v5e", "--topology", "4x4", "--slices", 3, "--spot", "--service-account", "trainer",
+        "--accelerator", "v5e", "--topology", "4x4", "--slices", 3, "--spot", "--service_account", "trainer",
         "--image", "mine:1", "--", "--training.steps", 7, "--training.batch_size", 96,
     )  # fmt: skip
     check(found)
@@ -104,7 +104,7 @@ def test_starts_without_a_new_checkpoint_between_them_end_a_job(bucket: Path) ->
 def test_a_dry_run_prints_the_manifest_and_writes_nothing(tpu, bucket: Path, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     arguments = ["--bucket", bucket, "--kubernetes", file, "--accelerator", "v6e", "--topology", "8x8"]
-    code, printed, _ = tpu("submit", TINY, *arguments, "--dry-run")
+    code, printed, _ = tpu("submit", TINY, *arguments, "--dry_run")
     assert code == 0 and not file.exists() and not list(bucket.iterdir())
     check(yaml.safe_load(printed[printed.index("apiVersion") :]))
 

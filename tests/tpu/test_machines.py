@@ -51,7 +51,7 @@ def submit(tpu, service, bucket: Path):
 
     def run(*arguments: object, vm: str = "my-tpu") -> tuple[int, str, str]:
         return tpu(
-            "submit", TINY, "--project", "p", "--zone", "us-west4-a", "--bucket", bucket, "--name", "tiny", "--tpu-vm",
+            "submit", TINY, "--project", "p", "--zone", "us-west4-a", "--bucket", bucket, "--name", "tiny", "--tpu_vm",
             vm, *arguments,
         )  # fmt: skip
 
@@ -168,11 +168,11 @@ def test_mistakes_of_a_vm_are_sentences_and_nothing_starts(
             "Expected the slice of the TPU VM, v4:2x2x4 (v4-32), found --accelerator v5e",
         ),
         (("--accelerator", "v4", "--topology", "2x2x2"), "my-tpu", "and --topology 2x2x2; leave both out"),
-        (("--spot",), "my-tpu", "Expected no --spot with --tpu-vm"),
-        (("--slices", 2), "my-tpu", "Expected no --slices with --tpu-vm"),
-        (("--data-disk", "d"), "my-tpu", "Expected no --data-disk with --tpu-vm"),
-        (("--zone", "us-east1-d"), "my-tpu", "Expected one --zone with --tpu-vm"),
-        (("--dry-run",), "my-tpu", "Expected --accelerator for a dry run with --tpu-vm"),
+        (("--spot",), "my-tpu", "Expected no --spot with --tpu_vm"),
+        (("--slices", 2), "my-tpu", "Expected no --slices with --tpu_vm"),
+        (("--data_disk", "d"), "my-tpu", "Expected no --data_disk with --tpu_vm"),
+        (("--zone", "us-east1-d"), "my-tpu", "Expected one --zone with --tpu_vm"),
+        (("--dry_run",), "my-tpu", "Expected --accelerator for a dry run with --tpu_vm"),
     ):
         code, printed, wrong = submit(*arguments, vm=vm)
         assert code == 2 and not printed and sentence in wrong and "\n" not in wrong, wrong
@@ -187,7 +187,7 @@ def test_mistakes_of_a_vm_are_sentences_and_nothing_starts(
 
 
 def test_a_dry_run_prints_the_commands_and_needs_no_machine(submit, workers) -> None:
-    code, printed, _ = submit("--accelerator", "v4-32", "--dry-run")
+    code, printed, _ = submit("--accelerator", "v4-32", "--dry_run")
     assert code == 0 and not workers.asked()
     runs = [line for line in printed.splitlines() if line.startswith("run     gcloud compute tpus tpu-vm ssh my-tpu ")]
     assert len(runs) == 2 and "CreateQueuedResource" not in printed and "DeleteQueuedResource" not in printed
@@ -258,7 +258,7 @@ def test_two_workers_train_are_stopped_with_their_state_and_go_on(
         def submit(*arguments: object) -> tuple[int, str, str]:
             return tpu(
                 "submit", TINY, "--project", "p", *("--zone", "us-west4-a"), "--bucket", "gs://my-bucket", "--name",
-                "tiny", "--tpu-vm", "my-tpu", *arguments, "--", *SMALL_BERT, "--data.path", "gs://my-bucket/data",
+                "tiny", "--tpu_vm", "my-tpu", *arguments, "--", *SMALL_BERT, "--data.path", "gs://my-bucket/data",
                 "--training.steps", 600, "--checkpoint.every", 50, "--training.evaluate_every", 300,
                 "--training.log_every", 50,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The checks before the first request to the network, and the output of --dry-run."""
+"""The checks before the first request to the network, and the output of --dry_run."""
 
 import contextlib
 import dataclasses
@@ -64,7 +64,7 @@ def parts(printed: str) -> dict[str, dict]:
 @pytest.mark.nightly
 def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) -> None:
     code, printed, _ = tpu(
-        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--selfcheck", "--dry-run", "--",
+        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--selfcheck", "--dry_run", "--",
         "--data.path", "gs://b/wikipedia", "--training.batch_size", 512,
     )  # fmt: skip
     assert code == 0
@@ -103,7 +103,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
 @pytest.mark.nightly
 def test_an_experiment_is_submitted_by_its_name(tpu, offline) -> None:
     code, printed, said = tpu(
-        "submit", "bert_large_8x8:lamb_4096", *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run",
+        "submit", "bert_large_8x8:lamb_4096", *PLACE, *SLICE, "--bucket", "gs://b", "--dry_run",
         "--data.path", "gs://b/wikipedia",
     )  # fmt: skip
     assert code == 0, said
@@ -114,7 +114,7 @@ def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> Non
     code, printed, _ = tpu(
         "submit", "experiments/bert_tiny.py", *PLACE, "--accelerator", "v4", "--topology", "2x2x4", "--slices", 3,
         "--bucket", "gs://b", "--name", "three", "--workdir", "gs://other/run", "--runtime", "r", "--network", "n",
-        "--subnetwork", "s", "--service-account", "a@b.c", "--dry-run", "--training.batch_size", 96,
+        "--subnetwork", "s", "--service_account", "a@b.c", "--dry_run", "--training.batch_size", 96,
     )  # fmt: skip
     assert code == 0
     create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
@@ -192,7 +192,7 @@ def test_slices_that_the_service_does_not_give_are_not_requested(
     usual = [LARGE, "--accelerator", accelerator, "--topology", topology, "--bucket", "gs://b"]
     found = fails(*usual, *PLACE, "--data.path", "gs://b/wikipedia")
     assert said in found and ("--kubernetes FILE" in found) is (accelerator != "v2")
-    file = ["--kubernetes", tmp_path / "job.yaml", "--dry-run", "--data.path", "gs://b/wikipedia"]
+    file = ["--kubernetes", tmp_path / "job.yaml", "--dry_run", "--data.path", "gs://b/wikipedia"]
     code, printed, _ = tpu("submit", *usual, *file, "--training.batch_size", 4096)
     assert (code == 0 and f"gke-tpu-topology: {topology}" in printed) is (accelerator != "v2")
 
@@ -303,7 +303,7 @@ def test_no_file_of_the_project_itself_looks_like_credentials() -> None:
 
 @pytest.mark.nightly
 def test_packed_files_are_listed_with_their_sizes(tpu, offline) -> None:
-    command = ("submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run", "--data.path", "gs://b/wikipedia")
+    command = ("submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry_run", "--data.path", "gs://b/wikipedia")
     _, printed, _ = tpu(*command)
     for name, size in package.select(ROOT).sizes.items():
         assert f"pack    {name}  {size:,} bytes" in printed.splitlines()
@@ -316,7 +316,7 @@ def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: 
     marks = [tmp_path / f"ran{number}" for number in range(3)]
     path = f"gs://b/x\ntouch {marks[0]}\n# '; touch {marks[1]}; $(touch {marks[2]})"
     _, printed, _ = tpu(
-        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run", "--workdir", path, "--data.path", path
+        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry_run", "--workdir", path, "--data.path", path
     )  # fmt: skip
     create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
     script = create["queuedResource"]["tpu"]["nodeSpec"][0]["node"]["metadata"]["startup-script"]

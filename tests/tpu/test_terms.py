@@ -35,8 +35,8 @@ def submit(tpu, service, bucket: Path):
 
 def test_every_term_reaches_the_request(submit, service) -> None:
     code, _, said = submit(
-        *WEST, "--reservation", "mine", "--valid-until", "6h", "--internal-ips", "--label", "team=nlp", "--label",
-        "cost=a-1", "--data-disk", "words", "--data-disk", "projects/q/zones/us-west4-a/disks/more",
+        *WEST, "--reservation", "mine", "--valid_until", "6h", "--internal_ips", "--label", "team=nlp", "--label",
+        "cost=a-1", "--data_disk", "words", "--data_disk", "projects/q/zones/us-west4-a/disks/more",
     )  # fmt: skip
     assert (code, said) == (0, "")
     (request,) = service.called("CreateQueuedResource")
@@ -80,7 +80,7 @@ def test_a_single_host_may_write_to_its_disk(bucket: Path) -> None:
 @pytest.mark.parametrize("slices", [1, 2])
 def test_flex_start_is_requested_with_its_longest_duration(submit, service, bucket: Path, monkeypatch, slices) -> None:
     monkeypatch.setenv("TPU_REST_ENDPOINT", service.rest())
-    code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "1d12h", "--slices", slices)
+    code, _, said = submit(*WEST, "--flex_start", "--max_run_duration", "1d12h", "--slices", slices)
     assert (code, said) == (0, "")
     (body,) = service.posted
     assert body["provisioningModel"] == "FLEX_START" and body["runDuration"] == {"maxRunDuration": "129600s"}
@@ -93,16 +93,16 @@ def test_flex_start_is_requested_with_its_longest_duration(submit, service, buck
 def test_a_refusal_of_flex_start_is_a_sentence(submit, service, bucket: Path, monkeypatch) -> None:
     monkeypatch.setenv("TPU_REST_ENDPOINT", service.rest())
     service.refusals["POST"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded for preemptible cores")]
-    code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "24h")
+    code, _, said = submit(*WEST, "--flex_start", "--max_run_duration", "24h")
     assert code == 2 and "Expected quota and capacity for" in said and "Quota exceeded for preemptible cores" in said
     assert jobs.names(str(bucket)) == [] and not service.resources
     monkeypatch.setenv("TPU_REST_ENDPOINT", "http://127.0.0.1:9")
-    code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "24h")
+    code, _, said = submit(*WEST, "--flex_start", "--max_run_duration", "24h")
     assert code in (2, 69) and "ServiceUnavailable" in said and "\n" not in said and jobs.names(str(bucket)) == []
 
 
 def test_a_dry_run_of_flex_start_prints_what_is_posted(submit) -> None:
-    _, printed, _ = submit(*BOTH, "--flex-start", "--max-run-duration", "24h", "--dry-run")
+    _, printed, _ = submit(*BOTH, "--flex_start", "--max_run_duration", "24h", "--dry_run")
     address = (
         "https://tpu.googleapis.com/v2alpha1/projects/p/locations/us-west4-a/queuedResources?queuedResourceId=tiny"
     )
@@ -155,25 +155,25 @@ def test_an_unknown_reservation_or_accelerator_is_a_sentence(submit, service, bu
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--spot", "--reserved"), "Expected at most one of --spot, --reserved, --reservation, --flex-start, found"),
+        (("--spot", "--reserved"), "Expected at most one of --spot, --reserved, --reservation, --flex_start, found"),
         (("--reserved", "--reservation", "a"), "found --reserved and --reservation; leave out all but one"),
-        (("--spot", "--flex-start", "--max-run-duration", "1h"), "found --spot and --flex-start"),
-        (("--flex-start",), "Expected --flex-start and --max-run-duration together, found --flex-start alone"),
-        (("--max-run-duration", "1h"), "found --max-run-duration alone"),
-        (("--flex-start", "--max-run-duration", "8d"), "Expected --max-run-duration of at most 7d"),
+        (("--spot", "--flex_start", "--max_run_duration", "1h"), "found --spot and --flex_start"),
+        (("--flex_start",), "Expected --flex_start and --max_run_duration together, found --flex_start alone"),
+        (("--max_run_duration", "1h"), "found --max_run_duration alone"),
+        (("--flex_start", "--max_run_duration", "8d"), "Expected --max_run_duration of at most 7d"),
         (
-            ("--flex-start", "--max-run-duration", "long"),
-            "such as 90m, 24h or 1d12h for --max-run-duration, found 'long'",
+            ("--flex_start", "--max_run_duration", "long"),
+            "such as 90m, 24h or 1d12h for --max_run_duration, found 'long'",
         ),
-        (("--valid-until", "0h"), "for --valid-until, found '0h'"),
-        (("--valid-until", "2020-01-01T00:00:00Z"), "Expected --valid-until in the future"),
-        (("--valid-until", "2099-01-01"), "Expected a duration such as 24h, or a time such as"),
+        (("--valid_until", "0h"), "for --valid_until, found '0h'"),
+        (("--valid_until", "2020-01-01T00:00:00Z"), "Expected --valid_until in the future"),
+        (("--valid_until", "2099-01-01"), "Expected a duration such as 24h, or a time such as"),
         (("--reservation", "a b"), "Expected the name of a reservation"),
         (("--label", "Team=nlp"), "Expected --label KEY=VALUE"),
         (("--label", "a=1", "--label", "a=2"), "each key once"),
-        (("--data-disk", "a:exec"), "Expected --data-disk NAME, or NAME:read-write, found 'a:exec'"),
-        (("--data-disk", "a:read-write"), "read-only on a slice of 4 hosts"),
-        (("--data-disk", "projects/q/zones/us-east1-d/disks/a"), "found it in us-east1-d"),
+        (("--data_disk", "a:exec"), "Expected --data_disk NAME, or NAME:read-write, found 'a:exec'"),
+        (("--data_disk", "a:read-write"), "read-only on a slice of 4 hosts"),
+        (("--data_disk", "projects/q/zones/us-east1-d/disks/a"), "found it in us-east1-d"),
         (("--topology", "2x4"), "Expected a --topology of v5litepod-16, such as 4x4, found 2x4, which is v5litepod-8"),
     ],
 )
@@ -183,7 +183,7 @@ def test_terms_that_contradict_each_other_are_sentences(submit, service, bucket:
     assert not service.requests and jobs.names(str(bucket)) == []
 
 
-@pytest.mark.parametrize("option", [("--reserved",), ("--valid-until", "1h"), ("--label", "a=b"), ("--tpu-vm", "v")])
+@pytest.mark.parametrize("option", [("--reserved",), ("--valid_until", "1h"), ("--label", "a=b"), ("--tpu_vm", "v")])
 def test_kubernetes_has_none_of_these(tpu, bucket: Path, tmp_path: Path, option) -> None:
     file = tmp_path / "job.yaml"
     usual = ("--bucket", bucket, "--accelerator", "v5e", "--topology", "4x4", "--kubernetes", file)
@@ -256,7 +256,7 @@ def test_a_bucket_of_another_region_is_a_warning_before_the_request(tpu, service
 
 
 def test_the_text_may_be_on_a_disk_of_the_slice(submit, service, tpu, bucket: Path) -> None:
-    usual = (*WEST, "--dry-run", "--data-disk", "words", "--bucket", "gs://b")
+    usual = (*WEST, "--dry_run", "--data_disk", "words", "--bucket", "gs://b")
     code, printed, _ = submit(*usual, "--", "--data.input", "/mnt/disks/words/text")
     assert code == 0 and json.dumps("/mnt/disks/words/text") in printed
     assert "found '/mnt/disks/other/text' on this machine" in submit(*usual, "--data.input", "/mnt/disks/other/text")[2]

@@ -154,7 +154,7 @@ def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], as_w
     folder = tmp_path / "tokenizer"
     tokenizer = tokenizers.train("gpt2-bpe", 300, PROSE, folder)
     (tmp_path / "text.txt").write_text(TEXT)
-    command = ["prepare", "--input", str(tmp_path / "text.txt"), "--tokenizer", str(folder), "--held-out", "0"]
+    command = ["prepare", "--input", str(tmp_path / "text.txt"), "--tokenizer", str(folder), "--held_out", "0"]
     command += ["--output", str(tmp_path / "dataset"), "--special_names", *names]
     cli.run(command)
     assert f"special    {said}\n" in capsys.readouterr().out
@@ -182,5 +182,5 @@ def test_prepare_counts_names_of_both_kinds(tmp_path: Path, capsys):
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("special    3,000 names"))
     assert "tokens: [SEP] 2,000, [PAD] 1,000; 4,000 as plain text: [MASK] 2,000, [CLS] 1,000, [UNK] 1,000" in line
     (tmp_path / "text.txt").write_text("The fox jumps.\n")
-    cli.run([*command[:-1], f"--output={tmp_path / 'other'}", "--held-out", "0"])
+    cli.run([*command[:-1], f"--output={tmp_path / 'other'}", "--held_out", "0"])
     assert "special   " not in capsys.readouterr().out
