@@ -116,7 +116,7 @@ def prepare(
     from plmjax.data.preparation import prepare as run
 
     _check_runner(runner, runner_options, processes)
-    dataset = run(
+    run(
         list(input),
         format,
         tokenizers.load(tokenizer),
@@ -135,12 +135,6 @@ def prepare(
         runner=runner,
         runner_options=runner_options,
     )
-    for name in ("train", "validation"):
-        for stream in dataset.streams:
-            split = dataset.split(name, stream)
-            which = f" of {stream}" if len(dataset.streams) > 1 else ""
-            counts = f"{split.sentences:,} sentences, {split.token_count:,} tokens{which}"
-            print(f"{name:<10} {split.documents:,} documents, {counts}")
 
 
 def cooccurrence(

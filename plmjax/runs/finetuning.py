@@ -13,7 +13,7 @@ from plmjax.files import storage
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
-from plmjax.runs import checks, folder, task
+from plmjax.runs import checks, folder, notes, task
 from plmjax.runs.resolve import resolve
 from plmjax.training import loop, switches
 from plmjax.training.checkpoints import checkpoints
@@ -76,6 +76,8 @@ def finetune(
         metrics = preferred_metrics(result, inputs.evaluation, workdir) | {"eval/unknown_tokens": unknown}
         if hosts.is_primary():
             write_evaluation(workdir, metrics | inputs.evaluation.signatures(), inputs.evaluation.predictions)
+            for line in notes.on_predictions(inputs.evaluation.predictions):
+                report(line)
         hosts.agree("the end")
         return metrics
 

@@ -9,7 +9,7 @@ from plmjax.experiment import Experiment, flatten
 from plmjax.files import storage
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
-from plmjax.runs import checks, continuing, summary, text
+from plmjax.runs import checks, continuing, notes, summary, text
 from plmjax.runs.init_from import RANDOM
 from plmjax.runs.resolve import resolve
 from plmjax.training import loop, switches
@@ -48,6 +48,8 @@ def pretrain(
         checks.on_devices(run.experiment, len(devices), meshes.slices(devices))
         switches.check_options(run.experiment, devices[0])
         hosts.agree("the experiment", json.dumps(flatten(run.experiment) | libraries.versions()))
+        for line in notes.on_settings(run.experiment, experiment) if hosts.is_primary() else ():
+            report(line)
 
         # Its folder and its inputs: the tokenizer and the dataset are made from the text, once.
         inputs = text.inputs(run, workdir, report)

@@ -216,11 +216,14 @@ class Session:
         self.report_progress(f"evaluating at step {step}", hosts.ACTIVITY)
         inputs = program.loss_inputs(state)
         program = self.adapted(program, inputs.params)
-        means = self.evaluation(program, inputs, self.run.training.evaluation_batches)
+        limit = self.run.training.evaluation_batches
+        means = self.evaluation(program, inputs, limit)
         values = {f"eval/{name}": value for name, value in means.items()}
         if self.is_primary and values:
             self.file.write(step, values)
-            self.print(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
+            limited = f", {limit} batches at most" if limit else ""
+            shown = "  ".join(f"{name} {means[name]:.4f}" for name in means)
+            self.print(f"eval at step {step}{limited}  {shown}")
         self.evaluated, self.metrics = step, values
         self.record = self.best.after(self.record, values)
         if self.out_of_patience:

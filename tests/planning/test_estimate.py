@@ -262,7 +262,9 @@ def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
     found = plan(run, "v3:4x4", prices={"": 2.0})
     assert [found[name] for name in ("chips", "cores", "devices", "hosts")] == [16, 32, 32, 4]
     assert found["estimate"] == {
-        "hours": 10.0, "chip_hours": 160.0, "cost": 320.0, "roofline_hours": 2.5, "model_flops": 900 * 1 + 100 * 10, "price": 2.0, "refined_hours": None, "tokens": 9000}  # fmt: skip
+        "hours": 10.0, "chip_hours": 160.0, "cost": 320.0, "roofline_hours": 2.5, "model_flops": 900 * 1 + 100 * 10,
+        "price": 2.0, "refined_hours": None, "tokens": 9000,
+    }  # fmt: skip
 
 
 def test_rates_of_a_device_are_those_of_its_matrix_units_and_its_share_of_the_memory():

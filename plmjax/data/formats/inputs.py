@@ -268,14 +268,19 @@ def _no_records(place: object, format: str) -> UserError:
     )
 
 
+def format_of(path: Path, format: str = "auto") -> str:
+    """Return the format of a file, recognised by its beginning if `format` is "auto"."""
+    if format != "auto":
+        return format
+    table = next((name for name, table in _TABLES.items() if table.recognise(path)), None)
+    return table or recognition.recognise(path, next(text_files.blocks(path)))
+
+
 def boundaries(path: Path, format: str) -> tuple[re.Pattern[bytes], ...]:
     """Return the boundaries between the documents of a file (see `Format`); empty if it is read from its beginning."""
-    if any(format == name or (format == "auto" and table.recognise(path)) for name, table in _TABLES.items()):
-        return ()
     if text_files.is_compressed(path):
         return ()
-    if format == "auto":
-        format = recognition.recognise(path, next(text_files.blocks(path)))
+    format = format_of(path, format)
     return _BY_NAME[format].boundaries if format in _BY_NAME else ()
 
 
@@ -292,12 +297,10 @@ def file_documents(
 
     bounds: first byte, and the byte after the last one or None, between two documents; None reads the whole file.
     """
-    for name, table in _TABLES.items():
-        if format == name or (format == "auto" and table.recognise(path)):
-            yield from table.documents(path, key, parts, progress)
-            return
-    if format == "auto":
-        format = recognition.recognise(path, next(text_files.blocks(path)))
+    format = format_of(path, format)
+    if format in _TABLES:
+        yield from _TABLES[format].documents(path, key, parts, progress)
+        return
     if parts and format not in records.FORMATS:
         raise _no_records(path, format)
     if bounds is None:

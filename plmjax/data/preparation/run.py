@@ -1,8 +1,9 @@
 """Prepare a dataset from raw text, once: units on several processes or machines, then their files in one dataset."""
 
+import collections
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,12 @@ def prepare(
         output_folder.tidy_after_kill(output)
         if progress:
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
-        return store.open_dataset(output)
+        dataset = store.open_dataset(output)
+        for line in counts(dataset) if progress else ():
+            print(line)
+        return dataset
+    if progress and format == "auto":
+        print(_formats([storage.path(source["path"]) for source in sources]))
     source = formats.Input(tuple(map(os.fspath, inputs)), format, text_key, parts, split)
     made_from = output_folder.digest(sources, description, tokenizer)
     how = (language, validation, max_unknown, cleaner, piece_tokens, SIZES, made_from)
@@ -143,9 +149,34 @@ def prepare(
     if progress and clean:
         print(report)
     documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
+    if progress:
+        for line in counts(dataset):
+            print(line)
     if progress and validation and not documents["validation"]:
         print(_nothing_held_out(documents["train"], validation))
     return dataset
+
+
+RECOGNISED = 20
+"""Number of files whose formats are shown."""
+
+
+def _formats(paths: Sequence[Path]) -> str:
+    """Return a line with the formats of the first files."""
+    found = collections.Counter(map(formats.format_of, paths[:RECOGNISED]))
+    shown = ", ".join(f"{name} ({count})" if len(found) > 1 else name for name, count in found.most_common())
+    which = f"the first {RECOGNISED} of {len(paths):,} files" if len(paths) > RECOGNISED else "every file"
+    return f"format     {shown}, recognised by the beginning of {which}"
+
+
+def counts(dataset: store.Dataset) -> Iterator[str]:
+    """Yield a line with the documents, sentences and tokens of every split and stream."""
+    for name in store.SPLITS:
+        for stream in dataset.streams:
+            split = dataset.split(name, stream)
+            which = f" of {stream}" if len(dataset.streams) > 1 else ""
+            numbers = f"{split.sentences:,} sentences, {split.token_count:,} tokens{which}"
+            yield f"{name:<10} {split.documents:,} documents, {numbers}"
 
 
 def _shards(

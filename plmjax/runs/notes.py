@@ -1,0 +1,51 @@
+"""Notes on a run that may not be what its user wants: settings that fit, and results that look like a mistake."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+
+from plmjax.experiment import Experiment
+from plmjax.training.optimizers.schedules import WarmedUp
+
+MORE = 1.5
+"""Factor of the tokens of an experiment above which a run with other options is noted."""
+PREDICTIONS = "predictions.tsv"
+
+
+def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
+    """Yield notes on the settings of a run on text.
+
+    run: the run, with its options. composed: the experiment of its file.
+    """
+    schedule, steps = run.optimizer.schedule, run.training.steps
+    warmup = schedule.warmup_steps if isinstance(schedule, WarmedUp) else 0
+    if warmup > steps:
+        yield (
+            f"note       the warm-up of {warmup:,} steps is longer than the {steps:,} steps of the run, which ends at "
+            f"{steps / warmup:.0%} of its learning rate; lower --optimizer.schedule.warmup_steps"
+        )
+    planned, read = (tokens(one) for one in (composed, run))
+    if planned and read > MORE * planned and composed.training.steps == steps:
+        yield (
+            f"note       reads {read / planned:.1f} times the tokens of the experiment, as its steps are larger and as "
+            f"many; --training.steps {round(steps * planned / read)} reads as many tokens"
+        )
+
+
+def tokens(run: Experiment) -> int:
+    """Return the number of tokens of all steps of a run on text; 0 if it has no steps yet."""
+    if not run.training.steps:
+        return 0
+    phases = run.resolved_phases
+    return sum(phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases)
+
+
+def on_predictions(predictions: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note if a task's predictions are all one label. predictions: name of a file -> its contents."""
+    rows = list(csv.DictReader(io.StringIO(predictions.get(PREDICTIONS, "")), delimiter="\t", quoting=csv.QUOTE_NONE))
+    predicted, labels = ({row.get(column) for row in rows} for column in ("prediction", "label"))
+    if len(predicted) == 1 and len(labels) > 1:
+        yield (
+            f"note       every prediction is {predicted.pop()!r}: the model tells no example from another; train "
+            f"longer, change the learning rate, or start from a pretrained model"
+        )

@@ -1,0 +1,41 @@
+"""A run says what a person would who looks at its settings and at its predictions."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from plmjax import experiment as experiments
+from plmjax.runs import notes
+
+
+def changed(**training: Any) -> list[str]:
+    run = experiments.load("bert_tiny")
+    return [*notes.on_settings(dataclasses.replace(run, training=dataclasses.replace(run.training, **training)), run)]
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({}, []),
+        ({"steps": 100}, ["warm-up of 200 steps", "ends at 50%", "--optimizer.schedule.warmup_steps"]),
+        ({"batch_size": 128}, ["4.0 times the tokens", "--training.steps 1000"]),
+        ({"batch_size": 128, "steps": 1000}, []),
+        ({"batch_size": 8}, []),
+    ],
+)
+def test_settings_that_are_rarely_meant_are_noted(training: dict[str, Any], words: list[str]) -> None:
+    found = changed(**training)
+    assert len(found) == bool(words) and all(word in found[0] for word in words)
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "noted"),
+    [("good bad", "bad bad", True), ("good bad", "good bad", False), ("bad bad", "bad bad", False), ("", "", False)],
+)
+def test_predictions_of_one_label_are_noted_if_there_are_several(labels: str, predictions: str, noted: bool) -> None:
+    pairs = zip(labels.split(), predictions.split(), strict=True)
+    rows = [f"{line}\t{label}\t{prediction}\n" for line, (label, prediction) in enumerate(pairs)]
+    found = [*notes.on_predictions({"predictions.tsv": "line\tlabel\tprediction\n" + "".join(rows)})]
+    assert len(found) == noted and all("every prediction is 'bad'" in line for line in found)
+    assert not [*notes.on_predictions({})]
