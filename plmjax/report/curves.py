@@ -26,7 +26,23 @@ TITLES = {
     "input_wait": "Share of the step spent waiting for input",
 }
 """Titles of measures whose names are not clear enough."""
-ACRONYMS = {"mlm": "MLM", "nsp": "NSP"}
+WRITTEN = {
+    "mlm": "MLM",
+    "nsp": "NSP",
+    "sop": "SOP",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "rougeLsum": "ROUGE-Lsum",
+    "f1": "F1",
+    "mrr": "MRR",
+    "ndcg": "nDCG",
+    "uas": "UAS",
+    "las": "LAS",
+}
+"""Words of names of measures as they are usually written."""
 UNITS = {"loss": "nats a target"}
 POINTS = 500
 """Maximum number of points of a drawn curve; a longer series is averaged over spans of steps."""
@@ -62,8 +78,19 @@ def measures(runs: list[Run]) -> list[str]:
 
 def title(measure: str) -> str:
     """Return the title of a measure's chart."""
-    words = [ACRONYMS.get(word, word) for word in measure.replace("/", "_").split("_")]
-    return TITLES.get(measure, " ".join(words)[:1].upper() + " ".join(words)[1:])
+    words = []
+    for word in measure.replace("/", "_").split("_"):
+        name, at, number = word.partition("@")
+        words.append(f"{WRITTEN.get(name, name)}{at}{number}")
+    text = " ".join(words)
+    return TITLES.get(measure, text if words[0] in WRITTEN.values() else text[:1].upper() + text[1:])
+
+
+def is_curve(runs: list[Run], measure: str) -> bool:
+    """Return whether a run has a measure at more than one step."""
+    return any(
+        len(run.series(key)[0]) > 1 for run in runs for key in (measure, *(f"{part}/{measure}" for part in PARTS))
+    )
 
 
 def colours(runs: list[Run]) -> list[str]:

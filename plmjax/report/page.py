@@ -13,7 +13,7 @@ from typing import Any
 from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.files import storage
-from plmjax.report.curves import PARTS, colours, draw, draw_words, measures, picture, svg, title
+from plmjax.report.curves import PARTS, colours, draw, draw_words, is_curve, measures, picture, svg, title
 from plmjax.report.published import Comparison, Figure, Point, compare, read_figures
 from plmjax.report.runs import Run, read_runs
 from plmjax.training import metrics
@@ -31,7 +31,8 @@ figure { margin: 0; } svg { width: 100%; height: auto; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .9rem .25rem 0; text-align: left; border-bottom: 1px solid #7676763f; }
-tbody th { font-weight: normal; } td { text-align: right; } th small { display: block; max-width: 26rem; opacity: .7; }
+tbody th { font-weight: normal; } td { text-align: right; overflow-wrap: anywhere; max-width: 22rem; }
+th small { display: block; max-width: 26rem; opacity: .7; }
 thead th:not(:first-child) { text-align: right; }
 pre { overflow-x: auto; font-size: 12px; }
 blockquote { margin: .75rem 0; padding-left: .9rem; border-left: 3px solid #7676763f; white-space: pre-wrap; }
@@ -87,7 +88,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """Return rows of the table below the settings: (name, one cell per run)."""
+    """Return rows of the table of results: (name, one cell per run). A name may have its key on a second line."""
 
     def row(name: str, cells: list[float | None], form: Any = metrics.compact) -> tuple[str, list[str]]:
         return name, ["" if cell is None else form(cell) for cell in cells]
@@ -104,10 +105,12 @@ def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
     for measure in measures(runs):
         keys = [*(f"{part}/{measure}" for part in PARTS), measure]
         rows += [
-            row(key, [run.last(key) for run in runs]) for key in keys if any(run.last(key) is not None for run in runs)
+            row(f"{title(measure)}\n{key}", [run.last(key) for run in runs])
+            for key in keys
+            if any(run.last(key) is not None for run in runs)
         ]
-    rows.append(row("eval/unigram_entropy", [run.last("eval/unigram_entropy") for run in runs]))
-    rows.append(row("eval/loss below the unigram entropy", [below(run) for run in runs]))
+    rows.append(row("Unigram entropy\neval/unigram_entropy", [run.last("eval/unigram_entropy") for run in runs]))
+    rows.append(row("Loss below the unigram entropy", [below(run) for run in runs]))
     return [(name, cells) for name, cells in rows if any(cells)]
 
 
@@ -115,8 +118,14 @@ def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
     """Return the fields of the experiment in which the runs differ: (dotted name, one cell per run)."""
     flat = [experiment.flatten(run.experiment) for run in runs]
     names = {name: None for fields in flat for name in fields}
-    rows = [(name, ["" if name not in fields else json.dumps(fields[name]) for fields in flat]) for name in names]
+    rows = [(name, ["" if name not in fields else _setting(name, fields[name]) for fields in flat]) for name in names]
     return [(name, cells) for name, cells in rows if len(set(cells)) > 1]
+
+
+def _setting(name: str, value: Any) -> str:
+    """Return a value as text; a class by its name alone."""
+    is_class = (name == "type" or name.endswith(".type")) and isinstance(value, str)
+    return value.rpartition(":")[2] if is_class else json.dumps(value)
 
 
 def _generated_texts(runs: list[Run]) -> str:
@@ -185,11 +194,13 @@ def _amount(unit: str, amount: float) -> str:
 
 
 def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]], figures: Sequence[Figure]) -> str:
-    heading = html.escape(" and ".join(run.name for run in runs))
+    *others, last = (run.name for run in runs)
+    heading = html.escape(f"{', '.join(others)} and {last}" if others else last)
     comparable = [run.comparable() for run in runs]
     drawn = [
         (functools.partial(draw, runs=comparable, measure=one, figures=figures), title(one))
         for one in measures(comparable)
+        if is_curve(comparable, one)
     ]
     charts = "\n".join(f"<figure>{svg(*chart)}</figure>" for chart in drawn)
     settings = _table(runs, _settings(runs)) if len(runs) > 1 else ""
@@ -235,8 +246,14 @@ def _table(runs: list[Run], rows: list[tuple[str, list[str]]]) -> str:
         for run, colour in zip(runs, colours(runs), strict=True)
     )
     body = "\n".join(
-        f'<tr><th scope="row">{html.escape(name)}</th>{"".join(f"<td>{html.escape(cell)}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row">{_name(name)}</th>{"".join(f"<td>{html.escape(cell)}</td>" for cell in cells)}</tr>'
         for name, cells in rows
     )
     head = f"<thead><tr><th></th>{heads}</tr></thead>"
     return f'<div class="table"><table>{head}<tbody>\n{body}\n</tbody></table></div>'
+
+
+def _name(name: str) -> str:
+    """Return the name of a row in HTML, with its second line small."""
+    first, _, second = map(html.escape, name.partition("\n"))
+    return f"{first}<small>{second}</small>" if second else first

@@ -15,7 +15,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
-from plmjax.report.curves import POINTS
+from plmjax.report.curves import POINTS, title
 from plmjax.report.page import report
 from plmjax.training import metrics
 from plmjax.training.optimizers import BertAdamW, Lamb
@@ -51,8 +51,10 @@ def page(output: Path) -> str:
 
 
 def rows(text: str) -> dict[str, list[str]]:
+    """Key of a row, or its name without one -> its cells."""
     found = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', text)
-    return {name: re.findall("<td>(.*?)</td>", cells) for name, cells in found}
+    keys = {name: re.search("<small>(.*?)</small>", name) for name, _ in found}
+    return {keys[name][1] if keys[name] else name: re.findall("<td>(.*?)</td>", cells) for name, cells in found}
 
 
 def charts(text: str) -> dict[str, ElementTree.Element]:
@@ -79,7 +81,7 @@ def test_one_run_shows_its_results_and_curves(tmp_path):
     assert table["wall clock, first to last record"] == ["1:35 min"]
     assert table["train/loss"] == ["7.5"] and table["eval/loss"] == ["5.25"]
     assert table["eval/masked_accuracy"] == ["0.125"] and table["tokens_per_second"] == ["4000"]
-    assert table["eval/loss below the unigram entropy"] == ["1.5"]
+    assert table["Loss below the unigram entropy"] == ["1.5"]
     drawn = charts(page(tmp_path / "report.html"))
     assert list(drawn) == ["Loss", "Masked accuracy", "Learning rate", "Tokens per second"]
     assert {"train", "eval", "unigram entropy 6.75"} <= set(words(drawn["Loss"]))
@@ -138,8 +140,8 @@ def test_two_runs_stand_side_by_side_with_what_differs(tmp_path):
     text = page(tmp_path / "report.html")
     table = rows(text)
     assert table["optimizer.type"] == [
-        "&quot;plmjax.training.optimizers.adam:BertAdamW&quot;",
-        "&quot;plmjax.training.optimizers.lamb:Lamb&quot;",
+        "BertAdamW",
+        "Lamb",
     ]
     assert table["optimizer.learning_rate"] == ["0.0001", "0.001"]
     assert not any(name.startswith(("model.", "training.")) for name in table)
@@ -305,3 +307,25 @@ def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path):
         with pytest.raises(UserError, match=rf"ends in \.png, \.svg or \.pdf for --curve, found .*{name}; name one"):
             report([run], tmp_path / "report.html", curve=tmp_path / name)
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("bleu", "BLEU"),
+        ("chrf", "chrF"),
+        ("rougeL", "ROUGE-L"),
+        ("ndcg@10", "nDCG@10"),
+        ("mlm_loss", "MLM loss"),
+        ("gradient_norm", "Gradient norm"),
+    ],
+)
+def test_measures_have_the_names_that_people_write(key: str, name: str) -> None:
+    assert title(key) == name
+
+
+def test_a_measure_of_one_step_is_in_the_table_and_has_no_chart(tmp_path):
+    once = {"step": 50, "time": 1050.0, "eval/bleu": 31.5}
+    report([write(tmp_path / "tiny", lines=[*records(), once])], tmp_path / "report.html")
+    text = page(tmp_path / "report.html")
+    assert rows(text)["eval/bleu"] == ["31.5"] and "BLEU" not in charts(text) and "Loss" in charts(text)
