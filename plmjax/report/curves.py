@@ -83,7 +83,7 @@ def title(measure: str) -> str:
         name, at, number = word.partition("@")
         words.append(f"{WRITTEN.get(name, name)}{at}{number}")
     text = " ".join(words)
-    return TITLES.get(measure, text if words[0] in WRITTEN.values() else text[:1].upper() + text[1:])
+    return TITLES.get(measure, text if text.startswith(tuple(WRITTEN.values())) else text[:1].upper() + text[1:])
 
 
 def is_curve(runs: list[Run], measure: str) -> bool:

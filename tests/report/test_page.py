@@ -182,11 +182,11 @@ def test_without_an_evaluation_the_terms_stay_apart(tmp_path):
 def test_the_legend_stands_below_the_lines(tmp_path):
     first, second = write(tmp_path / "first"), write(tmp_path / "second")
     report([first, second], tmp_path / "report.html")
-    for title, drawing in charts(page(tmp_path / "report.html")).items():
+    for name, drawing in charts(page(tmp_path / "report.html")).items():
         labels = [node for node in drawing.iter(f"{SVG}text") if node.text.startswith(("first", "second"))]
         axis = next(node for node in drawing.iter(f"{SVG}text") if node.text == "step")
-        assert labels, title
-        assert min(map(place, labels)) > place(axis), title
+        assert labels, name
+        assert min(map(place, labels)) > place(axis), name
 
 
 def place(text: ElementTree.Element) -> float:
