@@ -61,7 +61,7 @@ def test_help_after_an_experiment_begins_with_what_is_usual(
     shown = page(f"plmjax {command}", capsys, monkeypatch)
     found = options(shown)
     assert found[0] == first and {*further.split()} <= {*found} and absent not in found
-    assert shown.count("\n") < 75 and "--help all shows" in shown
+    assert shown.count("\n") < 80 and "--help all shows" in shown
 
 
 def test_help_all_shows_every_option_in_the_order_of_use(capsys, monkeypatch) -> None:
@@ -95,6 +95,12 @@ def test_help_after_a_run_shows_the_options_of_its_task(tmp_path: Path, capsys, 
     of_training = options(page(f"{prune} gradual", capsys, monkeypatch))
     assert {"--compression.begin", "--training.steps", "--data.train"} <= {*of_training}
     assert not [option for option in options(page(f"{prune} magnitude", capsys, monkeypatch)) if "." in option]
+
+
+def test_the_commands_fit_into_80_columns(capsys) -> None:
+    cli.run(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and {*cli.VERBS, "--version"} <= {line[2:20].strip() for line in lines}
 
 
 def test_a_group_of_commands_lists_them(capsys) -> None:

@@ -101,7 +101,8 @@ def usage(group: str = "") -> str:
     width = max(map(len, shown))
     rows = "\n".join(f"  {name:<{width}}  {summary(name)}" for name in shown)
     command = f"{group} COMMAND" if group else "COMMAND"
-    return f"usage: plmjax {command} ...    (plmjax {command} --help shows its options)\n\n{rows}"
+    version = "" if group else f"\n  {'--version':<{width}}  Print the version of plmjax."
+    return f"usage: plmjax {command} ...    (plmjax {command} --help shows its options)\n\n{rows}{version}"
 
 
 def run(arguments: Sequence[str]) -> None:

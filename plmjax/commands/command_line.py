@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values
@@ -87,6 +87,10 @@ def parse(
     summary, _, notes = documentation.partition("\n\n")
     # tyro breaks the description of an option again at the lines of the docstring, and writes paragraphs on one line.
     bound.__doc__ = summary + mark + re.sub(r"\n {8,}", " ", options)
+    parameters = [_switch(parameter) for parameter in inspect.signature(verb).parameters.values()]
+    del bound.__wrapped__  # tyro would read the command itself
+    bound.__signature__ = inspect.Signature(parameters)
+    bound.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     captured = io.StringIO()
     # The form of tyro's errors depends on standard output: colours on a terminal, no box without UTF-8.
     plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
@@ -120,6 +124,13 @@ def parse(
         hint = nearest(experiment.normalize_option(option), known, parts)
         raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
     return call
+
+
+def _switch(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter that is false by default without this default in the help, which every such option has."""
+    if parameter.default is not False:
+        return parameter
+    return parameter.replace(annotation=Annotated[parameter.annotation, arg(help_behavior_hint="")])
 
 
 def wrapped(text: str) -> str:

@@ -122,16 +122,21 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[^.]\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
+def _first_clause(text: str) -> str:
+    """Return the first sentence up to a semicolon, with a period."""
+    clause, mark, _ = _first_sentence(text).partition(";")
+    return clause + ("." if mark else "")
+
+
 def _brief(row: Row) -> str:
     """Return the first sentence about an option, up to a semicolon unless its value is 0 or none, which it explains."""
-    sentence = _first_sentence(row.text)
-    return sentence if not row.value else f"{sentence.partition(';')[0].rstrip('.')}."
+    return _first_clause(row.text) if row.value else _first_sentence(row.text)
 
 
 def _shortened(options: str) -> str:
-    """Return the options of a docstring with the first sentence about each."""
+    """Return the options of a docstring with the first clause about each."""
     entries = re.split(r"\n(?= {4}\w)", options)
-    return "\n".join(f"    {_first_sentence(' '.join(entry.split()))}" for entry in entries)
+    return "\n".join(f"    {_first_clause(' '.join(entry.split()))}" for entry in entries)
 
 
 def of_experiment(experiment: "Experiment", overrides: Sequence[str], *, everything: bool) -> list[Group]:

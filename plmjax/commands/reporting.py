@@ -44,7 +44,7 @@ def report(
 
 def card(
     workdir: Positional[Run],
-    output: Positional[Annotated[Location | None, arg(metavar="FOLDER"), default("the run")]] = None,
+    output: Positional[Annotated[Location | None, arg(metavar="[FOLDER]"), default("the run")]] = None,
     experiment: Reference | None = None,
 ) -> None:
     """Write the model card of a run for the Hugging Face Hub.

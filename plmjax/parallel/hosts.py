@@ -97,16 +97,14 @@ _here = _Here()
 
 @dataclasses.dataclass(frozen=True)
 class JoinOptions:
-    """The address and number of the hosts of a run. Defaults come from the environment or the metadata of the TPU
-    slice.
-    """
+    """The address and number of the hosts of a run. If a TPU slice tells them, none is needed."""
 
     coordinator: str | None = None
-    """NAME:PORT of host 0, to which all hosts connect. Default: $JAX_COORDINATOR_ADDRESS."""
+    """NAME:PORT of host 0, to which all hosts connect; none takes $JAX_COORDINATOR_ADDRESS."""
     hosts: int | None = None
-    """Number of hosts. Default: $JAX_NUM_PROCESSES."""
+    """Number of hosts; none takes $JAX_NUM_PROCESSES."""
     host: int | None = None
-    """Index of this host, from 0. Default: $JAX_PROCESS_ID."""
+    """Index of this host, from 0; none takes $JAX_PROCESS_ID."""
     join_seconds: float = 300.0
     """Seconds to wait until all hosts have joined."""
 
