@@ -12,7 +12,9 @@ from tyro.conf import UseAppendAction
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 NONE = "none"
-"""Text in the help for a default of None, of an empty list or of an empty text. It is also the value that sets None."""
+"""Text in the help for a default of None. It is also the value that sets None."""
+EMPTY = "empty"
+"""Text in the help for a default of an empty list or an empty text, which no word sets: a text may be this word."""
 WORDS_FOR_NONE = (NONE, str(None))
 """Values that set None: as the help writes it, and as Python does."""
 PLAIN = ConstructorRegistry()
@@ -34,7 +36,7 @@ def _text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
         metavar="TEXT",
         instance_from_str=lambda words: words[0],
         is_instance=lambda value: isinstance(value, str),
-        str_from_instance=lambda value: [value or NONE],
+        str_from_instance=lambda value: [value or EMPTY],
     )
 
 
@@ -90,5 +92,5 @@ def _several(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
         metavar=f"{own.metavar} ...",
         instance_from_str=lambda words: tuple(own.instance_from_str([word]) for word in words),
         is_instance=lambda values: isinstance(values, tuple) and all(map(own.is_instance, values)),
-        str_from_instance=lambda values: [word for value in values for word in own.str_from_instance(value)] or [NONE],
+        str_from_instance=lambda values: [word for value in values for word in own.str_from_instance(value)] or [EMPTY],
     )

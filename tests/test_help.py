@@ -9,6 +9,7 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.commands import cli
+from plmjax.experiment import catalogue, fields
 from plmjax.training.checkpoints import checkpoints
 from tpu import __main__ as submission
 
@@ -77,6 +78,21 @@ def test_help_all_shows_every_option_in_the_order_of_use(capsys, monkeypatch) ->
     assert "--optimizer.momentum" in sgd and "--optimizer.beta2" in found and "--optimizer.beta2" not in sgd
 
 
+QUANTITIES = re.compile(r"(Dropout|Fraction|Share|Probability|(Random s|S)eed|Factor|Padding|.*[Tt]oken id|.* sum)")
+"""Openings of descriptions of numbers of which 0 is the least, and of ids and seeds."""
+
+
+def test_help_says_what_0_and_none_do_where_they_are_values() -> None:
+    found = {}
+    for name in catalogue.names():
+        for reference in catalogue.Listed.read(name).lines:
+            for one in fields.of(experiments.load(reference)):
+                is_zero = type(one.value) in (int, float) and not one.value and not QUANTITIES.match(one.text)
+                if (is_zero or one.value is None) and not re.search(r"\b0\b" if is_zero else r"\bNone\b", one.text):
+                    found[one.text] = one.name
+    assert not found
+
+
 @pytest.mark.parametrize("verb", ["pretrain", "finetune", "plan", "bench", "evaluate", "predict", "compress prune"])
 def test_help_says_where_further_options_are(verb: str, capsys, monkeypatch) -> None:
     shown = " ".join(page(f"plmjax {verb}", capsys, monkeypatch).split())
@@ -114,5 +130,5 @@ def test_what_is_left_out_and_what_is_several(capsys, monkeypatch) -> None:
     assert "--workdir PATH " in shown and "(default: runs/NAME)" in shown and "--seeds INT ... " in shown
     assert "EXPERIMENT" in shown
     shown = " ".join(page("plmjax pretrain bert_tiny --help all", capsys, monkeypatch).replace("│", " ").split())
-    assert "--data.input TEXT ..." in shown and "(default: none)" in shown and "(default: documentation)" in shown
+    assert "--data.input TEXT ..." in shown and "(default: empty)" in shown and "(default: documentation)" in shown
     assert "--model.classifier_dropout FLOAT|none" in shown and "--tokenizer.lowercase {True,False}|none" in shown

@@ -46,9 +46,9 @@ def test_words_are_read_as_their_kind(kind: Any, words: str, value: Any) -> None
         (int | None, None, "--value INT|none (default: none)"),
         (int | None, 5, "--value INT|none (default: 5)"),
         (Path | None, None, "--value PATH (default: none)"),
-        (str, "", "--value TEXT (default: none)"),
+        (str, "", "--value TEXT (default: empty)"),
         (str, "a", "--value TEXT (default: a)"),
-        (tuple[int, ...], (), "--value INT ... (default: none)"),
+        (tuple[int, ...], (), "--value INT ... (default: empty)"),
         (tuple[int, ...], (1, 2), "--value INT ... (default: 1 2)"),
     ],
 )

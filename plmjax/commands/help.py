@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, arg
 
+from plmjax import option_values
 from plmjax.commands.command_line import parse
 
 if TYPE_CHECKING:  # they import JAX
@@ -211,5 +212,8 @@ def of_checkpoint(
 
 
 def _rows(options: Iterable["Option"]) -> list[Row]:
-    """Return the rows of a page for options of an experiment."""
-    return [Row(option.name, option.kind, option.value, option.text) for option in options]
+    """Return the rows of a page of options of an experiment; the value None is written as the command line reads it."""
+    return [
+        Row(option.name, option.kind, option.value, re.sub(r"\bNone\b", option_values.NONE, option.text))
+        for option in options
+    ]

@@ -24,17 +24,17 @@ class Phase:
     """
 
     fraction: float = 0.0
-    """Fraction of the run's steps."""
+    """Fraction of the run's steps; 0 if `steps` or `tokens` is set."""
     sequence_length: int = 0
-    """Number of tokens in a row."""
+    """Number of tokens in a row; 0 takes that of the run."""
     batch_size: int = 0
-    """Number of rows of one optimizer step."""
+    """Number of rows of one optimizer step; 0 takes that of the run."""
     accumulation: int = 0
-    """Number of microbatches of one optimizer step."""
+    """Number of microbatches of one optimizer step; 0 takes that of the run."""
     steps: int = 0
-    """Number of steps, in place of `fraction`."""
+    """Number of steps, in place of `fraction`; 0 if it is not set."""
     tokens: float = 0.0
-    """Number of tokens, in place of `fraction`; the nearest number of steps is taken."""
+    """Number of tokens, in place of `fraction`; the nearest number of steps is taken. 0 if it is not set."""
     ramp: int = 1
     """Number of batch sizes: with 3, a third of the steps has a third of the batch size, the next third two thirds."""
     changes: tuple[str, ...] = ()

@@ -122,9 +122,11 @@ class Training:
     """Length, batch size, logging and evaluation of a run, and the execution of its step."""
 
     steps: int = 1000
-    """Number of optimizer steps of the whole run; 0 takes those of `tokens`, or of the phases."""
+    """Number of optimizer steps of the whole run; 0 takes those of `tokens`, of the phases, or of
+    `finetuning.epochs`.
+    """
     tokens: float = dataclasses.field(default=0.0, kw_only=True)
-    """Number of tokens of the whole run, in place of `steps`; the nearest number of steps is taken."""
+    """Number of tokens of the whole run, in place of `steps`; the nearest number of steps is taken. 0 takes `steps`."""
     batch_size: int = 32
     """Number of rows of one optimizer step, over all devices and microbatches."""
     accumulation: int = 1
@@ -235,7 +237,7 @@ class Checkpoint:
     """Intervals between checkpoints, and the checkpoints to keep."""
 
     every: int = 1000
-    """Number of steps between two permanent checkpoints."""
+    """Number of steps between two permanent checkpoints; 0 saves one at the end only."""
     keep: int = 3
     """Number of permanent checkpoints to keep, the newest ones; 0 keeps all."""
     minutes: float = 10.0
@@ -255,11 +257,11 @@ class Mesh:
     """Number of devices along each axis; 0 chooses it for the model and the slice, and prints the reason."""
 
     data: int = 0
-    """Number of copies of the model that share the batch."""
+    """Number of copies of the model that share the batch; 0 chooses it."""
     fsdp: int = 0
-    """Number of shards of the parameters, gathered layer by layer; they share the batch too."""
+    """Number of shards of the parameters, gathered layer by layer, which share the batch too; 0 chooses it."""
     tensor: int = 0
-    """Number of shards of heads, feed-forward and vocabulary."""
+    """Number of shards of heads, feed-forward and vocabulary; 0 chooses it."""
     zero: bool = True
     """Shard parameters and optimizer state over `data`; a step gathers a copy of the parameters once (ZeRO)."""
 

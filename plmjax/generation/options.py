@@ -30,21 +30,23 @@ class Rules:
     max_new_tokens: int | None = None
     """Maximum number of tokens of a text, including its end token but not its prompt."""
     min_new_tokens: int | None = None
-    """Minimum number of tokens before a text may end."""
+    """Minimum number of tokens before a text may end; None for none."""
     no_repeat_ngram_size: int | None = None
-    """Forbid repeated sequences of this many tokens; 0 allows all."""
+    """Forbid repeated sequences of this many tokens; 0 and None allow all."""
     repetition_penalty: float | None = None
     """Divide the score of every token that the text or its prompt already has by this number. Negative scores are
-    multiplied. 1 changes nothing.
+    multiplied. 1 and None change nothing.
     """
     bad_words_ids: tuple[str, ...] = ()
     """Sequences of token ids that are never generated, each with commas, such as 58100 12,7; none allows all."""
     forced_bos_token_id: int | None = None
-    """Id of the first token of every text, if one token precedes it; -1 forces none."""
+    """Id of the first token of every text, if one token precedes it; -1 and None force none."""
     forced_eos_token_id: int | None = None
-    """Id of the last token of a text of maximum length; -1 forces none."""
+    """Id of the last token of a text of maximum length; -1 and None force none."""
     renormalize_logits: bool | None = None
-    """Normalize the probabilities of the allowed tokens to a sum of 1 again. The score of a beam uses these values."""
+    """Normalize the probabilities of the allowed tokens to a sum of 1 again, for the score of a beam. None does
+    not.
+    """
     eos_token_id: tuple[int, ...] = ()
     """Ids of the tokens that end a text, instead of the tokenizer's own."""
 
@@ -117,20 +119,24 @@ class Decoding(Rules):
     """
 
     temperature: float | None = None
-    """Temperature of the distribution for sampling: 1 is the model's own; 0 takes the likeliest token each time."""
+    """Temperature of the distribution for sampling: 1 is the model's own, as is None; 0 takes the likeliest
+    token each time.
+    """
     top_k: int | None = None
-    """Sample from this many likeliest tokens only; 0 samples from all."""
+    """Sample from this many likeliest tokens only; 0 and None sample from all."""
     top_p: float | None = None
-    """Sample from the fewest likeliest tokens whose total probability reaches this number."""
+    """Sample from the fewest likeliest tokens whose total probability reaches this number; None samples from all."""
     beams: int | None = None
-    """Search the likeliest text with this many beams instead of sampling; 1 takes the likeliest token each time."""
+    """Search the likeliest text with this many beams instead of sampling; None samples, 1 takes the likeliest token
+    each time.
+    """
     length_penalty: float | None = None
-    """Exponent of the length that divides a beam's score: a larger one prefers longer texts."""
+    """Exponent of the length that divides a beam's score: a larger one prefers longer texts; None is 1."""
     length_normalization: Literal["tokens", "gnmt"] | None = None
-    """The length for length_penalty: tokens, the number of tokens n, or gnmt, (5 + n) / 6."""
+    """The length for length_penalty: tokens, the number of tokens n, or gnmt, (5 + n) / 6; None takes tokens."""
     early_stopping: Literal["full", "likely", "never"] | None = None
-    """End a beam search as soon as it has as many texts as beams (full), when no better one is likely (likely), or when
-    none is possible (never).
+    """End a beam search as soon as it has as many texts as beams (full), when no better one is likely (likely, as is
+    None), or when none is possible (never).
     """
 
     @property

@@ -63,7 +63,7 @@ class Denoising(TextToText):
     permute: float = 1.0
     """Share of the sentences to permute."""
     insert: float = 0.0
-    """Number of tokens to insert, as a fraction of the remaining tokens."""
+    """Number of tokens to insert, as a fraction of the remaining tokens; 0 inserts none."""
     rotate: float = 0.0
     """Probability that the text of a row is rotated to begin at a random position inside it."""
 

@@ -66,9 +66,11 @@ class EncoderConfig(ModelConfig):
     pad_token_id: int = 0
     """Padding token id; transformers needs it, attention reads the mask instead."""
     bos_token_id: int | None = None
-    """Token id at the beginning of a decoder's text; transformers needs it, nothing here reads it."""
+    """Token id at the beginning of a decoder's text; transformers needs it, nothing here reads it. None for an
+    encoder.
+    """
     eos_token_id: int | None = None
-    """Token id at the end of a decoder's text; as `bos_token_id`."""
+    """Token id at the end of a decoder's text; None as for `bos_token_id`."""
     attention_window: int | None = None
     """Number of tokens around a token that it sees, half of them on each side; None for the whole row."""
 

@@ -96,19 +96,19 @@ class ReformerConfig(ModelConfig):
     local_num_chunks_before: int = 1
     """Number of chunks before its own that a token of a local layer sees."""
     local_num_chunks_after: int = 0
-    """Number of chunks after its own that a token of a local layer sees; only in an encoder."""
+    """Number of chunks after its own that a token of a local layer sees, only in an encoder; 0 for none."""
     lsh_attn_chunk_length: int = 256
     """Number of tokens in a chunk of an LSH layer, after they are sorted."""
     lsh_num_chunks_before: int = 1
     """Number of chunks before its own that a token of an LSH layer sees."""
     lsh_num_chunks_after: int = 0
-    """Number of chunks after its own that a token of an LSH layer sees; only in an encoder."""
+    """Number of chunks after its own that a token of an LSH layer sees, only in an encoder; 0 for none."""
     num_buckets: tuple[int, ...] = (512,)
     """Factors of the number of buckets, even numbers; their product is about twice the number of chunks."""
     num_hashes: int = 4
     """Number of rounds of hashing, R."""
     hash_seed: int | None = None
-    """Seed of the hashes outside of pretraining, which draws new ones at every step; none for 0."""
+    """Seed of the hashes outside of pretraining, which draws new ones at every step; None for 0."""
     chunk_size_feed_forward: int = 0
     """Number of tokens that the feed-forward network reads at a time; 0 for all."""
     hidden_dropout_prob: float = 0.2
@@ -118,7 +118,7 @@ class ReformerConfig(ModelConfig):
     lsh_attention_probs_dropout_prob: float = 0.1
     """Dropout rate of attention probabilities in LSH layers."""
     classifier_dropout: float | None = None
-    """Dropout rate of the input of a downstream task's head; none for that of the hidden states."""
+    """Dropout rate of the input of a downstream task's head; None for that of the hidden states."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in layer normalisation."""
     initializer_range: float = 0.02
@@ -126,7 +126,7 @@ class ReformerConfig(ModelConfig):
     pad_token_id: int | None = 0
     """Padding token id; the model itself does not need it."""
     eos_token_id: int | None = 2
-    """Token id that ends a generated text."""
+    """Token id that ends a generated text; None for an encoder."""
 
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",

@@ -44,9 +44,11 @@ class WarmedUp(Schedule):
     """True if the warm-up multiplies the schedule; otherwise it replaces the first steps by a rise to the peak."""
 
     warmup_steps: int = 0
-    """Number of steps of linear warm-up."""
+    """Number of steps of linear warm-up; 0 for none."""
     warmup_tokens: float = dataclasses.field(default=0.0, kw_only=True)
-    """Number of tokens of linear warm-up, in place of `warmup_steps`; the nearest number of steps is taken."""
+    """Number of tokens of linear warm-up, in place of `warmup_steps`; the nearest number of steps is taken. 0 takes
+    `warmup_steps`.
+    """
 
     def __post_init__(self) -> None:
         check_ranges("optimizer.schedule", self, warmup_steps=FROM_0, warmup_tokens=FROM_0)
@@ -138,13 +140,15 @@ class WarmupStableDecay(WarmedUp):
     name: ClassVar[str] = "warmup_stable_decay"
 
     decay_steps: int = 0
-    """Number of steps of the decay, at the end of the run or of its phases with this schedule."""
+    """Number of steps of the decay, at the end of the run or of its phases with this schedule; 0 takes
+    `decay_fraction`.
+    """
     shape: str = "linear"
     """Shape of the decay: linear, one_minus_sqrt or cosine."""
     floor: float = 0.0
     """Fraction of the peak at the end of the decay."""
     decay_fraction: float = 0.0
-    """Fraction of the steps of the run, or of its phases with this schedule, in place of `decay_steps`."""
+    """Fraction of the steps in place of `decay_steps`; 0 takes those."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -324,7 +328,8 @@ class Plateau(Constant):
     reduction: float = 0.1
     """Factor of the learning rate on a plateau."""
     patience: int = 10
-    """Number of evaluations without improvement that do not reduce the learning rate yet."""
+    """Number of evaluations without improvement that do not reduce the learning rate yet; after 0 the first one does.
+    """
     threshold: float = 1e-4
     """Fraction of the best value by which a better one must be smaller."""
 

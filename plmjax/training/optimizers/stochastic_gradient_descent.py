@@ -33,7 +33,7 @@ class StochasticGradientDescent(Decaying):
     schedule: Schedule = Constant()
     """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
     weight_decay: float = 0.0
-    """L2 penalty: weight_decay * parameter is added to the gradient, before the momentum."""
+    """L2 penalty: weight_decay * parameter is added to the gradient, before the momentum; 0 for none."""
     decay_exclude: tuple[str, ...] = ()
     """Parameters whose path contains one of these words are not decayed."""
     momentum: float = 0.0

@@ -18,7 +18,7 @@ class Decaying(Optimizer):
     """Base class of the rules with weight decay."""
 
     weight_decay: float = 0.01
-    """Decoupled weight decay, multiplied by the learning rate."""
+    """Decoupled weight decay, multiplied by the learning rate; 0 for none."""
     decay_exclude: tuple[str, ...] = (NORM, BIAS)
     """Parameters that are not decayed: layer_norm for normalizations and other scales, bias for what is added, and any
     other word for parameters with this word in their path."""
