@@ -1,4 +1,4 @@
-"""Writes README.md's table of systems and docs/systems.md from the facts in docs/systems.toml.
+"""Writes the tables of systems in README.md and docs/systems.md from the facts in docs/systems.toml.
 
     python docs/systems.py
 
@@ -89,12 +89,20 @@ def _made(kind: type, fields: dict[str, Any]) -> Any:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
-def table(facts: Facts) -> str:
-    """The table of README.md: a row a system."""
-    lines = [f"| system | `plmjax` | {' | '.join(MARKS.values())} |", f"|---|---|{':-:|' * len(MARKS)}"]
+def commands(facts: Facts) -> str:
+    """The table of README.md: a short row for each system."""
+    lines = ["| system | | `plmjax` |", "|---|---|---|"]
     for system in facts.system:
-        first = f"[{system.name}](docs/{system.page}) ({system.year}): {system.nature}"
-        lines.append(f"| {first} | `{system.command}` | {' | '.join(map(system.cell, MARKS))} |")
+        lines.append(f"| [{system.name}](docs/{system.page}), {system.year} | {system.nature} | `{system.command}` |")
+    return "\n".join(lines)
+
+
+def table(facts: Facts) -> str:
+    """The table of docs/systems.md: the marks of each system."""
+    lines = [f"| system | {' | '.join(MARKS.values())} |", f"|---|{':-:|' * len(MARKS)}"]
+    for system in facts.system:
+        anchor = re.sub(r"[^\w -]", "", system.name.lower()).replace(" ", "-")
+        lines.append(f"| [{system.name}](#{anchor}) | {' | '.join(map(system.cell, MARKS))} |")
     return "\n".join(lines)
 
 
@@ -167,7 +175,7 @@ def between(text: str, new: str) -> str:
 def pages() -> dict[Path, str]:
     """Page -> its text as the facts have it."""
     facts = load()
-    made = {README: table(facts), PAGE: sections(facts)}
+    made = {README: commands(facts), PAGE: f"{table(facts)}\n\n{sections(facts)}"}
     return {page: between(page.read_text(encoding="utf-8"), new) for page, new in made.items()}
 
 

@@ -57,14 +57,14 @@ def record(name: str) -> str:
     return ast.get_docstring(tree(ROOT / name)) or ""
 
 
-def marked_in_readme() -> dict[str, set[str]]:
-    """System -> the columns that have a mark, as README.md has them."""
-    text = systems.README.read_text(encoding="utf-8")
-    header, _, *lines = text.partition(systems.BEGIN)[2].partition(systems.END)[0].strip().splitlines()
-    names = [cell.strip().replace("-<br>", "-" if "fine" in cell else "") for cell in header.split("|")[3:-1]]
+def marked_in_table() -> dict[str, set[str]]:
+    """System -> the columns that have a mark, in the table of docs/systems.md."""
+    text = systems.PAGE.read_text(encoding="utf-8")
+    header, _, *lines = text.partition(systems.BEGIN)[2].partition("\n## ")[0].strip().splitlines()
+    names = [cell.strip().replace("-<br>", "-" if "fine" in cell else "") for cell in header.split("|")[2:-1]]
     found = {}
     for line in lines:
-        system, _, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        system, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
         found[re.match(r"\[(.+?)\]", system)[1]] = {name for name, cell in zip(names, cells, strict=True) if cell}
     return found
 
@@ -87,7 +87,7 @@ def test_both_pages_are_those_of_the_facts() -> None:
 
 def test_every_mark_of_the_table_has_its_proof_on_the_page() -> None:
     proved = {name: set(marks) for name, marks in proved_on_page().items()}
-    assert marked_in_readme() == proved
+    assert marked_in_table() == proved
     assert set(proved) == {system.name for system in FACTS.system} and len(proved) == len(FACTS.system)
 
 
