@@ -40,7 +40,12 @@ CORE = [
 BEAM = ["apache-beam>=2.77"]  # wants an older protobuf and NumPy than the rest: constraints/beam.txt
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
 CLEAN = ["py3langid>=0.4", "rensa>=0.5"]  # languages of documents, and MinHash for near duplicates
-DOCS = ["mkdocs-material>=9.8", "mkdocstrings[python]>=1.0.8", "ruff>=0.17"]  # ruff formats signatures
+DOCS = [
+    "mkdocs-material>=9.8",
+    "mkdocstrings[python]>=1.0.8",
+    "nbconvert>=7.17",
+    "ruff>=0.17",  # formats signatures
+]
 HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
 SENTENCES = ["sentence-transformers>=6", "transformers>=5.23"]  # bring torch

@@ -1,7 +1,8 @@
 """Hooks of the documentation site: mkdocs.yml names this file, and `mkdocs build` calls its functions.
 
-The site has the pages of docs/, and a page of docstrings for each room of plmjax/. The pages link to files beside
-docs/, so that they can be read in the repository too. On the site these links lead to docstrings or to the repository.
+The site has the pages of docs/, the notebooks of docs/notebooks/ with their outputs, and a page of docstrings for each
+room of plmjax/. The pages link to files beside docs/, so that they can be read in the repository too. On the site these
+links lead to docstrings or to the repository.
 """
 
 import os
@@ -16,33 +17,55 @@ if TYPE_CHECKING:  # the extra `docs` installs it; tests call the hooks without 
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "plmjax"
-ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py") if path.parent.name != "experiments")
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+CALLED = ("experiment", "runs", "inference", "generation", "finetuning", "models", "objectives", "data", "training")
+"""Rooms that a program of a user imports from. The others follow behind them."""
+ROOMS = sorted(
+    (path.parent.name for path in PACKAGE.glob("*/__init__.py") if path.parent.name != "experiments"),
+    key=lambda room: (CALLED.index(room) if room in CALLED else len(CALLED), room),
+)
 """The folders of plmjax/. The files of `experiments` are runs, and lie beside the package in the repository."""
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("__"))
 """The modules beside the rooms."""
+BEHIND_PAGES = "---\nsearch:\n  boost: 0.1\n---\n\n"
+"""The beginning of a page of docstrings: a search finds pages of docs/ first."""
 FENCE_OR_LINK = re.compile(r"^```.*?^```$|\[(?P<text>[^\[\]]+)\]\((?P<target>[^)\s]+)\)", re.MULTILINE | re.DOTALL)
 
 
 def api_pages() -> dict[str, str]:
-    """Return the Markdown of the pages of docstrings by path: the modules beside the rooms, then each room."""
-    package = ["::: plmjax\n    options: {show_submodules: false}\n"]
-    package += [f"::: plmjax.{name}\n    options: {{heading_level: 2}}\n" for name in MODULES]
-    return {"api/index.md": "\n".join(package)} | {f"api/{room}.md": f"::: plmjax.{room}\n" for room in ROOMS}
+    """Return the Markdown of the pages of docstrings by path: the calls of plmjax, each room, and the other modules."""
+    calls = '::: plmjax\n    options: {show_submodules: false, filters: ["!^_"]}\n'
+    beside = "\n".join(f"::: plmjax.{name}\n    options: {{heading_level: 2}}\n" for name in MODULES)
+    pages = {"api/index.md": calls} | {f"api/{room}.md": f"::: plmjax.{room}\n" for room in ROOMS}
+    pages["api/beside.md"] = f"# Modules beside the rooms\n\n{beside}"
+    return {path: BEHIND_PAGES + markdown for path, markdown in pages.items()}
+
+
+def notebook_pages() -> dict[str, Path]:
+    """Return the notebooks by the paths of their pages."""
+    return {f"notebooks/{path.stem}.md": path for path in NOTEBOOKS}
 
 
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
-    """Add the section of docstrings to the navigation."""
-    names = {path: Path(path).stem for path in api_pages()} | {"api/index.md": "plmjax"}
-    config.nav = [*config.nav, {"API": [{name: path} for path, name in names.items()]}]
+    """Add the docstrings to the section "Reference" of the navigation."""
+    names = {path: Path(path).stem for path in api_pages()} | {"api/index.md": "plmjax", "api/beside.md": "Others"}
+    (reference,) = [section["Reference"] for section in config.nav if "Reference" in section]
+    reference.append({"API": [{name: path} for path, name in names.items()]})
     return config
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the pages of docstrings."""
+    """Add the pages of docstrings, and the notebooks with their pictures."""
     from mkdocs.structure.files import File
+    from nbconvert import MarkdownExporter
 
     for path, markdown in api_pages().items():
         files.append(File.generated(config, path, content=markdown))
+    for path, notebook in notebook_pages().items():
+        markdown, found = MarkdownExporter().from_filename(str(notebook), {"unique_key": notebook.stem})
+        files.append(File.generated(config, path, content=markdown))
+        for name, picture in found["outputs"].items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
 
 

@@ -25,7 +25,13 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")
-INSTALLED = ("pip", "pre-commit", "spacy", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
+INSTALLED = (
+    "jupyter",
+    "pip",
+    "pre-commit",
+    "spacy",
+    *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")),
+)
 """Programs of others, whose options are theirs."""
 load = functools.cache(experiments.load)
 

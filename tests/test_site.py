@@ -46,16 +46,28 @@ def pages(nav: list) -> Iterator[str]:
 def test_the_navigation_has_every_page_once(nav: list) -> None:
     written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     listed = list(pages(nav))
-    assert len(listed) == len(set(listed)) and set(listed) == written | hooks.api_pages().keys()
+    assert len(listed) == len(set(listed))
+    assert set(listed) == written | hooks.api_pages().keys() | hooks.notebook_pages().keys()
+    assert [title for tab in nav for title in tab] == [
+        "Start",
+        "Guides",
+        "Models",
+        "Reference",
+        "Results",
+        "Development",
+    ]
 
 
 def test_every_room_and_module_has_docstrings_on_a_page() -> None:
+    """What a user calls comes first, and a search finds it behind the pages of docs/."""
     found = hooks.api_pages()
     rooms = {path.parent.name for path in (ROOT / "plmjax").glob("*/__init__.py")} - {"experiments"}
-    assert {f"api/{room}.md" for room in rooms} == found.keys() - {"api/index.md"}
-    assert all(found[f"api/{room}.md"] == f"::: plmjax.{room}\n" for room in rooms)
+    assert {f"api/{room}.md" for room in rooms} == found.keys() - {"api/index.md", "api/beside.md"}
+    assert all(found[f"api/{room}.md"].endswith(f"\n::: plmjax.{room}\n") for room in rooms)
     modules = {path.stem for path in (ROOT / "plmjax").glob("*.py")} - {"__init__", "__main__"}
-    assert set(re.findall(r"^::: plmjax\.(\w+)$", found["api/index.md"], re.M)) == modules
+    assert set(re.findall(r"^::: plmjax\.(\w+)$", found["api/beside.md"], re.M)) == modules
+    assert list(found)[:4] == ["api/index.md", "api/experiment.md", "api/runs.md", "api/inference.md"]
+    assert all(yaml.safe_load(page.split("---")[1])["search"]["boost"] < 1 for page in found.values())
 
 
 TITLED = types.SimpleNamespace(page=types.SimpleNamespace(title="Data"))
@@ -126,6 +138,7 @@ def test_every_docstring_is_read_without_a_warning(caplog: pytest.LogCaptureFixt
 def test_the_site_is_built_without_a_warning(repository: str, tmp_path: Path) -> None:
     for name in ("material", "mkdocs", "mkdocstrings_handlers.python"):
         pytest.importorskip(name, reason="needs mkdocs, which the extra `docs` installs")
+    pytest.importorskip("nbconvert", reason="needs nbconvert, which the extra `docs` installs")
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "REPOSITORY_URL": repository}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -135,3 +148,34 @@ def test_the_site_is_built_without_a_warning(repository: str, tmp_path: Path) ->
     linked = (tmp_path / "site" / "systems" / "index.html").read_text(encoding="utf-8")
     assert ("https://example.org/repository/blob/main/experiments/" in linked) == bool(repository)
     assert 'href="../api/models/#plmjax.models.bert"' in linked
+    assert (tmp_path / "site" / "notebooks" / "bert" / "index.html").is_file()
+    assert requests(tmp_path / "site") == set()
+
+
+LOADED = re.compile(r"""<(?:script|img|iframe|source|video|audio)\b[^>]*\bsrc=["']?(?:https?:)?//[^>]*>""")
+STYLES = re.compile(
+    r"""<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?(?:https?:)?//[^>]*>"""
+)
+BY_THE_THEME = re.compile(r"""class=["']?mermaid|data-md-component=["']?source\b""")
+"""Elements for which the theme's scripts ask a server: diagrams, and the repository's numbers."""
+
+
+def requests(site: Path) -> set[str]:
+    """What the pages and styles of a site load from other servers."""
+    found: set[str] = set()
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        found.update(match[0] for pattern in (LOADED, STYLES, BY_THE_THEME) for match in pattern.finditer(text))
+    for style in site.rglob("*.css"):
+        found.update(re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", style.read_text(encoding="utf-8")))
+    return found
+
+
+def test_a_request_to_another_server_is_found(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<a href="https://example.org">a link</a><link rel="canonical" href="https://example.org">'
+        '<script src="https://cdn.example.org/mermaid.js"></script><link href="//fonts.example.org" rel="stylesheet">'
+        '<img src="picture.png"><pre class="mermaid">'
+    )
+    (tmp_path / "site.css").write_text("@import url(https://fonts.example.org/css); a { background: url(b.png) }")
+    assert len(requests(tmp_path)) == 4

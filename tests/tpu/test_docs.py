@@ -25,7 +25,7 @@ from tpu import job as jobs
 from tpu import package
 from tpu.job import Verdict
 
-PAGE = (package.ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+PAGE = (package.ROOT / "docs" / "tpu.md").read_text(encoding="utf-8").replace("\\\n", " ")
 BLOCKS = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [shlex.split(line) for block in BLOCKS for line in block.strip().splitlines()]
 SUBMISSIONS = [command[3:] for command in COMMANDS if command[:4] == ["python", "-m", "tpu", "submit"]]
@@ -105,7 +105,7 @@ def ends(service: CloudTpu) -> set[str]:
     return named
 
 
-OPERATIONS = (package.ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+OPERATIONS = (package.ROOT / "docs" / "operations.md").read_text(encoding="utf-8").replace("\\\n", " ")
 OPERATED = [
     shlex.split(line)
     for block in re.findall(r"```bash\n(.*?)```", OPERATIONS, re.DOTALL)
