@@ -135,8 +135,8 @@ class Decoding(Rules):
     length_normalization: Literal["tokens", "gnmt"] | None = None
     """The length for length_penalty: tokens, the number of tokens n, or gnmt, (5 + n) / 6; None takes tokens."""
     early_stopping: Literal["full", "likely", "never"] | None = None
-    """End a beam search as soon as it has as many texts as beams (full), when no better one is likely (likely, as is
-    None), or when none is possible (never).
+    """End a beam search as soon as it has as many texts as beams (full), when no better one is likely (likely), or when
+    none is possible (never); None takes likely.
     """
 
     @property
