@@ -72,7 +72,8 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:
     """Change the links of a page that lead out of docs/ into links that the site can follow.
 
-    A link whose text is the name of a page, as in `[data.md](data.md)`, gets its title in the navigation.
+    A link whose text is the name of a page, as in `[data.md](data.md)`, gets its title in the navigation. A link to a
+    notebook leads to its page.
     """
     docs = Path(config.docs_dir)
     folder = (docs / page.file.src_uri).parent
@@ -84,6 +85,8 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
         file = Path(os.path.normpath(folder / name))
         if not file.is_relative_to(docs):
             return outside(found["text"], file, sharp + anchor, config.repo_url)
+        if file.suffix == ".ipynb":
+            return f"[{found['text']}]({Path(name).with_suffix('.md').as_posix()})"
         named = files.get_file_from_path(file.relative_to(docs).as_posix()) if found["text"] == name else None
         return f"[{named.page.title}]({found['target']})" if named else found[0]
 

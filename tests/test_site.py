@@ -87,6 +87,7 @@ TITLED = types.SimpleNamespace(page=types.SimpleNamespace(title="Data"))
         ("[data.md](data.md#formats)", "[Data](data.md#formats)"),
         ("[formats](data.md#formats)", "[formats](data.md#formats)"),
         ("[below](#below)", "[below](#below)"),
+        ("[a notebook](notebooks/bert.ipynb)", "[a notebook](notebooks/bert.md)"),
         ("[a library](https://example.org/../x)", "[a library](https://example.org/../x)"),
         ("```python\n[x](../plmjax/models/bert.py)\n```", "```python\n[x](../plmjax/models/bert.py)\n```"),
     ],
