@@ -34,7 +34,7 @@ def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
 
 def tokens(run: Experiment) -> int:
     """Return the number of tokens of all steps of a run on text; 0 if it has no layout or no steps yet."""
-    if not run.training.steps or run.data is None:
+    if not run.training.steps or getattr(run.data, "layout", None) is None:
         return 0
     phases = run.resolved_phases
     return sum(phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases)
