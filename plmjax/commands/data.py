@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from plmjax.commands.arguments import default
+from plmjax.commands.arguments import Reference, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
@@ -35,6 +35,7 @@ def tokenizer_train(
     text_key: str = "text",
     streams: tuple[str, ...] = (),
     lowercase: Annotated[bool | None, default("by kind")] = None,
+    experiment: Reference | None = None,
 ) -> None:
     """Train a tokenizer on raw text.
 
@@ -49,7 +50,9 @@ def tokenizer_train(
         lowercase: Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. All
             kinds do so if it is left out, except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and
             byte.
+        experiment: Experiment file that declares the format.
     """
+    load_classes(experiment)
     from plmjax.data import formats, tokenizer_folder, tokenizers
     from plmjax.data.formats import records
     from plmjax.files import seals
@@ -86,6 +89,7 @@ def prepare(
     processes: Annotated[int | None, default("all cores")] = None,
     runner: str = "",
     runner_options: tuple[str, ...] = (),
+    experiment: Reference | None = None,
 ) -> None:
     """Convert raw text to a prepared dataset, once.
 
@@ -110,7 +114,9 @@ def prepare(
         processes: Number of worker processes.
         runner: Runner of Apache Beam that does the work instead of processes, such as FlinkRunner or DataflowRunner.
         runner_options: Options of Apache Beam, each as NAME=VALUE, or NAME for a switch.
+        experiment: Experiment file that declares the format.
     """
+    load_classes(experiment)
     from plmjax.data import tokenizers
     from plmjax.data.formats import records
     from plmjax.data.preparation import prepare as run

@@ -54,6 +54,7 @@ __all__ = [
     "WeightMapping",
     "after_step",
     "catalogue",
+    "class_files",
     "differences",
     "flatten",
     "from_dict",

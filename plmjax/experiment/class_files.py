@@ -1,8 +1,9 @@
 """Experiment files that define classes: imported, recorded in a run, and imported again by later commands.
 
-A run records the file of each class that does not belong to plmjax: {module: absolute path}. A later command imports
-such a file only if the user named this very file, under this very module name, as an experiment before on this machine.
-A run directory of somebody else therefore never makes a command run code.
+A run records the file of each class that does not belong to plmjax, and of each name that a file declares, such as an
+activation: {module: absolute path}. A later command imports such a file only if the user named this very file, under
+this very module name, as an experiment before on this machine. A run directory of somebody else therefore never makes a
+command run code.
 
     STATE/experiments/DIGEST    one file that the user named: its module name and its path
 """
@@ -20,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from plmjax import experiments
+from plmjax.contracts.declared_names import DECLARED
 from plmjax.errors import UserError, listed, quoted
 from plmjax.files import json_text, storage
 
@@ -31,6 +33,8 @@ _imported: dict[tuple[str, Path], ModuleType] = {}
 """(module name, file) -> module, for every experiment file that this process has imported."""
 _brought: dict[str, tuple[str, Path]] = {}
 """Module -> (module name, file) of the experiment file that is it, or whose import brought it first."""
+_declared: dict[str, tuple[str, Path]] = {}
+"""Name of `plmjax.contracts.declared_names` -> (module name, file) of the experiment file that declared it."""
 _given: list[Path] = []
 """Files that the user named with --experiment."""
 
@@ -62,12 +66,15 @@ def load(path: Path, *, for_classes: bool = False) -> ModuleType:
 
 
 def record(value: Any) -> dict[str, str]:
-    """Return a dict from module to the experiment file that brings it, for the classes of `to_dict`'s result."""
-    modules = {name.partition(":")[0] for name in _types(value)}
-    return {name: str(path) for name, path in sorted({_brought[module] for module in modules & _brought.keys()})}
+    """Return a dict from module to the experiment file that brings it, for the result of `to_dict`."""
+    words = set(_words(value))
+    modules = {word.partition(":")[0] for word in words}
+    found = {_brought[module] for module in modules & _brought.keys()}
+    found |= {_declared[word] for word in words & _declared.keys()}
+    return {name: str(path) for name, path in sorted(found)}
 
 
-def restore(recorded: Any, source: Path) -> None:
+def restore(recorded: Any, source: str | os.PathLike) -> None:
     """Import the files of the classes of a recorded experiment, as far as the user named them on this machine.
 
     Args:
@@ -128,6 +135,7 @@ def _import(name: str, path: Path) -> ModuleType:
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
     known, sys.modules[name] = set(sys.modules) - {name}, module
+    names = set(DECLARED)
     try:
         specification.loader.exec_module(module)
     except BaseException:
@@ -136,6 +144,7 @@ def _import(name: str, path: Path) -> ModuleType:
     if not name.startswith(f"{PACKAGE}."):
         _imported[name, path] = module
         _brought.update((new, (name, path)) for new in sys.modules.keys() - known)
+        _declared.update((new, (name, path)) for new in DECLARED - names)
     return module
 
 
@@ -179,6 +188,15 @@ def _types(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _types(item)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Yield all texts in a result of `to_dict`."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _words(item)
 
 
 def _explain_absence(wanted: str, files: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import types
 import typing
 from collections.abc import Sequence
@@ -165,7 +166,7 @@ def to_record(experiment: Experiment) -> dict[str, Any]:
     return found | {class_files.RECORD: files} if files else found
 
 
-def from_record(record: Any, source: Path) -> Experiment:
+def from_record(record: Any, source: str | os.PathLike) -> Experiment:
     """Return the experiment of `to_record`'s result. Files of its classes that the user has named are imported.
 
     source: file or folder of the record, for messages.

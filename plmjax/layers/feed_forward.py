@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.declared_names import declare_name
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError, quoted
 from plmjax.layers.dropout import Dropout
@@ -48,10 +49,16 @@ _NAMES = {
     ("relu",): jax.nn.relu,
     ("swish", "silu"): jax.nn.silu,
 }
+
+
+def _with_input_kept(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    return jax.checkpoint(_on_matrix(function), prevent_cse=False)
+
+
 ACTIVATIONS = {
     name: activation
     for names, function in _NAMES.items()
-    for activation in [jax.checkpoint(_on_matrix(function), prevent_cse=False)]
+    for activation in [_with_input_kept(function)]
     for name in names
 }
 """Dict from name to activation, with the names of transformers, which has several for one function: gelu_new is the
@@ -61,12 +68,23 @@ The backward pass keeps only their input and computes the rest again. This takes
 """
 
 
+def declare_activation(name: str, function: Callable[[jax.Array], jax.Array]) -> None:
+    """Add an activation that the configs of all models can name, with the name of transformers if that has it.
+
+    function: an elementwise function of an array of any shape and floating dtype.
+
+    Raises:
+        UserError: plmjax has an activation of this name.
+    """
+    declare_name(ACTIVATIONS, name, _with_input_kept(function), kind="an activation")
+
+
 def check_activation(name: str) -> None:
     """Raise UserError for an unknown activation. No similar name is suggested: it could be another function."""
     if name not in ACTIVATIONS:
         raise UserError(
             f"Expected an activation of {', '.join(ACTIVATIONS)}, which are computed here, found {quoted(name)}; take "
-            f"one of these."
+            f"one of these, or declare it (docs/extending.md)."
         )
 
 

@@ -47,7 +47,7 @@ class AlbertPretraining(MaskedLanguageModelWithPairs):
         if self.ngram < 1:
             raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}; change it.")
 
-    def _choose(
+    def choose(
         self, key: jax.Array, ids: jax.Array, segments: jax.Array, *, vocabulary: Vocabulary, constants: Any = ()
     ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
@@ -56,7 +56,7 @@ class AlbertPretraining(MaskedLanguageModelWithPairs):
         eligible = self._eligible(ids, segments, vocabulary)
         starts = word_starts(ids, segments, eligible, vocabulary) if self.whole_word else eligible
         words = jnp.where(eligible, jnp.cumsum(starts), 0)
-        budget = self._budget(size, sequence_lengths(segments), segments)
+        budget = self.budget(size, sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
         runs = 1 + jax.random.categorical(run, -jnp.log(jnp.arange(1, self.ngram + 1)), shape=(length,))
         order = jax.random.permutation(visit, length)

@@ -39,7 +39,7 @@ class DistilBertPretraining(MaskedLanguageModel):
         counts = np.maximum(sources.token_counts.astype(np.float64), 1)
         return {"log_weights": jnp.asarray(-self.smoothing * np.log(counts), jnp.float32)}
 
-    def _draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
+    def draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
         """Return the draw of each token, uint32 [T]: tokens with the lowest draws are predicted."""
         chex.assert_rank(ids, 1)
         times = jnp.log(jax.random.exponential(key, ids.shape)) - constants["log_weights"][ids]

@@ -120,7 +120,7 @@ class MaskedLanguageModel(Objective):
 
         def corrupt_row(key: jax.Array, ids: jax.Array, segments: jax.Array) -> Batch:
             order, replacement = jax.random.split(key)
-            chosen = self._choose(order, ids, segments, vocabulary=vocabulary, constants=constants)
+            chosen = self.choose(order, ids, segments, vocabulary=vocabulary, constants=constants)
             length = len(ids)
             positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length))[:room]
             weights = positions < length
@@ -135,14 +135,14 @@ class MaskedLanguageModel(Objective):
 
         return batch | jax.vmap(corrupt_row)(keys, batch["input_ids"], batch["segment_ids"])
 
-    def _choose(
+    def choose(
         self, key: jax.Array, ids: jax.Array, segments: jax.Array, *, vocabulary: Vocabulary, constants: Any = ()
     ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
         eligible = self._eligible(ids, segments, vocabulary)
-        budget = self._budget(jax.random.fold_in(key, 1), sequence_lengths(segments), segments)
+        budget = self.budget(jax.random.fold_in(key, 1), sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
-        draws = self._draws(key, ids, constants)
+        draws = self.draws(key, ids, constants)
         if not self.whole_word:
             return eligible & (ranks(draws, segments, eligible) <= budget)
 
@@ -156,30 +156,34 @@ class MaskedLanguageModel(Objective):
         """Return bool [T]: the tokens of a row that may be chosen."""
         return segments > 0 if self.choose_special else eligible_tokens(ids, segments, vocabulary)
 
-    def _drawn_rate(self, key: jax.Array) -> jax.Array:
-        """Return the rate of a row, float32, between `lowest_rate` and `rate`."""
-        return jax.random.uniform(key, minval=self.lowest_rate, maxval=self.rate)
+    def row_rate(self, key: jax.Array) -> jax.Array | float:
+        """Return the rate of a row: a number that is the same for all rows, or a float32 scalar drawn from the key.
 
-    def _draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
+        It is at most `rate`, for which a row has room.
+        """
+        return jax.random.uniform(key, minval=self.lowest_rate, maxval=self.rate) if self.lowest_rate else self.rate
+
+    def draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
         """Return uint32 [T], no two equal: the tokens or words with the lowest draws are predicted."""
         return strict_draws(key, len(ids))
 
-    def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
+    def budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: predictions of each token's sequence, rounded as Python does, as in the released code."""
-        if self.lowest_rate:
-            return jnp.maximum(1, jnp.round(self._drawn_rate(key) * lengths)).astype(jnp.int32)
-        counts = [max(1, round(self.rate * n)) for n in range(len(lengths) + 1)]
+        rate = self.row_rate(key)
+        if not isinstance(rate, float):
+            return jnp.maximum(1, jnp.round(rate * lengths)).astype(jnp.int32)
+        counts = [max(1, round(rate * n)) for n in range(len(lengths) + 1)]
         return jnp.array(counts, jnp.int32)[lengths]
 
     def _replace(self, key: jax.Array, ids: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         """Return the tokens [P] that the encoder sees in place of the chosen ones."""
         kind, token = jax.random.split(key)
         kind = jax.random.uniform(kind, ids.shape)
-        token = self._random_tokens(token, ids.shape, vocabulary)
+        token = self.random_tokens(token, ids.shape, vocabulary)
         other = jnp.where(kind < self.mask_fraction + self.random_fraction, token, ids)
         return jnp.where(kind < self.mask_fraction, vocabulary.mask, other)
 
-    def _random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
+    def random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
         """Return random tokens; any token may be drawn, including special ones."""
         return jax.random.randint(key, shape, 0, vocabulary.size, jnp.int32)
 

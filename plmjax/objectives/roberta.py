@@ -23,17 +23,18 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 class RobertaPretraining(MaskedLanguageModel):
     """Mean nats of the masked tokens (fairseq criterions/masked_lm.py)."""
 
-    def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
+    def budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: predictions of each token's sequence, rounded up with the probability of the fraction."""
         draws = jax.random.uniform(key, (len(lengths) + 1,))[segments]  # the same for all tokens of a sequence
-        if self.lowest_rate:
-            fractions, counts = jnp.modf(self._drawn_rate(jax.random.fold_in(key, 1)) * lengths)
+        rate = self.row_rate(jax.random.fold_in(key, 1))
+        if not isinstance(rate, float):
+            fractions, counts = jnp.modf(rate * lengths)
             return counts.astype(jnp.int32) + (draws < fractions)
-        fractions, counts = np.modf(self.rate * np.arange(len(lengths) + 1))
+        fractions, counts = np.modf(rate * np.arange(len(lengths) + 1))
         up = draws < jnp.array(fractions, jnp.float32)[lengths]
         return jnp.array(counts, jnp.int32)[lengths] + up
 
-    def _random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
+    def random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
         """Return random tokens that are not special."""
         token = jax.random.randint(key, shape, 0, vocabulary.size - len(vocabulary.special), jnp.int32)
         for special in sorted(vocabulary.special):

@@ -327,7 +327,7 @@ def chosen_by_loops(objective: MaskedLanguageModel, key: jax.Array, ids: np.ndar
     else:
         order = numbers(visit, length)
     lengths = np.bincount(segments, minlength=length + 1)[segments]
-    budgets = np.asarray(objective._budget(size, jnp.array(lengths), jnp.array(segments)))
+    budgets = np.asarray(objective.budget(size, jnp.array(lengths), jnp.array(segments)))
     for segment in range(1, segments.max() + 1):
         here = np.flatnonzero(segments == segment)
         words = [[here[t] for t in word] for word in words_of(ids[here])]

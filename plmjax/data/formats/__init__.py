@@ -6,12 +6,14 @@ removes its markup. `ranges` cuts the input into parts for several processes. `c
 """
 
 from plmjax.data.formats.corpora import CORPORA
-from plmjax.data.formats.document import Document
+from plmjax.data.formats.document import Document, Format, nonblank_lines
 from plmjax.data.formats.inputs import (
     DOCUMENTATION,
     FORMATS,
     TFDS,
     check,
+    declare_format,
+    declared,
     documents,
     fields_of,
     files,
@@ -30,14 +32,18 @@ __all__ = [
     "FORMATS",
     "TFDS",
     "Document",
+    "Format",
     "Input",
     "Range",
     "check",
+    "declare_format",
+    "declared",
     "documents",
     "fields_of",
     "files",
     "format_of",
     "is_exact",
+    "nonblank_lines",
     "prose",
     "sources",
     "streams_of",

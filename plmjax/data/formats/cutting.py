@@ -1,5 +1,6 @@
 """Cutting of a stream of characters into documents or lines that fit into memory."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -32,6 +33,25 @@ def split_long(place: str, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
             part, pending = cut(pending)
             yield place, part
     yield place, pending
+
+
+def between(blocks: Iterable[str], separator: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
+    """Yield (text between two separators, true if a separator ends it); a long text in several parts.
+
+    separator: pattern of the characters between two documents, such as a blank line.
+    """
+    pending = ""
+    for block in blocks:
+        *complete, pending = separator.split(pending + block)
+        for text in complete:
+            while len(text) > LONGEST_DOCUMENT:
+                part, text = cut(text)
+                yield part, False
+            yield text, True
+        while len(pending) > LONGEST_DOCUMENT:
+            part, pending = cut(pending)
+            yield part, False
+    yield pending, False
 
 
 def lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:

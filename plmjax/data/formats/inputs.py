@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from plmjax.contracts.declared_names import DECLARED, declare_name
 from plmjax.data import text_files
 from plmjax.data.formats import arrow, corpora, documentation, folders, parquet, recognition, records, tfds, tsv
 from plmjax.data.formats.books import BOOKS
@@ -46,7 +47,7 @@ FORMATS = (
     *CORPORA,
     DOCUMENTATION,
 )
-"""The formats that `documents` reads, besides tfds:NAME."""
+"""The formats of plmjax that `documents` reads, besides tfds:NAME."""
 _BY_NAME: dict[str, Format] = {
     "text": TEXT,
     "lines": LINES,
@@ -59,6 +60,22 @@ _BY_NAME: dict[str, Format] = {
 """The formats of a raw document. The other formats make documents of these: `tsv` makes records, `jsonl`."""
 _TABLES = {"parquet": parquet, "arrow": arrow}
 """The formats of files that are not read as a stream of bytes."""
+
+
+def declare_format(name: str, format: Format) -> Format:
+    """Add a format that `--format` and `data.format` can name, and return it. `auto` does not recognise it.
+
+    format: its functions belong to a module, where worker processes find them.
+
+    Raises:
+        UserError: plmjax has a format of this name.
+    """
+    return declare_name(_BY_NAME, name, format, kind="a format of text", taken=FORMATS)
+
+
+def declared(format: str) -> Format | None:
+    """Return a format that a file declared, or None for those of plmjax."""
+    return _BY_NAME[format] if format in DECLARED and format in _BY_NAME else None
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -> list[dict]:
@@ -109,9 +126,10 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str 
 
 def check(format: str) -> None:
     """Raise UserError for an unknown format."""
-    if format not in FORMATS and not format.startswith(TFDS):
+    if format not in FORMATS and format not in _BY_NAME and not format.startswith(TFDS):
         raise UserError(
-            f"Expected a format of raw text, found {quoted(format)}; {nearest(format, (*FORMATS, 'tfds:NAME'))}"
+            f"Expected a format of raw text, found {quoted(format)}; "
+            f"{nearest(format, dict.fromkeys((*FORMATS, *_BY_NAME, 'tfds:NAME')))}"
         )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from plmjax.data import text_files
 from plmjax.data.formats import inputs, records, tfds
 from plmjax.data.formats.corpora import CORPORA
-from plmjax.data.formats.document import Document
+from plmjax.data.formats.document import Document, Format
 from plmjax.errors import UserError
 from plmjax.files import storage
 
@@ -36,13 +36,17 @@ class Range(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """Raw text to read, with the arguments of `formats.documents`."""
+    """Raw text to read, with the arguments of `formats.documents`.
+
+    declared: a format of a user's file. With it a worker process gets the module that declares the format.
+    """
 
     paths: tuple[str, ...]
     format: str = "auto"
     text_key: str = "text"
     parts: records.Parts | None = None
     split: str = ""
+    declared: Format | None = None
 
     def ranges(self, size: int) -> list[Range]:
         """Return the ranges of about `size` bytes in the order of reading.

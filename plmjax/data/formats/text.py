@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from plmjax.data import text_files
@@ -24,7 +24,7 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
 
     A long file without blank lines is divided into documents of `UNMARKED_LINES` lines (see `UNMARKED`).
     """
-    parts = _between_blank_lines(text_files.text(path, blocks))
+    parts = cutting.between(text_files.text(path, blocks), _BLANK_LINES)
     parts = ((text, ended) for text, ended in parts if text and not text.isspace())
     first, ended = next(parts, ("", True))
     second = next(parts, None)
@@ -36,22 +36,6 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
             lines = text.split("\n")
             for start in range(0, len(lines), UNMARKED_LINES):
                 yield str(path), "\n".join(lines[start : start + UNMARKED_LINES])
-
-
-def _between_blank_lines(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Yield (text between blank lines, whether a blank line ends it); a long text in several parts."""
-    pending = ""
-    for block in blocks:
-        *complete, pending = _BLANK_LINES.split(pending + block)
-        for text in complete:
-            while len(text) > cutting.LONGEST_DOCUMENT:
-                part, text = cutting.cut(text)
-                yield part, False
-            yield text, True
-        while len(pending) > cutting.LONGEST_DOCUMENT:
-            part, pending = cutting.cut(pending)
-            yield part, False
-    yield pending, False
 
 
 _BLANK_LINE_BYTES = re.compile(rb"(?:\r\n?+|\n)(?:[ \t\f\v]*+(?:\r\n?+|\n))+")

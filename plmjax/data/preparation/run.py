@@ -112,7 +112,7 @@ def prepare(
         return dataset
     if progress and format == "auto":
         print(_formats([storage.path(source["path"]) for source in sources]))
-    source = formats.Input(tuple(map(os.fspath, inputs)), format, text_key, parts, split)
+    source = formats.Input(tuple(map(os.fspath, inputs)), format, text_key, parts, split, formats.declared(format))
     made_from = output_folder.digest(sources, description, tokenizer)
     how = (language, validation, max_unknown, cleaner, piece_tokens, SIZES, made_from)
     conversion = Conversion(source, tokenizer, *how)
