@@ -101,8 +101,8 @@ setup(
     if Path(__file__).with_name("README.md").exists()
     else "",
     long_description_content_type="text/markdown",
-    packages=find_packages(include=["plmjax", "plmjax.*"]),
-    package_data={"plmjax.report": ["published_figures/*.json"]},
+    packages=find_packages(include=["plmjax", "plmjax.*", "tpu"]),
+    package_data={"plmjax.report": ["published_figures/*.json"], "tpu": ["*.sh"]},
     cmdclass={"build_py": BuildWithExperiments},
     license_expression="Apache-2.0",
     license_files=["LICENSE"],

@@ -27,6 +27,7 @@ def submit(
     experiment: Positional[Annotated[str, arg(metavar="EXPERIMENT")]],
     bucket: str,
     *,
+    from_: Annotated[str, arg(name="from")] = "",
     accelerator: str = "",
     topology: str = "",
     project: str = "",
@@ -52,17 +53,22 @@ def submit(
     kubernetes: Path | None = None,
     image: str = "python:3.12",
     detach: bool = False,
+    price: float = 0.0,
     dry_run: bool = False,
+    verbose: bool = False,
     include: tuple[str, ...] = (),
     notify: str = "",
     selfcheck: bool = False,
     overrides: Overrides = (),
 ) -> None:
-    """Pretrain an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
+    """Run an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
+
+    An experiment on text is pretrained, one on a task is fine-tuned.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; its own options follow after --.
         bucket: gs://NAME or gs://NAME/FOLDER for the run, its logs and the state of the job.
+        from_: Run directory or checkpoint in a bucket that the run starts from; a fine-tuning may name `random`.
         accelerator: Chip (v2, v3, v4, v5e, v5p, v6e or 7x), or Cloud's name of a slice, such as v4-32 or v5litepod-16.
         topology: Shape of the slice in chips, such as 8x8 or 2x2x4; the usual one of Cloud's name by default.
         project: Google Cloud project that pays.
@@ -88,7 +94,9 @@ def submit(
         kubernetes: Write a JobSet for kubectl to this file instead of calling Cloud TPU.
         image: Container image for --kubernetes; any image with bash, curl and Python 3.11 or later.
         detach: Return when the slice is requested; python -m tpu watch follows the job later.
+        price: Price of a chip-hour, for the cost of an hour of the job.
         dry_run: Print every call instead of making it; needs no credentials and no network.
+        verbose: List every file that the hosts receive.
         include: Files to pack although they look like credentials; such files are left out by default.
         notify: Webhook (https://...) or command that is told when the job fails, ends, loses its slice, waits for one
             or stands still; needs watch, here or elsewhere.
@@ -99,6 +107,8 @@ def submit(
     from tpu import submission as submissions
 
     notices.check(notify)
+    if price < 0:
+        raise UserError(f"Expected --price from 0, found {price:g}; give that of a chip-hour.")
     terms = {
         "--zone": zone, "--project": project, "--reserved": reserved, "--reservation": reservation,
         "--flex_start": flex_start, "--max_run_duration": max_run_duration, "--valid_until": valid_until,
@@ -124,7 +134,8 @@ def submit(
         hosts=slice_.hosts,
     )  # fmt: skip
     submission = submissions.prepare(
-        experiment, overrides, name=name, slice_=slice_, bucket=bucket, workdir=workdir, project=project,
+        experiment, overrides, init_from=from_, dry_run=dry_run,
+        name=name, slice_=slice_, bucket=bucket, workdir=workdir, project=project,
         zone=zone[0] if zone else "", zones=zone, tpu_vm=tpu_vm, spot=spot, attempts=attempts, runtime=runtime,
         reservation=capacity.ANY_RESERVATION if reserved else reservation,
         max_run_seconds=capacity.seconds("--max_run_duration", max_run_duration) if flex_start else 0,
@@ -134,13 +145,14 @@ def submit(
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:
-        print("\n".join(submissions.calls(submission, kubernetes, manifest)))
+        print("\n".join(submissions.calls(submission, kubernetes, manifest, verbose=verbose)))
+        print("\n".join(submissions.summary(submission, price)))
         return
     notices.reach(notify)
     submission = submissions.next_attempt(submission)
     if "-" in accelerator and not topology:
         print(f"{accelerator} is the shape {submission.job.topology} by default; --topology chooses another")
-    print("\n".join((*submission.files.by_folder(), *submission.files.explain_left_out())))
+    print("\n".join((*submission.files.lines(verbose), *submissions.summary(submission, price))))
     job = submission.job
     if kubernetes:
         submissions.upload(submission)

@@ -135,6 +135,7 @@ def _lines(job: Job) -> Iterator[Line]:
     folder = storage.path(job.workdir)
     if not (folder / "metrics.jsonl").is_file():
         return
+    experiments.class_files.restore(job.resolved, job.file)  # its hosts recorded paths of their own
     run = experiments.read(folder / "experiment.json")
     parts = [(phase, run.data.tokens(phase.batch_size, phase.sequence_length)) for phase in run.resolved_phases]
 

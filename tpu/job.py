@@ -44,10 +44,10 @@ class Job:
 
     name: str
     experiment: str
-    """FILE or FILE:FUNCTION, where FILE is a path in the package."""
+    """FILE or FILE:FUNCTION, where FILE is a path in the package or the name of an experiment of plmjax."""
     overrides: tuple[str, ...]
     resolved: dict[str, Any]
-    """The experiment with its overrides, as JSON."""
+    """The experiment with its overrides, as JSON, with the files of its classes on the submitting machine."""
     accelerator: str
     topology: str
     slices: int
@@ -55,11 +55,17 @@ class Job:
     bucket: str
     workdir: str
     package: str
-    """Name of the packed project in the bucket."""
+    """Name of the packed files in the bucket."""
     jax: str
     """Version of JAX on the submitting machine, which is also installed on the slice."""
     attempts: int
     """Maximum number of slices that are lost in a row, without a new checkpoint between them, before the job fails."""
+    verb: str = "pretrain"
+    """Command of plmjax that the hosts run: pretrain, or finetune for an experiment on a task."""
+    init_from: str = ""
+    """Value of the command's --from; empty for none."""
+    library: str = ".[tpu]"
+    """What pip installs in the folder of the unpacked files: plmjax of the submitting machine."""
     python: str = "3.12"
     """Version of Python on the submitting machine, which the hosts have too where they can get it."""
     project: str = ""
@@ -116,6 +122,11 @@ class Job:
         return self.workers // self.slices
 
     @property
+    def file(self) -> str:
+        """Full name of job.json."""
+        return f"{self.bucket}/jobs/{self.name}/job.json"
+
+    @property
     def folder(self) -> str:
         """Folder of the current attempt in the bucket."""
         return f"jobs/{self.name}/{self.attempt}"
@@ -154,7 +165,8 @@ class Job:
     def command(self) -> list[str]:
         """Return the command that every worker runs."""
         waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
-        return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *waiting, *self.overrides]
+        start = ["--from", self.init_from] if self.init_from else []
+        return ["plmjax", self.verb, self.experiment, *start, "--workdir", self.workdir, *waiting, *self.overrides]
 
     @property
     def selfcheck_report(self) -> str:

@@ -1,23 +1,38 @@
-"""The project in one archive: the files that git tracks, as in the working tree, without credentials."""
+"""What the hosts of a job receive, in one archive: the user's files, without credentials, and plmjax.
+
+An experiment of a checkout of plmjax brings the checkout: the files that git tracks, as in the working tree. Any other
+brings the folder in which it lies, and plmjax in the folder LIBRARY: the files of the checkout that submits, or a wheel
+of the installation that submits. So the hosts run the code of the submitting machine, from no package registry.
+"""
 
 import dataclasses
 import fnmatch
 import gzip
 import hashlib
+import importlib.metadata
 import io
+import os
 import re
 import shlex
 import subprocess
 import tarfile
+import zipfile
+from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from plmjax.errors import UserError, listed
 
 ROOT = Path(__file__).resolve().parents[1]
-"""Folder of the project that is packed, to which this file belongs."""
+"""Folder of the checkout or the installation to which this file belongs."""
+LIBRARY = ".plmjax"
+"""Folder of the archive for the versions of libraries, and for plmjax unless the archive is a checkout of it."""
+WHEEL_DATE = (2020, 1, 1, 0, 0, 0)
+"""Date of every file in a wheel, so that the same files give the same bytes."""
+OF_AN_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+"""Files that pip adds to the metadata of a package when it installs it."""
 WITHOUT_GIT = ("plmjax", "experiments", "tpu", "setup.py", "pyproject.toml", "README.md")
-"""Files and folders that are packed if the project is not a git checkout."""
+"""Files and folders of plmjax that are packed if its checkout has no git."""
 LARGEST = 64 * 2**20
 """Maximum size in bytes of a packed file. Data belongs in the bucket."""
 CREDENTIAL_NAMES = (
@@ -51,39 +66,119 @@ class Selection:
         sizes = self.sizes | {name: len(contents) for name, contents in made.items()}
         return dataclasses.replace(self, sizes=dict(sorted(sizes.items())))
 
-    def by_folder(self) -> Iterator[str]:
-        """Yield a line for each folder and file at the top of the project: its number of files and their bytes."""
-        tops: dict[str, list[int]] = {}
-        for name, size in self.sizes.items():
-            top, slash, _ = name.partition("/")
-            tops.setdefault(f"{top}{slash}", []).append(size)
-        for top, sizes in tops.items():
-            files = f"{len(sizes)} file{'s' if len(sizes) > 1 else ''}, " if top.endswith("/") else ""
-            yield f"pack    {top}  {files}{sum(sizes):,} bytes"
+    def lines(self, verbose: bool) -> Iterator[str]:
+        """Yield what is packed, a line for each file if `verbose`, and a line for each file that is left out."""
+        if verbose:
+            yield from (f"pack    {name}  {size:,} bytes" for name, size in self.sizes.items())
+        else:
+            count = len(self.sizes)
+            files = "1 file" if count == 1 else f"{count:,} files"
+            yield f"pack    {files}, {sum(self.sizes.values()):,} bytes; --verbose lists them"
+        yield from self._explain_left_out()
 
-    def explain_left_out(self) -> Iterator[str]:
+    def _explain_left_out(self) -> Iterator[str]:
         """Yield a line for each file that is left out, with the option that packs it."""
         for name in self.left_out:
             yield f"leave   {name}  looks like credentials; --include {shlex.quote(name)} packs it"
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The files of a job, and how its hosts use them.
+
+    root: folder whose files are packed, in which the hosts run the command.
+    files: the files of that folder.
+    made: name -> contents of further files.
+    library: what pip installs in that folder.
+    experiment: FILE in that folder, or the name of an experiment of plmjax.
+    """
+
+    root: Path
+    files: Selection
+    made: Mapping[str, bytes]
+    library: str
+    experiment: str
+
+
+def source(file: Path, include: Collection[str] = ()) -> Source:
+    """Return the files of a job.
+
+    file: absolute path of the file of its experiment.
+    include: names of files that are packed although they look like credentials.
+
+    Raises:
+        UserError: see `select`; or plmjax is neither a checkout nor installed whole.
+    """
+    if _is_checkout(ROOT) and file.is_relative_to(ROOT):
+        name = file.relative_to(ROOT).as_posix()
+        return Source(ROOT, select(ROOT, name, include), {}, ".[tpu]", name)
+    made, library = _library()
+    if file.is_relative_to(ROOT):  # an experiment of the installation
+        return Source(ROOT, Selection({}), made, library, file.stem)
+    root = Path.cwd() if file.is_relative_to(Path.cwd()) else file.parent
+    name = file.relative_to(root).as_posix()
+    return Source(root, select(root, name, include), made, library, name)
+
+
+def _library() -> tuple[dict[str, bytes], str]:
+    """Return (name -> contents of the files of plmjax, what pip installs)."""
+    if _is_checkout(ROOT):
+        files = select(ROOT).names
+        return {f"{LIBRARY}/{name}": (ROOT / name).read_bytes() for name in files}, f"./{LIBRARY}[tpu]"
+    name, contents = wheel(importlib.metadata.distribution("plmjax"))
+    return {f"{LIBRARY}/{name}": contents}, f"./{LIBRARY}/{name}[tpu]"
+
+
+def wheel(distribution: importlib.metadata.Distribution) -> tuple[str, bytes]:
+    """Return (name, contents) of a wheel of an installed distribution of Python files.
+
+    Raises:
+        UserError: files of the distribution are missing.
+    """
+    names = {
+        file.as_posix(): Path(distribution.locate_file(file))
+        for file in distribution.files or ()
+        if ".." not in file.parts and "__pycache__" not in file.parts and file.name not in OF_AN_INSTALLATION
+    }
+    if "plmjax/__init__.py" not in names or not all(path.is_file() for path in names.values()):
+        raise UserError(
+            f"Expected an installation of plmjax with all of its files, which the hosts receive, found another one at "
+            f"{ROOT}; run pip install --force-reinstall --no-deps plmjax."
+        )
+    (metadata,) = {name.partition("/")[0] for name in names if name.endswith(".dist-info/METADATA")}
+    record, packed = [], io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(names.items()):
+            contents = path.read_bytes()
+            digest = urlsafe_b64encode(hashlib.sha256(contents).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(contents)}")
+            archive.writestr(zipfile.ZipInfo(name, WHEEL_DATE), contents, zipfile.ZIP_DEFLATED)
+        record.append(f"{metadata}/RECORD,,")
+        archive.writestr(zipfile.ZipInfo(f"{metadata}/RECORD", WHEEL_DATE), "\n".join([*record, ""]))
+    return f"{metadata.removesuffix('.dist-info')}-py3-none-any.whl", packed.getvalue()
+
+
+def _is_checkout(root: Path) -> bool:
+    return (root / "setup.py").is_file() and (root / "plmjax").is_dir()
+
+
 def select(root: Path, experiment: str = "", include: Collection[str] = ()) -> Selection:
-    """Select the files to pack.
+    """Select the files of a folder to pack: those that git tracks, or without git the Python files.
 
     experiment: name of a file that is packed although git does not track it; empty for none.
     include: names of files that are packed although they look like credentials.
 
     Raises:
-        UserError: there is no project at `root`; a file is too large to be a program; a symbolic link leads out of the
-            project; a name in `include` is not among the files that would be left out.
+        UserError: a file is too large to be a program; a symbolic link leads out of the folder; a name in `include` is
+            not among the files that would be left out.
     """
-    if not (root / "setup.py").is_file() or not (root / "plmjax").is_dir():
-        raise UserError(f"Expected the project (setup.py and plmjax/) in {root}, found none; run python -m tpu there.")
-    if (root / ".git").exists():
+    if any((folder / ".git").exists() for folder in (root, *root.parents)):
         names = {name for name in _tracked_files(root) if (root / name).is_file()}
-    else:
+    elif _is_checkout(root):
         found = [path for name in WITHOUT_GIT for path in ((root / name), *(root / name).rglob("*"))]
         names = {str(path.relative_to(root)) for path in found if path.is_file() and "__pycache__" not in path.parts}
+    else:
+        names = set(_python_files(root))
     names |= {experiment} if experiment else set()
     for name in sorted(names):
         if not (target := (root / name).resolve()).is_relative_to(root.resolve()):
@@ -105,6 +200,15 @@ def select(root: Path, experiment: str = "", include: Collection[str] = ()) -> S
             )
     left_out = secret - set(include)
     return Selection({name: (root / name).stat().st_size for name in sorted(names - left_out)}, tuple(sorted(left_out)))
+
+
+def _python_files(root: Path) -> Iterator[str]:
+    """Yield the Python files of a folder, except those of hidden folders and of virtual environments."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not Path(folder, name, "pyvenv.cfg").exists()
+        ]
+        yield from (Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py"))
 
 
 def _holds_credentials(root: Path, name: str) -> bool:

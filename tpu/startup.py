@@ -23,6 +23,7 @@ def settings(job: Job) -> dict[str, str]:
         "BUCKET": job.bucket,
         "FOLDER": job.folder,
         "PACKAGE": job.package,
+        "LIBRARY": job.library,
         "JAX": job.jax,
         "PYTHON": job.python,
         "HUGE_PAGES": "always" if job.accelerator in HUGE_PAGES else "",

@@ -131,7 +131,7 @@ install() {
   rm -rf "$project" && mkdir -p "$project" &&
     fetch "$PACKAGE" "$project.tar.gz" && tar --extract --gzip --file "$project.tar.gz" --directory "$project" &&
     environment &&
-    (cd "$project" && "${PLMJAX_INSTALL:-pip_install}" "$python" -c tpu/versions.txt ".[tpu]" "jax[tpu]==$JAX") &&
+    (cd "$project" && "${PLMJAX_INSTALL:-pip_install}" "$python" -c .plmjax/versions.txt "$LIBRARY" "jax[tpu]==$JAX") &&
     touch "$project/.installed"
 }
 try_to_install() {

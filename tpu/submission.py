@@ -5,6 +5,8 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,17 +14,19 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax.errors import Explained, Unavailable, UserError
-from plmjax.experiment import Experiment, catalogue
+from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.files import storage
+from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.runs import checks
+from plmjax.runs.init_from import RANDOM
 from plmjax.runs.resolve import resolve as resolve_run
 from tpu import capacity, events, flex_start, machines, package, queue, startup, versions
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job
 
-TEXT = ("data.path", "data.input", "data.mixture.sources", "data.train", "data.validation", "tokenizer.path")
+TEXT = re.compile(r"(data\.(path|input|mixture\.sources|(tasks\.\d+\.)?(task\.)?(train|validation))|tokenizer\.path)")
 """Fields of an experiment that name files, which every host must be able to read."""
 
 
@@ -75,13 +79,17 @@ def prepare(
     slice_: topologies.Slice,
     bucket: str,
     workdir: str,
+    init_from: str = "",
+    dry_run: bool = False,
     runtime: str = "",
     include: Sequence[str] = (),
     **settings: object,
 ) -> Submission:
-    """Check the experiment and the text for a slice, and pack the project. This needs no network.
+    """Check the experiment and the text for a slice, and pack the files of the hosts.
 
     slice_: all slices of the job, as `resolve` returns them.
+    init_from: the run or checkpoint from which the job starts; empty for random parameters.
+    dry_run: true to leave a checkpoint in a bucket unread, because a dry run needs no network.
     include: files that are packed although they look like credentials.
     settings: the other fields of Job.
 
@@ -91,31 +99,38 @@ def prepare(
     file, function = catalogue.find(experiment)
     if settings.get("project") and not settings.get("tpu_vm"):
         check_service(slice_)
-    loaded = experiments.load(experiment)
-    checks.kind(loaded, text=True)
-    run = resolve_run(loaded, overrides=overrides).experiment
-    checks.text(run)
-    if not os.environ.get("JAX_PLATFORMS"):
-        jax.config.update("jax_platforms", "cpu")  # its step is only traced, which needs no accelerator
-    checks.on_devices(run, slice_.chips * slice_.chip.devices, slice_.slices)
-    path = file.resolve()
-    if not path.is_relative_to(package.ROOT):
-        raise UserError(
-            f"Expected an experiment inside the project, which every host receives, found {path} outside "
-            f"{package.ROOT}; put it into experiments/."
-        )
-    inside = path.relative_to(package.ROOT).as_posix()
-    files = package.select(package.ROOT, inside, include)
     bucket = bucket.rstrip("/")
     _check_bucket(bucket)
+    _check_start(init_from, bucket)
+    loaded = experiments.load(experiment)
+    on_text = isinstance(loaded.data, Data)
+    if not on_text and not init_from:
+        raise UserError(
+            "Expected --from for an experiment on a task, found none; name the run that it starts from, or random."
+        )
+    if dry_run and storage.in_bucket(init_from):
+        run = experiments.override(loaded, overrides)
+    else:
+        run = resolve_run(loaded, init_from or RANDOM, overrides=overrides).experiment
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")  # its step is only traced, which needs no accelerator
+    devices = slice_.chips * slice_.chip.devices
+    if on_text:
+        checks.text(run, has_tokenizer=bool(init_from) and init_from != RANDOM)
+        if run.model is not None:  # otherwise that of a checkpoint which a dry run does not read
+            checks.on_devices(run, devices, slice_.slices)
+    else:
+        checks.kind(run, text=False)
+        meshes.candidates(run.mesh, devices, slice_.slices)
+    source = package.source(file.resolve(), include)
     workdir = workdir.rstrip("/")
     if workdir and not Bucket(bucket).local and not storage.in_bucket(workdir):
         raise UserError(f"Expected --workdir in a bucket, where every host can write, found {workdir!r}; correct it.")
     disks = [capacity.Disk.parse(text).folder for text in settings.get("data_disks", ())]
-    _check_text(run, bucket, files.names, disks)
-    made = {versions.FILE: versions.constraints().encode()}
-    packed, archive = package.pack(files.names, package.ROOT, made)
-    name = name or path.stem.replace("_", "-").lower()
+    _check_text(run, bucket, source.files.names, disks)
+    made = {**source.made, versions.FILE: versions.constraints().encode()}
+    packed, archive = package.pack(source.files.names, source.root, made)
+    name = name or file.stem.replace("_", "-").lower()
     if not jobs.NAME.fullmatch(name):
         raise UserError(
             f"Expected a --name of a to z, 0 to 9 and dashes, 40 at most, that begins with a letter, found {name!r}; "
@@ -123,9 +138,12 @@ def prepare(
         )
     job = Job(
         name=name,
-        experiment=inside if function == catalogue.FUNCTION else f"{inside}:{function}",
+        experiment=source.experiment if function == catalogue.FUNCTION else f"{source.experiment}:{function}",
+        verb="pretrain" if on_text else "finetune",
+        init_from=init_from,
+        library=source.library,
         overrides=tuple(overrides),
-        resolved=experiments.to_dict(run),
+        resolved=experiments.to_record(run),
         accelerator=slice_.chip.name,
         topology="x".join(map(str, slice_.shape)),
         slices=slice_.slices,
@@ -139,7 +157,7 @@ def prepare(
     )
     if job.attempts < 1:
         raise UserError(f"Expected --attempts of at least 1, found {job.attempts}; correct it.")
-    return Submission(job, archive, startup.render(job), files.with_made(made))
+    return Submission(job, archive, startup.render(job), source.files.with_made(made))
 
 
 def check_service(slice_: topologies.Slice) -> None:
@@ -168,16 +186,26 @@ def _check_bucket(bucket: str) -> None:
         )
 
 
+def _check_start(init_from: str, bucket: str) -> None:
+    if init_from in ("", RANDOM) or Bucket(bucket).local or storage.in_bucket(init_from):
+        return
+    raise UserError(
+        f"Expected --from in a bucket, where every host can read it, found {init_from!r}; copy it with gcloud storage "
+        f"cp -r {init_from} {bucket}/start and name it there."
+    )
+
+
 def _check_text(run: Experiment, bucket: str, files: list[str], disks: Sequence[str] = ()) -> None:
     """Raise UserError for text on this machine, because the slice could not read it. disks: folders of its disks."""
     if Bucket(bucket).local:
         return
     flat = experiments.flatten(run)
-    for field in TEXT:
-        value = flat.get(field) or ()
+    for field in filter(TEXT.fullmatch, flat):
+        value, folder = flat[field] or (), flat.get(f"{field.rpartition('.')[0]}.folder")
         for path in [value] if isinstance(value, str) else value:
             if field == "data.mixture.sources":
                 path = path.partition("=")[2]
+            path = f"{folder.rstrip('/')}/{path}" if folder else path
             packed = path in files or any(name.startswith(f"{path.rstrip('/')}/") for name in files)
             mounted = any(Path(path).is_relative_to(disk) for disk in disks)
             if not path.startswith("gs://") and not packed and not mounted:
@@ -202,9 +230,8 @@ def next_attempt(submission: Submission) -> Submission:
     before = jobs.read(job.bucket, job.name)
     if before is None:
         return submission
-    changed = experiments.differences(
-        experiments.from_dict(before.resolved), experiments.from_dict(job.resolved), experiments.FREE
-    )
+    old, new = (experiments.from_record(each.resolved, each.file) for each in (before, job))
+    changed = experiments.differences(old, new, experiments.FREE)
     for field, (old, new) in changed.items():
         raise UserError(
             f"Expected {field} = {old}, which the job named {job.name} in {job.bucket} has, found {new}; submit it "
@@ -291,15 +318,40 @@ def _may_exist(slices: queue.Queue | None) -> bool:
         return True
 
 
-def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[str]:
+def summary(submission: Submission, price: float) -> Iterator[str]:
+    """Yield what runs, where, and what it may cost.
+
+    price: price of a chip-hour; 0 if it is not known.
+    """
+    job, slice_ = submission.job, submission.job.slice
+    terms = (
+        f"on {job.tpu_vm}" if job.tpu_vm
+        else "spot" if job.spot
+        else "flex-start" if job.max_run_seconds
+        else f"reservation {job.reservation}" if job.reservation
+        else "on demand"
+    )  # fmt: skip
+    zones = " or ".join(job.zones) if job.zones else "Kubernetes"
+    yield f"run     {shlex.join(job.command())}"
+    yield f"where   {slice_.name}, {slice_.chips} chips of {job.workers} hosts in {zones}, {terms}"
+    start = ["--from", job.init_from] if job.init_from else []
+    plan = shlex.join(["plmjax", "plan", job.experiment, *start, "--topology", slice_.name, *job.overrides])
+    if price:
+        yield f"cost    {slice_.chips * price:,.2f} an hour at {price:g} a chip-hour; {plan} estimates the hours"
+    else:
+        yield f"cost    give --price, that of a chip-hour, for the price of an hour; {plan} estimates the hours"
+
+
+def calls(submission: Submission, file: Path | None, manifest: str, *, verbose: bool) -> Iterator[str]:
     """Yield every call that submitting and following the job makes, complete and in order.
 
-    file, manifest: JobSet file and its contents, for a job on Kubernetes.
+    file, manifest: JobSet file and its contents, for a job on Kubernetes. verbose: true to list every packed file.
     """
     job, bucket = submission.job, Bucket(submission.job.bucket)
     yield f"# {job.experiment} on {job.slice.name}: {job.workers} hosts, workdir {job.workdir}"
-    yield from (f"pack    {name}  {size:,} bytes" for name, size in submission.files.sizes.items())
-    yield from submission.files.explain_left_out()
+    yield from submission.files.lines(verbose)
+    if storage.in_bucket(job.init_from):
+        yield f"# {job.init_from} is read when the job is submitted, not in a dry run"
     yield f"read    {bucket.url(f'jobs/{job.name}/job.json')} (shown below as if there were none)"
     for name, contents in ((job.package, submission.archive), (f"jobs/{job.name}/job.json", job.to_json())):
         digest = hashlib.sha256(contents).hexdigest()

@@ -12,8 +12,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from plmjax.errors import UserError
+from tpu.package import LIBRARY
 
-FILE = "tpu/versions.txt"
+FILE = f"{LIBRARY}/versions.txt"
 """Name in the packed project: a file of constraints for `pip install -c`."""
 HOST = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
 """Values of environment markers on a host, where the requirements of another system do not count."""
@@ -38,7 +39,7 @@ def constraints() -> str:
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
             "Expected plmjax to be installed here, because the hosts install the versions of its libraries that are "
-            "here, found it only as files; run pip install -e '.[tpu]'."
+            "here, found it only as files; run pip install 'plmjax[tpu]', or pip install -e '.[tpu]' in a checkout."
         ) from None
     pins = [
         f"{name}=={found.version}"

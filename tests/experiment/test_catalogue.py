@@ -1,5 +1,6 @@
 """Experiments by name: in a checkout, and in an installation that has nothing else beside it."""
 
+import io
 import json
 import os
 import re
@@ -132,7 +133,7 @@ def test_an_older_python_is_named_before_any_requirement() -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a wheel of the project installs."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("plmjax", "experiments"):
+    for name in ("plmjax", "experiments", "tpu"):
         shutil.copytree(ROOT / name, folder / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder / "project")
@@ -168,3 +169,30 @@ def test_a_wheel_brings_the_experiments(installed: Path, tmp_path: Path) -> None
         "__init__.py",
         *(file.name for file in (ROOT / "experiments").glob("*.py")),
     }
+
+
+@pytest.mark.nightly
+def test_a_wheel_submits_a_folder_of_a_users_own(installed: Path, tmp_path: Path) -> None:
+    """The hosts get the files of the folder, and a wheel of the installation."""
+    (tmp_path / "mine.py").write_text("from plmjax.experiments.bert_tiny import experiment\n")
+    command = (
+        "-m tpu submit mine.py --project p --zone z --bucket gs://b --accelerator v5e --topology 4x4 --dry_run "
+        "--verbose --data.path gs://b/text"
+    )
+    environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    ran = subprocess.run(
+        [sys.executable, *command.split()], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    packed = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith("pack ")]
+    assert packed[1:] == [".plmjax/versions.txt", "mine.py"]
+    assert f"LIBRARY='./{packed[0]}[tpu]'" in ran.stdout.splitlines()
+    program = (
+        "import importlib.metadata as m, sys; from tpu import package\n"
+        "sys.stdout.buffer.write(package.wheel(m.distribution('plmjax'))[1])"
+    )
+    made = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
+    with zipfile.ZipFile(io.BytesIO(made)) as archive:
+        assert archive.testzip() is None
+        names = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
+        assert set(archive.namelist()) == {name for name in names if "__pycache__" not in name}

@@ -103,7 +103,8 @@ def test_the_project_is_installed_once_with_the_jax_of_the_submission(shell, buc
     code, said = shell(line, job)
     project = shell.home / "plmjax" / name.removeprefix("packages/").removesuffix(".tar.gz")
     assert code == 0 and said.splitlines() == [
-        f"into {project}.venv", str(project), f"{project}.venv/bin/python -c tpu/versions.txt .[tpu] jax[tpu]==0.9.1",
+        f"into {project}.venv", str(project),
+        f"{project}.venv/bin/python -c .plmjax/versions.txt .[tpu] jax[tpu]==0.9.1",
     ]  # fmt: skip
     assert (project / "setup.py").read_text() == "a project"
     (project / ".installed").unlink()

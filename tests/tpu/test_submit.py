@@ -64,7 +64,7 @@ def parts(printed: str) -> dict[str, dict]:
 @pytest.mark.nightly
 def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) -> None:
     code, printed, _ = tpu(
-        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--selfcheck", "--dry_run", "--",
+        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--selfcheck", "--dry_run", "--verbose", "--",
         "--data.path", "gs://b/wikipedia", "--training.batch_size", 512,
     )  # fmt: skip
     assert code == 0
@@ -76,7 +76,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     assert job["workdir"] == "gs://b/runs/bert-large-8x8"
     made = {versions.FILE: versions.constraints().encode()}
     name, contents = package.pack(package.select(ROOT).names, ROOT, made)
-    assert f"pack    tpu/versions.txt  {len(made[versions.FILE]):,} bytes" in printed.splitlines()
+    assert f"pack    .plmjax/versions.txt  {len(made[versions.FILE]):,} bytes" in printed.splitlines()
     line = f"write   gs://b/{name}  {len(contents):,} bytes, sha256 {hashlib.sha256(contents).hexdigest()}"
     assert line in printed.splitlines()
     assert create["parent"] == "projects/p/locations/us-west4-a"
@@ -169,9 +169,14 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "number of devices" in fails(*usual, "--", "--mesh.tensor", 3)
     assert "--workdir in a bucket" in fails(*usual, "--workdir", "runs/mine")
     assert "found the folder" in fails(*replaced("--bucket", tmp_path))
-    outside = tmp_path / "mine.py"
-    shutil.copy(LARGE, outside)
-    assert "put it into experiments/" in fails(outside, *usual[1:])
+    task = ["finetune_sentences", *usual[1:-2]]
+    assert "Expected --from for an experiment on a task, found none" in fails(*task)
+    assert "Expected --from in a bucket, where every host can read it, found 'runs/x'" in fails(
+        *task, "--from", "runs/x"
+    )
+    start = [*task, "--from", "gs://b/runs/x", "--dry_run", "--", "--data.validation", "gs://b/dev.tsv"]
+    assert "Expected --data.train in a bucket" in fails(*start, "--data.train", "train.tsv")
+    assert "number of devices" in fails(*start, "--data.train", "gs://b/train.tsv", "--mesh.tensor", 3)
     assert "--bucket" in fails(LARGE, *PLACE, *SLICE)
     assert "--data.input" in fails(*without_text)
 
@@ -288,7 +293,7 @@ def test_credentials_are_left_out_unless_they_are_asked_for(tmp_path: Path, in_g
     expected = {name for name in CREDENTIALS if in_git or "/" in name}
     selected = package.select(project)
     assert selected.names == ["plmjax/a.py", "setup.py"] and set(selected.left_out) == expected
-    assert sum("looks like credentials; --include" in line for line in selected.explain_left_out()) == len(expected)
+    assert sum("looks like credentials; --include" in line for line in selected.lines(verbose=False)) == len(expected)
     asked = package.select(project, include=["plmjax/.env"])
     assert asked.names == ["plmjax/.env", "plmjax/a.py", "setup.py"] and set(asked.left_out) == expected - {
         "plmjax/.env"
@@ -301,15 +306,67 @@ def test_no_file_of_the_project_itself_looks_like_credentials() -> None:
     assert package.select(ROOT).left_out == ()
 
 
-@pytest.mark.nightly
-def test_packed_files_are_listed_with_their_sizes(tpu, offline) -> None:
-    command = ("submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry_run", "--data.path", "gs://b/wikipedia")
-    _, printed, _ = tpu(*command)
-    for name, size in package.select(ROOT).sizes.items():
-        assert f"pack    {name}  {size:,} bytes" in printed.splitlines()
-    (folder,) = (line for line in package.select(ROOT).by_folder() if "experiments/" in line)
-    sizes = [path.stat().st_size for path in (ROOT / "experiments").glob("*.py")]
-    assert folder == f"pack    experiments/  {len(sizes)} files, {sum(sizes):,} bytes"
+def job_and_script(printed: str) -> tuple[dict, dict[str, str]]:
+    """The job of a dry run, and the settings of its startup script."""
+    found = parts(printed)
+    job = next(block for line, block in found.items() if "job.json" in line)
+    create = next(block for line, block in found.items() if "CreateQueuedResource" in line)
+    script = create["queuedResource"]["tpu"]["nodeSpec"][0]["node"]["metadata"]["startup-script"]
+    settings = (shlex.split(line)[0].partition("=") for line in script.splitlines() if re.match("[A-Z_]+=", line))
+    return job, {name: value for name, _, value in settings}
+
+
+def test_a_task_is_fine_tuned_from_a_run_in_the_bucket(tpu, offline) -> None:
+    code, printed, said = tpu(
+        "submit", "finetune_glue:mrpc", *PLACE, *SLICE, "--bucket", "gs://b", "--from", "gs://b/runs/bert", "--dry_run",
+        "--price", 1.5, "--spot", "--", "--data.folder", "gs://b/mrpc",
+    )  # fmt: skip
+    assert code == 0, said
+    _, script = job_and_script(printed)
+    command = (
+        "plmjax finetune experiments/finetune_glue.py:mrpc --from gs://b/runs/bert --workdir gs://b/runs/finetune-glue "
+        "--join_seconds 1800 --data.folder gs://b/mrpc"
+    )
+    assert script["COMMAND"] == command and script["LIBRARY"] == ".[tpu]"
+    *_, run, where, cost = printed.splitlines()
+    assert run == f"run     {command}"
+    assert where == "where   v5e:8x8, 64 chips of 16 hosts in us-west4-a, spot"
+    assert cost.startswith("cost    96.00 an hour at 1.5 a chip-hour; plmjax plan experiments/finetune_glue.py:mrpc ")
+
+
+def test_a_folder_of_a_users_own_is_packed_with_plmjax_beside_it(tpu, offline, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "beside.py", "notes.txt", "venv/lib/x.py", ".hidden/y.py"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("from experiments_of import *\n")
+    Path("venv/pyvenv.cfg").touch()
+    Path("mine.py").write_text(
+        "from plmjax import experiment as e\n\ndef experiment():\n    return e.load('bert_tiny')\n"
+    )
+    arguments = [
+        *PLACE,
+        "--accelerator",
+        "v5e",
+        "--topology",
+        "4x4",
+        "--bucket",
+        "gs://b",
+        "--data.path",
+        "gs://b/text",
+    ]
+    code, printed, said = tpu("submit", "mine.py", *arguments, "--dry_run", "--verbose")
+    assert code == 0, said
+    packed = {line.split()[1] for line in printed.splitlines() if line.startswith("pack ")}
+    library = {f".plmjax/{name}" for name in package.select(ROOT).names}
+    assert packed == {"mine.py", "beside.py", ".plmjax/versions.txt"} | library
+    job, script = job_and_script(printed)
+    assert script["LIBRARY"] == job["library"] == "./.plmjax[tpu]"
+    assert script["COMMAND"].startswith("plmjax pretrain mine.py --workdir gs://b/runs/mine ")
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", "add", "notes.txt"], check=True)
+    assert package.select(tmp_path, "mine.py").names == ["mine.py", "notes.txt"]
+    code, printed, _ = tpu("submit", "mine.py", *arguments, "--dry_run")
+    assert code == 0 and sum(line.startswith("pack ") for line in printed.splitlines()) == 1
 
 
 def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: Path) -> None:
