@@ -320,7 +320,7 @@ FAR, SILENT = GOOD["questions"][1].replace("2, ", "20, "), GOOD["questions"][1].
 BAD = {
     "unseen label": ("sentences", "text\tlabel\na\tgood\nb\todd\n", "'odd' in line 3 of"),
     "unseen tag": ("tagging", "a\tO\n\nb\tB-B\n", "'B-B' in line 3 of"),
-    "missing column": ("sentences", "sentence\tlabel\na\tgood\n", "a column 'text' in line 2 of"),
+    "missing column": ("sentences", "sentence\tlabel\na\tgood\n", "a column 'text' in the header of"),
     "few columns": ("sentences", "text\tlabel\na\tgood\nb\n", "Expected 2 columns (text, label) in line 3 of"),
     "few cells": ("tagging", "a\tO\nb\n", "Expected 2 columns (form, tag) in line 2 of"),
     "empty text": ("sentences", "text\tlabel\n \tgood\n", "Expected text in 'text' in line 2 of"),
@@ -373,4 +373,4 @@ def test_tasks_of_another_kind(fails, caplog: pytest.LogCaptureFixture, tmp_path
     said = fails("evaluate", tmp_path / "run", "--data", tmp_path / "questions.json")
     assert "Expected a .conll, .conllu or .jsonl file" in said and "questions.json" in said
     said = fails("evaluate", tmp_path / "run", "--data", tmp_path / "choices.jsonl")
-    assert "a column 'form' in line 1" in said and "choices.jsonl" in said
+    assert "a key 'form' in line 1" in said and "choices.jsonl" in said

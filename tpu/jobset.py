@@ -112,7 +112,7 @@ def to_yaml(job: Job, image: str) -> str:
     try:
         import yaml
     except ImportError:
-        raise UserError("Expected PyYAML for --kubernetes, found none; run pip install '.[tpu]'.") from None
+        raise UserError("Expected PyYAML for --kubernetes, found none; run pip install 'plmjax[tpu]'.") from None
 
     class Dumper(yaml.SafeDumper):
         """Writes text of several lines as such."""

@@ -79,7 +79,7 @@ def library() -> Any:
         from google.cloud import tpu_v2
     except ImportError:
         raise UserError(
-            "Expected google-cloud-tpu, the client of Cloud TPU, found none installed; run pip install '.[tpu]'."
+            "Expected google-cloud-tpu, the client of Cloud TPU, found none installed; run pip install 'plmjax[tpu]'."
         ) from None
     return tpu_v2
 

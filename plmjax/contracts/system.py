@@ -168,7 +168,7 @@ class System:
         return self.modules[purpose](config, execution, *args, **options)
 
     def require(self, purpose: Purpose, place: str = "") -> None:
-        """Raise UserError if the system lacks a purpose. The message is one sentence that lists all its purposes.
+        """Raise UserError if the system lacks a purpose.
 
         place: the location of the model for the message, such as ` in CHECKPOINT`.
         """
@@ -177,9 +177,7 @@ class System:
 
     def refuse(self, words: str, place: str = "", advice: str = "use another model") -> NoReturn:
         """Raise UserError: the system is not "a model that {words}"."""
-        *others, last = [purpose.words for purpose in Purpose if purpose in self] or ["has no module"]
-        present = f"{', '.join(others)} and {last}" if others else last
-        raise UserError(f"Expected a model that {words}{place}, found {self}, which {present}; {advice}.")
+        raise UserError(f"Expected a model that {words}{place}, found {self}; {advice}.")
 
     def purposes(self, module: nn.Module) -> list[Purpose]:
         """Return the purposes that a module is made for.

@@ -268,7 +268,7 @@ class Slice:
         """
         if importlib.util.find_spec("libtpu") is None:
             raise UserError(
-                f"Expected the TPU compiler to plan for {self.name}, found no libtpu; run `pip install 'jax[tpu]'`."
+                f"Expected the TPU compiler to plan for {self.name}, found no libtpu; pip install 'plmjax[plan]'."
             )
         # Without this libtpu asks a metadata server for its TPU, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")

@@ -156,7 +156,7 @@ def test_a_method_reads_its_own_options_alone(method: str, read: set[str], tmp_p
 
 
 AUGMENT = [
-    ("column", "{bert}", "more.tsv", "a column 'text' in line 2 of"),
+    ("column", "{bert}", "more.tsv", "a column 'text' in the header of"),
     ("model", "{gpt2} --text sentence", "more.tsv", "a model that restores masked tokens"),
     ("kind of file", "{bert} --text sentence", "more.jsonl", ".tsv, found"),
     ("copies", "{bert} --copies 0", "more.tsv", "--copies of at least 1, found 0"),

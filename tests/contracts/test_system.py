@@ -67,18 +67,16 @@ def test_an_absent_purpose_is_one_sentence_that_names_those_that_are_there(syste
         said = str(raised.value)
         assert said.startswith(f"Expected a model that {purpose.words}, found {system.config.__name__}, {system.kind}")
         assert said.endswith(f"; {system.instead or purpose.advice}.") and said.count(". ") == 0
-        present = said[said.index("which ") : said.rindex("; ")]
-        assert all(there.words in present for there in system.modules)
 
 
 def test_the_sentence_reads_well() -> None:
     with pytest.raises(UserError) as raised:
         GloveConfig.tiny().system.require(Purpose.SEQUENCE_CLASSIFICATION, " in runs/glove")
     assert str(raised.value) == (
-        "Expected a model that labels texts in runs/glove, found GloveConfig, word vectors, which has a pretraining "
-        "task; put a layer above its vectors with experiments/static_vectors.py."
+        "Expected a model that labels texts in runs/glove, found GloveConfig, word vectors; put a layer above its vectors "
+        "with experiments/static_vectors.py."
     )
-    with pytest.raises(UserError, match=r"texts, found T5Config, .*, writes a text given another and has an encoder; "):
+    with pytest.raises(UserError, match="texts, found T5Config, an encoder-decoder; fine-tune"):
         T5Config.tiny().module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2)
 
 
@@ -92,7 +90,7 @@ def test_the_sentence_reads_well() -> None:
     ],
 )
 def test_numbers_that_a_system_does_not_have_are_the_same_sentence(ask, words: str) -> None:
-    with pytest.raises(UserError, match=f"^Expected a model that {words}, found (Glove|Bert)Config, .*, which has "):
+    with pytest.raises(UserError, match=f"^Expected a model that {words}, found (Glove|Bert)Config, "):
         ask()
 
 

@@ -193,7 +193,7 @@ def test_an_unknown_generation_is_answered_with_the_nearest():
 
 def test_without_libtpu_the_answer_is_how_to_install_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'jax\[tpu\]'"):
+    with pytest.raises(UserError, match=r"pip install 'plmjax\[plan\]'"):
         topologies.parse("v3:8x8").devices()
 
 

@@ -33,7 +33,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import check_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.data.packing import padded_width
-from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges, quoted
+from plmjax.errors import FRACTION, FROM_1, UserError, check_ranges
 from plmjax.files import storage
 from plmjax.finetuning.files import tables, text_files
 from plmjax.interop import word_vectors
@@ -252,7 +252,7 @@ def _copied(
         for line, row in part:
             where = f"line {line} of {path}"
             if column not in row:
-                raise UserError(f"Expected a column {quoted(column)} in {where}, found {', '.join(row)}; set --text.")
+                raise tables.absent(column, row, "--text", where)
             texts.append(tables.text(row[column], column, where))
         found[column] = texts, augmenter.candidates(texts)
     for place, (line, row) in enumerate(part):

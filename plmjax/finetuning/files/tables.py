@@ -42,9 +42,22 @@ def rows(
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
     """Return row[column], or raise a UserError that names the option to set."""
     if column not in row:
-        found = listed(map(repr, row))
-        raise UserError(f"Expected a column {quoted(column)} in {where}, found {found}; set --data.{option}.")
+        raise absent(column, row, f"--data.{option}", where)
     return row[column]
+
+
+def absent(column: str, row: dict[str, Any], option: str, where: str) -> UserError:
+    """Return the error for a row without a column. where: "line N of PATH"; a table has its columns in its header."""
+    path = where.partition(" of ")[2] or where
+    kind, found = suffix(path), listed(map(repr, row))
+    if kind == ".jsonl":
+        return UserError(f"Expected a key {quoted(column)} in {where}, found {found}; set {option}.")
+    other = {".tsv": (",", ".csv", "tabs"), ".csv": ("\t", ".tsv", "commas")}.get(kind)
+    if other and len(row) == 1 and other[0] in next(iter(row)):
+        return UserError(
+            f"Expected columns divided by {other[2]} in {path}, found the one column {found}; rename it to {other[1]}."
+        )
+    return UserError(f"Expected a column {quoted(column)} in the header of {path}, found {found}; set {option}.")
 
 
 def text(value: Any, column: str, where: str) -> str:

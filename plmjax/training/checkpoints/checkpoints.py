@@ -280,6 +280,11 @@ def find(path: str | Path) -> Path:
     folder = own if own.is_dir() else path
     steps = storage.finished_steps(folder)
     if not steps:
+        if (path / "config.json").is_file():
+            raise UserError(
+                f"Expected a run directory or a checkpoint at {path}, found a folder of another library; make a run of "
+                f"it by plmjax import {path} RUN."
+            )
         raise UserError(
             f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
             f"one first."
