@@ -73,8 +73,8 @@ def test_the_sentence_reads_well() -> None:
     with pytest.raises(UserError) as raised:
         GloveConfig.tiny().system.require(Purpose.SEQUENCE_CLASSIFICATION, " in runs/glove")
     assert str(raised.value) == (
-        "Expected a model that labels texts in runs/glove, found GloveConfig, word vectors; put a layer above its vectors "
-        "with experiments/static_vectors.py."
+        "Expected a model that labels texts in runs/glove, found GloveConfig, word vectors; put a layer above its "
+        "vectors with experiments/static_vectors.py."
     )
     with pytest.raises(UserError, match="texts, found T5Config, an encoder-decoder; fine-tune"):
         T5Config.tiny().module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2)
