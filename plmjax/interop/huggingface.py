@@ -94,8 +94,9 @@ def load(
     """Return the model of a transformers folder and its parameters, float32 numpy arrays on the host.
 
     architecture: a transformers class; "auto" takes the class that config.json names. Tensors of other heads are left
-    out and logged. `ADAPTERS` has the systems that are read: ALBERT, BART, BERT, DeBERTa, DistilBERT, ELECTRA, EuroBERT,
-    GPT, GPT-2, LED, Longformer, Marian, MobileBERT, ModernBERT and its decoder, Reformer, RoBERTa, T5 and XLNet. Raises
+    out and logged. `ADAPTERS` has the systems that are read: ALBERT, BART, BERT, DeBERTa, DistilBERT, ELECTRA,
+    EuroBERT, GPT, GPT-2, LED, Longformer, Marian, MobileBERT, ModernBERT and its decoder, Reformer, RoBERTa, T5, XLNet.
+    Raises
     UserError naming a folder, config or tensor that does not fit.
     """
     directory = Path(directory)
