@@ -6,6 +6,7 @@ again repeats the logging and the evaluation that were not finished, and ends wi
 
 import dataclasses
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -95,26 +96,8 @@ def train(
 
     # Restore the last checkpoint, or initialize the state.
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
-    latest = keeper.latest()
-    if latest is None and continued is not None:
-        made_by = next((one for one in programs if int(continued.name) < one.phase.last_step), programs[-1])
-        state, before = restore(continued, made_by.state)
-        description = Description(run, before.step, tokenizer, source.fingerprint, cores=before.cores)
-        keeper.save_constants(state)
-    elif latest is None:
-        description = Description(run, 0, tokenizer, source.fingerprint)
-        sources = constants.of_run(source.vocabulary, source.unigram_counts, description)
-        state = programs[0].initialize(run.training.seed, sources, initial.replaced)
-        state = state.replace(params=initial.from_sampled(state.params))
-        keeper.save_constants(state)
-    else:
-        made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])
-        state, description = keeper.restore(latest, made_by.state)
-        if description.dataset != source.fingerprint:
-            raise UserError(
-                f"Expected the dataset that {workdir} was trained on, with fingerprint {description.dataset}, found "
-                f"{source.fingerprint}; resume with the same data or name another --workdir."
-            )
+    started = {"tokenizer": tokenizer, "initial": initial, "continued": continued}
+    state, description = _restore_or_initialize(run, source, programs, keeper, **started)
 
     # Train: the steps of each phase that are not done. What is due after a step happens in one order.
     step, last = description.step, run.training.steps
@@ -181,3 +164,44 @@ def train(
     if session.stop.received and jax.process_count() == 1:  # After the last step; on several hosts the run is done.
         raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
     return Result(state=state, program=program, metrics=session.metrics)
+
+
+def _restore_or_initialize(
+    run: Experiment,
+    source: BatchSource,
+    programs: Sequence[Program],
+    keeper: Checkpoints,
+    *,
+    tokenizer: dict[str, bytes],
+    initial: InitialParameters,
+    continued: Path | None,
+) -> tuple[TrainState, Description]:
+    """Return the state of the last checkpoint or the initial one, and its description. Arguments are those of `train`.
+
+    Raises:
+        UserError: the checkpoint belongs to another dataset, or is damaged.
+    """
+    latest = keeper.latest()
+    if latest is None and continued is not None:
+        state, before = restore(continued, _made_by(programs, int(continued.name) + 1).state)
+        keeper.save_constants(state)
+        return state, Description(run, before.step, tokenizer, source.fingerprint, cores=before.cores)
+    if latest is None:
+        description = Description(run, 0, tokenizer, source.fingerprint)
+        sources = constants.of_run(source.vocabulary, source.unigram_counts, description)
+        state = programs[0].initialize(run.training.seed, sources, initial.replaced)
+        state = state.replace(params=initial.from_sampled(state.params))
+        keeper.save_constants(state)
+        return state, description
+    state, description = keeper.restore(latest, _made_by(programs, latest).state)
+    if description.dataset != source.fingerprint:
+        raise UserError(
+            f"Expected the dataset that {keeper.directory.parent} was trained on, with fingerprint "
+            f"{description.dataset}, found {source.fingerprint}; resume with the same data or name another --workdir."
+        )
+    return state, description
+
+
+def _made_by(programs: Sequence[Program], step: int) -> Program:
+    """Return the program whose phase has a step, from 1, as its last or before."""
+    return next((program for program in programs if step <= program.phase.last_step), programs[-1])
