@@ -39,8 +39,11 @@ def import_(
         print(import_vectors(source, checkpoint))
         return
     from plmjax.interop.run_directories import import_checkpoint
+    from plmjax.training.metrics import announced
 
-    print(import_checkpoint(source, checkpoint, architecture, tokenizer))
+    with announced(f"importing {source}, and checking the result"):
+        done = import_checkpoint(source, checkpoint, architecture, tokenizer)
+    print(done)
 
 
 def export(
@@ -96,8 +99,11 @@ def export(
         print(export_vectors(checkpoint, output, vectors))
         return
     from plmjax.interop.run_directories import export_checkpoint
+    from plmjax.training.metrics import announced
 
-    print(export_checkpoint(checkpoint, output, architecture))
+    with announced(f"exporting {checkpoint}, and checking the result"):
+        done = export_checkpoint(checkpoint, output, architecture)
+    print(done)
 
 
 OPTIONS = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # they import JAX
 HELP = ("--help", "-h")
 ALL = "all"
 USUAL = (
-    *("data.input", "data.path", "data.train", "data.validation"),
+    *("data.input", "data.language", "data.path", "data.train", "data.validation"),
     *("data.text", "data.text_pair", "data.label", "data.source", "data.target", "data.sequence_length"),
     *("tokenizer.path", "tokenizer.vocab_size"),
     *("finetuning.epochs", "finetuning.warmup"),

@@ -177,7 +177,7 @@ def embed(
     Args:
         checkpoint: Run directory or checkpoint.
         input: Text file, one text per line, also compressed.
-        output: .npz or .jsonl file to write.
+        output: .npz file to write, with the arrays embeddings, lengths and cut (truncated or not); or .jsonl.
         layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
         mix: Write a weighted mean of all layers instead, with the softmax of these numbers as weights, embeddings
             first; or `learned` for the weights of a fine-tuned checkpoint.

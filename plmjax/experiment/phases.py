@@ -47,7 +47,9 @@ class Phase:
     def __post_init__(self) -> None:
         numbers = ("fraction", "sequence_length", "batch_size", "accumulation", "steps", "tokens")
         check_ranges("phases.N", self, **dict.fromkeys(numbers, FROM_0), ramp=FROM_1)
-        for change in self.changes:
+        changes = tuple(_with_underscores(change) for change in self.changes)
+        object.__setattr__(self, "changes", changes)
+        for change in changes:
             name, mark, _ = change.partition("=")
             if not mark or not (name + ".").startswith(CHANGEABLE):
                 raise UserError(
@@ -61,9 +63,21 @@ class Phase:
         return [word for change in self.changes for word in _option(change)]
 
 
+def _with_underscores(change: str) -> str:
+    """Return a change whose name is spelled as the field is: dashes are read too, as on the command line."""
+    name, mark, value = change.partition("=")
+    return f"{name.replace('-', '_')}{mark}{value}"
+
+
 def _option(change: str) -> list[str]:
     name, _, value = change.partition("=")
-    values = shlex.split(value)
+    try:
+        values = shlex.split(value)
+    except ValueError:
+        raise UserError(
+            f"Expected a value with both quotes in --phases.N.changes, found {quoted(change)}; close the quote, or put "
+            f"a value with an apostrophe in quotes."
+        ) from None
     return [f"--{name}={values[0]}"] if len(values) == 1 else [f"--{name}", *values]
 
 

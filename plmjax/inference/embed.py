@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
-from plmjax.errors import UserError, check_choice, quoted
+from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, seals, storage
 from plmjax.inference import encoded_texts
 from plmjax.inference.encoded_texts import EncodedTexts
+from plmjax.inference.rows import list_of_texts
 from plmjax.inference.vectors import Arrays, Encoder, Vectors
 from plmjax.layers.text_vectors import TextVectors
 from plmjax.models.families.task_heads import MIX
@@ -68,8 +69,10 @@ def embed(
         UserError: no checkpoint or text, an unknown layer, mix, pooling or prompt, a model without an encoder, too many
             unknown tokens, or a text without a token to pool.
     """
-    if isinstance(texts, str) or not texts:
-        raise UserError(f"Expected a list of one or more texts, found {quoted(texts)}; give a list of them.")
+    texts = list_of_texts(texts)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UserError(f"Expected a text, found {text!r} as number {number}; give texts alone.")
     encoder, wanted = _encoder(checkpoint, report, layer=layer, pooling=pooling, prompt=prompt, mix=mix)
     _check_batch_size(batch_size)
     _check_texts(encoder, wanted, texts, max_unknown=max_unknown, report=report, place="text {} of the list".format)

@@ -89,6 +89,10 @@ def load(path: str | Path, *, architecture: str = "auto") -> Model:
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
     module, params = module_of(run, params)
+    if huggingface.has_form(module):  # an imported run may lack the heads of its objective
+        held = huggingface.architecture_held(module, params)
+        if held != huggingface.architecture_of(module):
+            module, params = huggingface.as_architecture(module, params, held)
     return Model(module, params, description.load_tokenizer(), tuple(getattr(run.objective, "labels", ())))
 
 

@@ -28,7 +28,7 @@ PART = 1024
 
 def predict(
     checkpoint: str | Path,
-    input: str | Path | Sequence[str],
+    input: str | Path | Sequence[str | Sequence[str]],
     ensemble: Sequence[str | Path] = (),
     *,
     max_unknown: float = MAX_UNKNOWN,
@@ -37,7 +37,8 @@ def predict(
     """Yield the prediction of every example of a file, or of every text of a list, in order.
 
     The file has the format of the checkpoint's task, but needs no labels. Single sentences, and sentences to tag, may
-    also be lines of a .txt file, or the texts of a list. Files may be compressed (.gz).
+    also be lines of a .txt file, or the texts of a list; a sentence to tag may be the list of its words. Files may be
+    compressed (.gz).
 
     Args:
         ensemble: further runs on the same task, whose predictions are averaged with those of this run: probabilities of
@@ -60,7 +61,9 @@ def predict(
     return _predict(run, [first, *members.further_members(first, ensemble, max_unknown)], input)
 
 
-def _predict(run: Experiment, runs: Sequence[members.Member], input: str | Path | Sequence[str]) -> Iterator[Record]:
+def _predict(
+    run: Experiment, runs: Sequence[members.Member], input: str | Path | Sequence[str | Sequence[str]]
+) -> Iterator[Record]:
     with _file(input) as path:
         for examples in run.data.parts(path, PART):
             yield from run.objective.records(examples, *members.average_predictions(runs, examples))
@@ -70,12 +73,13 @@ def _predict(run: Experiment, runs: Sequence[members.Member], input: str | Path 
 
 
 @contextlib.contextmanager
-def _file(input: str | Path | Sequence[str]) -> Iterator[str]:
+def _file(input: str | Path | Sequence[str | Sequence[str]]) -> Iterator[str]:
     """Yield the path of the examples; a list of texts becomes the lines of a file for that time."""
     if isinstance(input, str | os.PathLike):
         yield str(input)
         return
-    for number, text in enumerate(input, 1):
+    texts = [text if isinstance(text, str) else " ".join(text) for text in input]
+    for number, text in enumerate(texts, 1):
         if len(text.splitlines()) != 1:
             raise UserError(
                 f"Expected texts of one line, found {len(text.splitlines())} lines in text {number} of the list; "
@@ -83,7 +87,7 @@ def _file(input: str | Path | Sequence[str]) -> Iterator[str]:
             )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "texts.txt"
-        path.write_text("".join(f"{text}\n" for text in input), encoding="utf-8")
+        path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
         yield str(path)
 
 

@@ -52,13 +52,15 @@ def inputs(
         UserError: no text, texts mixed with pairs that are read in both orders, a length that exceeds the model's
             positions, or a tokenizer without its special tokens.
     """
-    if not texts:
-        raise UserError("Expected one or more texts, found none; give a list of them.")
+    texts = list_of_texts(texts)
     if config.longest is not None and length > config.longest:
         raise UserError(f"Expected rows of at most the model's {config.longest} positions, found {length}; shorten it.")
     template, vocabulary = config.template, tokenizer.vocabulary
     template.check(vocabulary)
-    parts_of_texts = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    parts_of_texts = [tuple(text) if isinstance(text, tuple | list) else (text,) for text in texts]
+    for number, text in enumerate(parts_of_texts, 1):
+        if not 1 <= len(text) <= 2 or not all(isinstance(part, str) for part in text):
+            raise UserError(f"Expected a text or a pair of texts, found {texts[number - 1]!r} as number {number}.")
     pieces = iter(tokenizer.encode_batch([part for text in parts_of_texts for part in text]))
     parts = [[next(pieces) for _ in text] for text in parts_of_texts]
     orders = [template.orders(texts) for texts in parts]
@@ -69,6 +71,15 @@ def inputs(
     shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
     fields = pad(rows, template, vocabulary, width)
     return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
+
+
+def list_of_texts(texts: Any) -> list[Any]:
+    """Return texts as a list. Raises UserError for a single text, and for none."""
+    if isinstance(texts, str):
+        raise UserError(f"Expected a list of texts, found the one text {quoted(texts)}; put it in brackets.")
+    if not (found := list(texts)):
+        raise UserError("Expected one or more texts, found none; give a list of them.")
+    return found
 
 
 def pad(rows: Sequence[TokenRow], template: Template, vocabulary: Vocabulary, width: int) -> dict[str, np.ndarray]:

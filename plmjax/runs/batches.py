@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax import experiment as experiments
+from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.files import storage
 from plmjax.parallel import hosts
-from plmjax.runs import checks, text
+from plmjax.runs import checks, folder, text
 from plmjax.runs.init_from import RANDOM
 from plmjax.runs.resolve import resolve
 from plmjax.training import feed
@@ -17,14 +19,16 @@ from plmjax.training.feed import HostBatch
 
 
 def batches(
-    experiment: Experiment,
-    workdir: str | Path,
+    run: Experiment | str | Path,
+    workdir: str | Path | None = None,
     init_from: str | Path = RANDOM,
     *,
     first_step: int = 0,
     report: Callable[[str], None] = print,
 ) -> Iterator[HostBatch]:
     """Yield the global batch of every step of a run on text, from `first_step` to its last step.
+
+    run: an experiment, with the `workdir` of its run; or the directory of a run alone.
 
     They are the batches that `pretrain` reads, before the objective corrupts them: a dict of numpy arrays such as
     `input_ids` int32 [B T]. The same seed and step give the same batch. The tokenizer and the dataset are made in
@@ -33,12 +37,18 @@ def batches(
     Raises:
         UserError: an error of `pretrain` before its first step.
     """
-    checks.kind(experiment, text=True)
-    run = resolve(experiment, init_from, report=report)
-    with hosts.hold_folder(directory := storage.path(workdir), run.experiment.hosts):
-        checks.text(run.experiment, has_tokenizer=run.init_from.description is not None)
-        source = text.inputs(run, directory, report).source
-    return _batches(run.experiment, source, first_step)
+    if not isinstance(run, Experiment):
+        workdir, run = run, experiments.read(storage.path(run) / folder.EXPERIMENT)
+    if first_step < 0:
+        raise UserError(f"Expected a first_step of at least 0, found {first_step}; raise it.")
+    if workdir is None:
+        raise UserError("Expected the folder of the run beside its experiment, found none; give the workdir.")
+    checks.kind(run, text=True)
+    resolved = resolve(run, init_from, report=report)
+    with hosts.hold_folder(directory := storage.path(workdir), resolved.experiment.hosts):
+        checks.text(resolved.experiment, has_tokenizer=resolved.init_from.description is not None)
+        source = text.inputs(resolved, directory, report).source
+    return _batches(resolved.experiment, source, first_step)
 
 
 def _batches(experiment: Experiment, source: feed.BatchSource, first_step: int) -> Iterator[HostBatch]:

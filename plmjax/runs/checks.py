@@ -12,8 +12,9 @@ from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import mixture
-from plmjax.errors import UserError, options_named
+from plmjax.errors import UserError, options_named, quoted
 from plmjax.experiment import Data, Experiment, Finetuning
+from plmjax.files import storage
 from plmjax.finetuning.evaluation import check_whole_file
 from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.layers.int8 import FLOAT
@@ -42,6 +43,11 @@ NEED = (
 
 def kind(experiment: Experiment, text: bool) -> None:
     """Raise UserError unless the experiment is one on text (`text` true) or one on a task."""
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            f"Expected an Experiment, found {quoted(str(experiment))}; load one by its name or file with "
+            f"plmjax.experiment.load."
+        )
     data, objective = experiment.data, experiment.objective
     if text:
         if not isinstance(data, Data):
@@ -190,6 +196,7 @@ def text(experiment: Experiment, has_tokenizer: bool = False) -> None:
     from plmjax.data import cleaning, formats, sentences, tokenizers
 
     data: Data = experiment.data
+    _paths_of_phases(experiment)
     formats.check(data.format)
     sentences.check(data.language)
     if data.mixture.sources and (data.path or data.input):
@@ -225,6 +232,19 @@ def text(experiment: Experiment, has_tokenizer: bool = False) -> None:
             f"--tokenizer.vocab_size {named.vocab_size}; lower it or raise --model.vocab_size."
         )
     special_tokens(experiment.model, tokenizers.special_vocabulary(named.kind))
+
+
+def _paths_of_phases(experiment: Experiment) -> None:
+    """Raise UserError for a dataset of a phase that is not there, before the text of the first phase is prepared."""
+    from plmjax.data import store
+
+    for phase in experiment.resolved_phases:
+        path = experiments.in_phase(experiment, phase).data.path
+        if path and path != experiment.data.path and not (storage.path(path) / store.MANIFEST).is_file():
+            raise UserError(
+                f"Expected a prepared dataset at {path} for --phases.{phase.declared}.changes, found none; check the "
+                f"path, or prepare it with plmjax prepare."
+            )
 
 
 def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:

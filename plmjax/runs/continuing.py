@@ -6,7 +6,9 @@ from plmjax.experiment import Experiment
 from plmjax.runs.init_from import InitFrom
 from plmjax.training.optimizers.schedules import WarmupStableDecay
 
-RESULTS = (*experiments.FREE, "weight_mapping", "training.steps", "data.input", "data.format")
+TEXT = ("data.path", "data.mixture.")
+"""Options that a resumed run may change freely; of a run that continues another their change is reported."""
+RESULTS = (*(name for name in experiments.FREE if name not in TEXT), "weight_mapping", "training.steps")
 """Options whose change is not reported."""
 
 
@@ -26,6 +28,16 @@ def check(experiment: Experiment, start: InitFrom) -> None:
             f"Expected the optimizer {type(before.optimizer).__name__}, whose state {start.name} has, found "
             f"{type(experiment.optimizer).__name__}; take that one, or start a new optimizer with --from."
         )
+    now = experiment.phase_at(step + 1)
+    wanted = experiments.in_phase(experiment, now).optimizer.schedule
+    if isinstance(wanted, WarmupStableDecay):
+        first = now.schedule_start + wanted.stable_steps(now.schedule_steps)
+        if first < step:
+            raise UserError(
+                f"Expected a decay of at most {experiment.training.steps - step} steps, those after the checkpoint "
+                f"{start.name}, found one that begins at step {first}; lower --optimizer.schedule.decay_steps or raise "
+                f"--training.steps."
+            )
     phase = before.phase_at(step)
     schedule = experiments.in_phase(before, phase).optimizer.schedule
     if isinstance(schedule, WarmupStableDecay):

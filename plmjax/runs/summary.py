@@ -19,6 +19,8 @@ from plmjax.training import feed, loop
 from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
+FEWEST = 8
+"""Number of words, or of characters, of the shortest text that is shown."""
 SAMPLES = "samples.jsonl"
 """File of a run directory with generated texts of the model, in the form of `plmjax generate --output`."""
 SAMPLED = 48
@@ -72,10 +74,16 @@ def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: 
 
 
 def _hide(text: str, mask: str) -> tuple[str, str]:
-    """Return (a text whose middle word is replaced by `mask`, the word)."""
+    """Return (a text whose middle word, or character, is replaced by `mask`, the word)."""
+    units, between = _units(text)
+    place = len(units) // 2
+    return between.join([*units[:place], mask, *units[place + 1 :]]), units[place]
+
+
+def _units(text: str) -> tuple[list[str], str]:
+    """Return (the words of a text, " "); (its characters, "") where words are not divided, as in Chinese and Thai."""
     words = text.split()
-    place = len(words) // 2
-    return " ".join([*words[:place], mask, *words[place + 1 :]]), words[place]
+    return (words, " ") if len(words) >= FEWEST else ([*"".join(words)], "")
 
 
 def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
@@ -92,7 +100,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
     run, tokenizer = experiment.read(workdir / "experiment.json"), tokenizers.load(workdir / "tokenizer")
     model = run.model
     half = SAMPLED if model.longest is None else min(SAMPLED, max(model.longest // 2, 1))
-    beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
+    beginnings = (_beginning(text, FEWEST) for text in _held_out(result, source, tokenizer))
     fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
     generator = Generator.load(workdir, max_unknown=1)
     begins = not generator.reads_sources and tokenizer.vocabulary.document_end >= 0
@@ -109,14 +117,20 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
 
 
 def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
-    """Yield prefixes of held-out rows, as text of at most sixteen words."""
+    """Yield prefixes of held-out rows, as text of at most sixteen words, or characters where these are not divided."""
     special = np.array(source.vocabulary.special)
     phase = result.program.evaluation_phase
     for batch in source.evaluation(phase, np.arange(phase.batch_size)):
         for row in batch["input_ids"]:
             text = tokenizer.decode(row[~np.isin(row, special)].tolist())
-            if len(text.split()) >= 8:
-                yield " ".join(text.split()[:16])
+            if len(_units(text)[0]) >= FEWEST:
+                yield _beginning(text, 2 * FEWEST)
+
+
+def _beginning(text: str, count: int) -> str:
+    """Return the first words of a text, or its first characters."""
+    units, between = _units(text)
+    return between.join(units[:count])
 
 
 def _export(workdir: Path, report: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ Each file may be compressed. The text of a passage is its title, a space and its
 """
 
 import dataclasses
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from plmjax.data import text_files
 from plmjax.errors import UserError, listed, quoted
 from plmjax.files import storage
 from plmjax.finetuning.files import tables
+
+log = logging.getLogger(__name__)
 
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
 HEADER = ("query-id", "corpus-id", "score")
@@ -28,7 +31,8 @@ class BeirSplit:
 
     passages: id -> text. queries: id -> text, of the queries with a judgement, in the order of the judgements.
     lines: id of a query -> its line in the file of queries.
-    judgements: id of a query -> id of a passage -> score, above 0 for a passage that answers the query.
+    judgements: id of a query -> id of a passage -> score, above 0 for a passage that answers the query. The corpus may
+        lack a passage, as in the published ArguAna (beir-cellar/beir issue 101): no search finds it.
     """
 
     passages: dict[str, str]
@@ -41,7 +45,7 @@ def read(folder: str, split: str) -> BeirSplit:
     """Read a folder.
 
     Raises:
-        UserError: a file is absent or damaged, the split has no judgement, or a judgement names an unknown id.
+        UserError: a file is absent or damaged, the split judges none of the queries, or one of these is empty.
     """
     place = storage.path(folder)
     if not place.is_dir():
@@ -55,20 +59,21 @@ def read(folder: str, split: str) -> BeirSplit:
         raise UserError(f"Expected passages in {place / CORPUS}, found none; fetch the folder again.")
     asked = dict(_queries(_file(place, QUERIES)))
     judgements: dict[str, dict[str, int]] = {}
+    absent = 0
     for line, row in tables.rows(judgements_path):
         where = f"line {line} of {judgements_path}"
         query, passage, score = (_cell(row, name, where) for name in HEADER)
-        for kind, found, known in (("query", query, asked), ("passage", passage, passages)):
-            if found not in known:
-                raise UserError(
-                    f"Expected the id of a {kind} of {place} in {where}, found {quoted(found)}; remove that line, or "
-                    f"fetch the folder again."
-                )
-        if not re.fullmatch(r"-?[0-9]{1,9}", score):
+        if not re.fullmatch(r"-?[0-9]{1,9}(\.0+)?", score):
             raise UserError(f"Expected a whole number as the score in {where}, found {quoted(score)}; correct it.")
-        judgements.setdefault(query, {})[passage] = int(score)
+        absent += query not in asked or passage not in passages
+        if query in asked:
+            judgements.setdefault(query, {})[passage] = int(float(score))
     if not judgements:
-        raise UserError(f"Expected judgements in {judgements_path}, found none; name another split.")
+        raise UserError(f"Expected judgements in {judgements_path}, found none of its queries; name another split.")
+    if absent:
+        log.warning("%d judgements in %s name a query or a passage that %s lacks.", absent, judgements_path, place)
+    for query in judgements:
+        tables.text(asked[query][1], "text", f"line {asked[query][0]} of {place / QUERIES}")
     queries = {query: asked[query][1] for query in judgements}
     return BeirSplit(passages, queries, {query: asked[query][0] for query in judgements}, judgements)
 
@@ -100,7 +105,7 @@ def _passages(path: str) -> Iterator[tuple[str, str]]:
     known = set()
     for line, row in tables.rows(path):
         where = f"line {line} of {path}"
-        title = _text(row, "title", where) if "title" in row else ""
+        title = _text(row, "title", where) if row.get("title") is not None else ""
         yield _new_id(row, where, known), f"{title} {_text(row, 'text', where)}".strip()
 
 
@@ -109,8 +114,7 @@ def _queries(path: str) -> Iterator[tuple[str, tuple[int, str]]]:
     known = set()
     for line, row in tables.rows(path):
         where = f"line {line} of {path}"
-        text = tables.text(_text(row, "text", where), "text", where)
-        yield _new_id(row, where, known), (line, text)
+        yield _new_id(row, where, known), (line, _text(row, "text", where))
 
 
 def _new_id(row: dict[str, Any], where: str, known: set[str]) -> str:

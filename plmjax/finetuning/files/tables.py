@@ -57,7 +57,8 @@ def absent(column: str, row: dict[str, Any], option: str, where: str) -> UserErr
         return UserError(
             f"Expected columns divided by {other[2]} in {path}, found the one column {found}; rename it to {other[1]}."
         )
-    return UserError(f"Expected a column {quoted(column)} in the header of {path}, found {found}; set {option}.")
+    place = f"the header of {path}" if other else where
+    return UserError(f"Expected a column {quoted(column)} in {place}, found {found}; set {option}.")
 
 
 def text(value: Any, column: str, where: str) -> str:

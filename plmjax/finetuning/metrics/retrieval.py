@@ -6,11 +6,15 @@ judgements are all 0 counts as 0. Of passages with equal similarity the one with
 """
 
 import math
+import re
+import urllib.parse
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from plmjax.errors import UserError
 
 QUERIES, PASSAGES = 1024, 8192
 """Numbers of queries and of passages that are compared at once."""
@@ -34,7 +38,12 @@ def search(
 
     queries: float32 [Q D]. passages: float32 [P D]. block: number of passages that are compared at once; memory grows
     with it, and not with P.
+
+    Raises:
+        UserError: a vector has a number that is not finite.
     """
+    if not (np.isfinite(queries).all() and np.isfinite(passages).all()):
+        raise UserError("Expected finite vectors of queries and passages, found others; the run may have diverged.")
     order = np.array(sorted(range(len(passage_ids)), key=passage_ids.__getitem__, reverse=True))
     most, block = min(count + 1, len(order)), min(block, len(order))
     rankings = []
@@ -71,12 +80,19 @@ def _keep_best(
 
 
 def trec_run(query_ids: Sequence[str], rankings: Sequence[Ranking]) -> str:
-    """Return what was found in the form of TREC, which trec_eval reads: query, Q0, passage, rank, similarity, name."""
+    """Return what was found in the form of TREC, which trec_eval reads: query, Q0, passage, rank, similarity, name.
+
+    White space in an id, which divides the columns, is percent-encoded.
+    """
     return "".join(
-        f"{query} Q0 {name} {rank} {score:.9g} plmjax\n"
+        f"{_column(query)} Q0 {_column(name)} {rank} {score:.9g} plmjax\n"
         for query, ranking in zip(query_ids, rankings, strict=True)
         for rank, (name, score) in enumerate(ranking, start=1)
     )
+
+
+def _column(name: str) -> str:
+    return re.sub(r"\s", lambda space: urllib.parse.quote(space[0]), name)
 
 
 def score_rankings(

@@ -200,7 +200,10 @@ def _folder_pairs(path: str) -> PairExamples:
     """Return the pairs of a folder of BEIR that its train judgements score above 0."""
     found = beir.read(path, TRAIN_SPLIT)
     pairs = [
-        (query, passage) for query, judged in found.judgements.items() for passage, score in judged.items() if score > 0
+        (query, passage)
+        for query, judged in found.judgements.items()
+        for passage, score in judged.items()
+        if score > 0 and passage in found.passages
     ]
     if not pairs:
         raise UserError(

@@ -58,7 +58,7 @@ FILES: dict[str, tuple[type, str, str | bytes | None, dict[str, Any], str]] = {
     "an empty file": (Sentences, "rows.tsv", "", {}, "found none"),
     "a header alone": (Sentences, "rows.tsv", "text\tlabel\n", {}, "found none"),
     "no column": (
-        Sentences, "rows.tsv", "sentence\tlabel\na\tb\n", {}, "'text' in line 2 .*'sentence', 'label'.*--data.text",
+        Sentences, "rows.tsv", "sentence\tlabel\na\tb\n", {}, "'text' in the header .*'sentence', 'label'.*--data.text",
     ),
     "no key": (Sentences, "rows.jsonl", '{"text": "a"}\n', {}, "'label' in line 1 .*'text'.*--data.label"),
     "few cells": (
@@ -94,9 +94,9 @@ FILES: dict[str, tuple[type, str, str | bytes | None, dict[str, Any], str]] = {
     "no number": (Choices, "rows.tsv", f"{HEAD}a\tb\tc\ttrue\n", CHOICES, "line 2 .*found 'true'"),
     "an empty choice": (Choices, "rows.tsv", f"{HEAD}a\tb\t\t1\n", CHOICES, "'x y' in line 2 .*empty"),
     "an empty context": (Choices, "rows.tsv", f"{HEAD}\tb\tc\t1\n", CHOICES, "'c' in line 2 .*empty"),
-    "no second choice": (Choices, "rows.tsv", "c\tx\tlabel\na\tb\t1\n", CHOICES, "'y' in line 2 .*--data.choices"),
+    "no second choice": (Choices, "rows.tsv", "c\tx\tlabel\na\tb\t1\n", CHOICES, "'y' in the header .*--data.choices"),
     "no question": (
-        Choices, "rows.tsv", f"{HEAD}a\tb\tc\t1\n", CHOICES | {"question": "q"}, "'q' in line 2 .*--data.question",
+        Choices, "rows.tsv", f"{HEAD}a\tb\tc\t1\n", CHOICES | {"question": "q"}, "'q' in the header .*--data.question",
     ),
     "a short row of choices": (
         Choices, "rows.tsv", f"{HEAD}a\tb\tc\t1\nd\te\n", CHOICES, "4 columns .* in line 3 .*found 2",

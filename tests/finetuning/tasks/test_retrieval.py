@@ -103,14 +103,23 @@ FOLDERS: dict[str, tuple[dict[str, Any], str]] = {
     "no passages": ({"corpus": []}, "an empty file"),
     "no judgements": ({"test": JUDGED}, r"qrels.dev\.tsv, found splits: test; name one"),
     "an empty split": ({"dev": "query-id\tcorpus-id\tscore\n"}, r"judgements in .*dev\.tsv, found none"),
-    "an unknown query": (judgements("7\td1\t1"), r"id of a query .* line 2 of .*dev\.tsv, found '7'"),
-    "an unknown passage": (judgements("1\td9\t1"), r"id of a passage .* line 2 of .*dev\.tsv, found 'd9'"),
+    "unknown queries alone": (judgements("7\td1\t1"), r"judgements in .*dev\.tsv, found none of its queries"),
     "a score in words": (judgements("1\td1\tyes"), "whole number as the score in line 2 .*'yes'"),
     "another header": ({"dev": "q\tp\ts\n1\td1\t1\n"}, "query-id in line 2"),
     "an empty query": ({"queries": [{"_id": "1", "text": " "}]}, r"'text' in line 1 of .*queries\.jsonl, .* empty"),
     "a number as text": ({"corpus": [{"_id": "d1", "text": 4}]}, r"'text' in line 1 of .*corpus\.jsonl\.gz, found 4"),
     "an id again": ({"corpus": CORPUS[:1] * 2}, "every _id once, found 'd1' again in line 2"),
 }  # fmt: skip
+
+
+def test_what_published_folders_have_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A passage that the corpus lacks (ArguAna), a query that is not there (NFCorpus), scores such as 1.0, no title."""
+    dev = "query-id\tcorpus-id\tscore\n1\td1\t1.0\n1\tgone\t1\n7\td1\t1\n"
+    corpus = [{"_id": "d1", "title": None, "text": "a"}]
+    folder = beir(tmp_path / "folder", dev=dev, corpus=corpus)
+    found = Retrieval(validation=folder).read("validation")
+    assert found.query_ids == ["1"] and found.judgements == [{"d1": 1, "gone": 1}] and found.passages == ["a"]
+    assert "2 judgements in" in caplog.text
 
 
 @pytest.mark.parametrize("mistake", FOLDERS)
@@ -124,7 +133,7 @@ def test_a_mistake_in_a_folder_is_named(tmp_path: Path, mistake: str) -> None:
 ROWS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "an empty query": ("train", "query\tpositive\nq\tp\n \tp\n", {}, "'query' in line 3 .* empty"),
     "no passage": ("train", "query\tpositive\nq\t\n", {}, "'positive' in line 2 .* empty"),
-    "no column": ("train", "query\tanswer\nq\tp\n", {}, r"'positive' in line 2 .* set --data\.positive"),
+    "no column": ("train", "query\tanswer\nq\tp\n", {}, r"'positive' in the header .* set --data\.positive"),
     "a negative is missing": (
         "train", '{"query": "q", "positive": "p", "n": ["a", "b"]}\n{"query": "r", "positive": "s", "n": ["a"]}\n',
         {"negatives": ("n",)}, "2 negatives in line 2 .* as in the first line, found 1",

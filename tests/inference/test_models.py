@@ -1,0 +1,79 @@
+"""The calls of `import plmjax` that load a model, on runs and on folders of transformers, with all or a part of it."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import plmjax
+from plmjax.commands import cli
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+
+TEXTS = ["One text.", ("The first of a pair,", "and the second.")]
+
+
+def test_a_run_and_what_is_saved_of_it_have_the_same_outputs(small_run: Path, tmp_path: Path) -> None:
+    loaded = plmjax.load(small_run)
+    found = loaded(TEXTS, output_hidden_states=True, output_attentions=True)
+    layers = loaded.config.num_hidden_layers
+    assert found.hidden_states.shape == (layers + 1, *found.last_hidden_state.shape)
+    assert found.attentions.shape[:2] == (layers, 2)
+    plmjax.save(loaded, tmp_path / "saved")
+    np.testing.assert_array_equal(plmjax.load(tmp_path / "saved")(TEXTS).logits, found.logits)
+
+
+def test_an_imported_encoder_without_the_heads_of_pretraining_is_loaded(small_run: Path, tmp_path: Path) -> None:
+    whole = plmjax.load(small_run)
+    encoder = whole.config.module(Purpose.ENCODING, Execution())
+    part = dataclasses.replace(whole, module=encoder, params=whole.params[encoder.name])
+    plmjax.save(part, tmp_path / "encoder")
+    cli.run(["import", str(tmp_path / "encoder"), str(tmp_path / "run")])
+    found = plmjax.load(tmp_path / "run")(TEXTS).last_hidden_state
+    np.testing.assert_allclose(found, whole(TEXTS).last_hidden_state, atol=1e-6)
+
+
+def test_a_classifier_keeps_its_labels_and_predicts_a_list(
+    tuned: Callable[[str], tuple[Path, str, str]], tmp_path: Path
+) -> None:
+    run, _, _ = tuned("single")
+    loaded = plmjax.load(run)
+    plmjax.save(loaded, tmp_path / "saved")
+    assert plmjax.load(tmp_path / "saved").labels == loaded.labels and len(loaded.labels) == 3
+    (tmp_path / "texts.txt").write_text("a fine film\na poor film\n")
+    listed = list(plmjax.predict(run, ["a fine film", ["a", "poor", "film"]]))
+    assert listed == list(plmjax.predict(run, tmp_path / "texts.txt"))
+    with pytest.raises(UserError, match="one line, found 2 lines in text 2 of the list"):
+        list(plmjax.predict(run, ["a", "b\nc"]))
+
+
+def test_vectors_are_those_of_the_file_and_a_string_is_no_list(small_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a film\nanother one\n")
+    cli.run(["embed", str(small_run), "--input", str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npz")])
+    with np.load(tmp_path / "v.npz") as arrays:
+        np.testing.assert_array_equal(plmjax.embed(small_run, ["a film", "another one"]), arrays["embeddings"])
+    tokens = plmjax.embed(small_run, ["a film", "another one"], pooling="none")
+    lengths = [
+        row.sum() for row in np.asarray(plmjax.load(small_run).inputs(["a film", "another one"])["attention_mask"])
+    ]
+    assert [len(one) for one in tokens] == lengths
+
+
+@pytest.mark.parametrize("texts", ["one text", [], [None], [("a", "b", "c")], np.array([1.0])], ids=repr)
+def test_what_is_no_list_of_texts_is_one_sentence(small_run: Path, texts: Any) -> None:
+    with pytest.raises(UserError, match=r"^Expected "):
+        plmjax.load(small_run)(texts)
+    with pytest.raises(UserError, match=r"^Expected "):
+        plmjax.embed(small_run, texts)
+
+
+def test_the_batches_of_a_run_are_those_of_its_experiment_from_any_step(small_run: Path) -> None:
+    first, second = itertools.islice(plmjax.batches(small_run), 2)
+    (again,) = itertools.islice(plmjax.batches(small_run, first_step=1), 1)
+    np.testing.assert_array_equal(again["input_ids"], second["input_ids"])
+    assert (first["input_ids"] != second["input_ids"]).any()
