@@ -138,6 +138,12 @@ def check_finetuning(experiment: Experiment) -> None:
             f"Expected a schedule that needs no loss of an evaluation for {type(objective).__name__}, found "
             f"{schedule.name}; set another --optimizer.schedule, such as linear."
         )
+    alone = experiment.training.batch_size == 1 and not getattr(experiment.data, "negatives", ())
+    if isinstance(objective, ComparesRows) and alone:
+        raise UserError(
+            "Expected at least two rows in a batch, whose passages are the negatives, found --training.batch_size 1; "
+            "raise it, or name columns of negatives."
+        )
     if isinstance(objective, ComparesRows) and experiment.compression is not None:
         raise UserError(
             f"Expected no compression of a run of {type(objective).__name__}, whose loss compares the rows of a batch, "

@@ -69,6 +69,14 @@ def test_a_warm_up_of_tokens_counts_the_sizes_of_a_ramp():
     assert in_phase(warm, warm.resolved_phases[-1]).optimizer.schedule.warmup_steps == 3 + 2
 
 
+def test_a_change_spelled_with_dashes_is_that_with_underscores():
+    spelled = [Phase(steps=6, changes=(f"optimizer.learning{mark}rate=3e-4",)) for mark in "_-"]
+    first, second = (run(Phase(steps=4), one).resolved_phases for one in spelled)
+    assert first == second and second[-1].schedule_start == 4
+    with pytest.raises(UserError, match=r"both quotes in --phases\.N.changes"):
+        run(Phase(steps=4), Phase(steps=4, changes=('data.path="a',))).phases[1].options  # noqa: B018
+
+
 def test_another_class_of_schedule_starts_anew():
     change = ("optimizer.schedule=constant", "optimizer.schedule.warmup_tokens=0", "optimizer.learning_rate=3e-4")
     stages = run(Phase(steps=4), Phase(steps=6, changes=change))
