@@ -146,7 +146,8 @@ def submit(
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:
         print("\n".join(submissions.calls(submission, kubernetes, manifest, verbose=verbose)))
-        print("\n".join(submissions.summary(submission, price)))
+        mark = "# " if kubernetes else ""  # comments, so that the manifest stays YAML
+        print("\n".join(f"{mark}{line}" for line in submissions.summary(submission, price)))
         return
     notices.reach(notify)
     submission = submissions.next_attempt(submission)

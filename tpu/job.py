@@ -65,7 +65,7 @@ class Job:
     init_from: str = ""
     """Value of the command's --from; empty for none."""
     library: str = ".[tpu]"
-    """What pip installs in the folder of the unpacked files: plmjax of the submitting machine."""
+    """Requirement that pip installs in the folder of the unpacked files: plmjax of the submitting machine."""
     python: str = "3.12"
     """Version of Python on the submitting machine, which the hosts have too where they can get it."""
     project: str = ""

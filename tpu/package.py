@@ -1,4 +1,4 @@
-"""What the hosts of a job receive, in one archive: the user's files, without credentials, and plmjax.
+"""The archive that the hosts of a job receive: the user's files, without credentials, and plmjax.
 
 An experiment of a checkout of plmjax brings the checkout: the files that git tracks, as in the working tree. Any other
 brings the folder in which it lies, and plmjax in the folder LIBRARY: the files of the checkout that submits, or a wheel
@@ -143,7 +143,7 @@ def wheel(distribution: importlib.metadata.Distribution) -> tuple[str, bytes]:
     if "plmjax/__init__.py" not in names or not all(path.is_file() for path in names.values()):
         raise UserError(
             f"Expected an installation of plmjax with all of its files, which the hosts receive, found another one at "
-            f"{ROOT}; run pip install --force-reinstall --no-deps plmjax."
+            f"{ROOT}; install plmjax again with pip."
         )
     (metadata,) = {name.partition("/")[0] for name in names if name.endswith(".dist-info/METADATA")}
     record, packed = [], io.BytesIO()

@@ -90,7 +90,7 @@ PYTHON: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a language model alone that translates": (
         lambda: Translation().module(AWD_LSTM, Execution()),
-        "AwdLstmConfig.*writes text",
+        "writes a text given another.*AwdLstmConfig",
     ),
     "too many devices": (
         lambda: BatchGenerator(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=1, fsdp=1, tensor=64)),

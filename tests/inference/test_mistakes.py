@@ -83,7 +83,7 @@ COMMANDS = {
     "another task": ("predict {one} --input {dev} --ensemble {small}", "SequenceClassification", "BertPretraining"),
     # predictions
     "a pretrained run": ("predict {small} --input {tmp}/bare.tsv", "pretraining", "plmjax finetune"),
-    "no second text": ("predict {pairs} --input {tmp}/bare.tsv", "'b' in line 2", "--data.text_pair"),
+    "no second text": ("predict {pairs} --input {tmp}/bare.tsv", "'b' in the header", "--data.text_pair"),
     "an empty table": ("predict {one} --input {tmp}/empty.tsv", "{tmp}/empty.tsv", "found none"),
     "no lines": ("predict {one} --input {tmp}/empty.txt", "{tmp}/empty.txt", "found none"),
     "lines of pairs": ("predict {pairs} --input {tmp}/lines.txt", ".tsv, .csv or .jsonl"),

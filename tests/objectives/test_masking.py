@@ -369,7 +369,7 @@ ROWS = [[64], [3], [10, 30, 20], [32, 32], [5, 5, 5], [20], [7, 3, 9, 4, 12, 5, 
 )
 def test_choices_are_those_of_plain_loops(objective: MaskedLanguageModel) -> None:
     batch = batch_of(ROWS * 4, 64)
-    choose = jax.jit(jax.vmap(functools.partial(objective._choose, vocabulary=VOCABULARY)))
+    choose = jax.jit(jax.vmap(functools.partial(objective.choose, vocabulary=VOCABULARY)))
     keys = jax.random.split(jax.random.key(3), len(batch["input_ids"]))
     found = np.asarray(choose(keys, batch["input_ids"], batch["segment_ids"]))
     for row, key, ids, segments in zip(found, keys, batch["input_ids"], batch["segment_ids"], strict=True):

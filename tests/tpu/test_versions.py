@@ -52,7 +52,7 @@ def test_all_that_a_host_needs_is_frozen_and_nothing_else(installed) -> None:
 
 
 def test_plmjax_has_to_be_installed_where_it_is_submitted(installed) -> None:
-    with pytest.raises(UserError, match=r"Expected plmjax to be installed here, .* run pip install -e '\.\[tpu\]'\."):
+    with pytest.raises(UserError, match=r"Expected plmjax to be installed here, .* run pip install 'plmjax\[tpu\]'"):
         versions.constraints()
 
 
