@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with pretrain/wikipedia_en/train")
     parser.add_argument("--output", type=Path, default=Path("runs/bert_to_modernbert"))
-    parser.add_argument("--budget", type=float, default=1.2e13, help="model FLOPs of each run")
+    parser.add_argument("--budget", type=float, default=6e12, help="model FLOPs of each run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1, help="number of processes, each on a core of its own")
     parser.add_argument("--report", action="store_true", help="write the page of the finished runs")
