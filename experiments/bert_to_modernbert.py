@@ -2,8 +2,8 @@
 
     python benchmarks/bert_to_modernbert.py DATA
 
-makes all runs with three seeds and writes docs/bert_to_modernbert.md. Each function is one run, with one change more
-than the function before it:
+makes all runs with three seeds and writes docs/results/bert_to_modernbert.md. Each function is one run, with one change
+more than the function before it:
 
     plmjax pretrain experiments/bert_to_modernbert.py:rotary --data.input TEXT
 
