@@ -28,6 +28,15 @@ def check(experiment: Experiment, start: InitFrom) -> None:
             f"Expected the optimizer {type(before.optimizer).__name__}, whose state {start.name} has, found "
             f"{type(experiment.optimizer).__name__}; take that one, or start a new optimizer with --from."
         )
+    phase = before.phase_at(step)
+    schedule = experiments.in_phase(before, phase).optimizer.schedule
+    if isinstance(schedule, WarmupStableDecay):
+        stable = phase.schedule_start + schedule.stable_steps(phase.schedule_steps)
+        if step > stable:
+            raise UserError(
+                f"Expected a checkpoint of the constant part of its run's learning rate, which ends at step {stable}, "
+                f"found step {step}, which already decays; name an earlier checkpoint."
+            )
     now = experiment.phase_at(step + 1)
     wanted = experiments.in_phase(experiment, now).optimizer.schedule
     if isinstance(wanted, WarmupStableDecay):
@@ -37,15 +46,6 @@ def check(experiment: Experiment, start: InitFrom) -> None:
                 f"Expected a decay of at most {experiment.training.steps - step} steps, those after the checkpoint "
                 f"{start.name}, found one that begins at step {first}; lower --optimizer.schedule.decay_steps or raise "
                 f"--training.steps."
-            )
-    phase = before.phase_at(step)
-    schedule = experiments.in_phase(before, phase).optimizer.schedule
-    if isinstance(schedule, WarmupStableDecay):
-        stable = phase.schedule_start + schedule.stable_steps(phase.schedule_steps)
-        if step > stable:
-            raise UserError(
-                f"Expected a checkpoint of the constant part of its run's learning rate, which ends at step {stable}, "
-                f"found step {step}, which already decays; name an earlier checkpoint."
             )
 
 

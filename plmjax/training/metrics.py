@@ -198,7 +198,10 @@ QUIET_SECONDS = 10.0
 
 @contextlib.contextmanager
 def announced(activity: str) -> Iterator[None]:
-    """Show on the standard error what goes on, and for how long: a clock on a terminal, a line a minute in a log."""
+    """Show on the standard error what goes on, and for how long: a clock on a terminal, a line a minute in a log.
+
+    A log has the first line after QUIET_SECONDS, and none of what is done by then.
+    """
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -208,11 +211,12 @@ def announced(activity: str) -> Iterator[None]:
             progress.add_task(activity, total=None)
             yield
         return
-    print(f"{activity} ...", file=sys.stderr, flush=True)
     since, closed = time.monotonic(), threading.Event()
 
     def remind() -> None:
-        while not closed.wait(6 * QUIET_SECONDS):
+        pause = QUIET_SECONDS
+        while not closed.wait(pause):
+            pause = 6 * QUIET_SECONDS
             print(f"{activity}, {duration(time.monotonic() - since)} so far", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=remind, name="announced", daemon=True)

@@ -36,7 +36,7 @@ def test_rates_are_relative_to_the_seconds_of_a_step(small_run, monkeypatch):
     monkeypatch.setattr(peak, "measure_flops", lambda dtype, size, seconds: rate)
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: rate)
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
-    run = resolve(experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")).experiment
+    run = resolve(experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT)).experiment
     named = experiments.changed(run, data={"path": str(small_run / "dataset")})
     (found,) = benches.bench(named, steps=3, warmup=1)
     assert (found["steps"], found["devices"], found["input"]) == (3, 2, "dataset")

@@ -67,7 +67,8 @@ def without_export(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_encoder_fills_masks_of_held_out_texts_beside_its_losses(small_run: Path, tmp_path: Path) -> None:
     """exp(2) = 7.3891 and exp(3) = 20.086. Without an evaluation it has nothing to show."""
     assert shown(small_run) == []
-    losses, *masks = shown(small_run, **{"eval/loss": 2.0, "eval/unigram_entropy": 3.0})
+    losses, limited, *masks = shown(small_run, **{"eval/loss": 2.0, "eval/unigram_entropy": 3.0})
+    assert limited == f"           of 2 batches at most; plmjax evaluate {small_run} reads all held-out text"
     assert losses == (
         "held-out   loss 2.0000 nats a target; unigram entropy of the same targets 3.0000; perplexity 7.3891 against "
         "20.086"

@@ -40,7 +40,7 @@ def test_the_stages_train_what_the_paper_says(
         (tmp_path / f"{split}.en").write_text("".join(f"{text}\n" for text in texts))
     more, workdir = [*SHORT, "--data.folder", str(tmp_path)], tmp_path / "first"
     run = experiments.load(f"{ROOT}/experiments/translate_bart.py:new_source")
-    finetune(experiments.override(run, more, "plmjax finetune"), bart_run, workdir)
+    finetune(experiments.override(run, more), bart_run, workdir)
     before, first = parameters(bart_run), parameters(workdir)
     assert {name for name in first if not name.startswith(f"{SOURCE_ENCODER}/")} == before.keys()
     assert f"as {bart_run} has none: {len(first) - len(before)} of {SOURCE_ENCODER}" in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_the_stages_train_what_the_paper_says(
     monkeypatch.setattr(loop, "train", saving)  # in place of the training, the parameters that it would begin with
     run = experiments.load(f"{ROOT}/experiments/translate_bart.py:all_parameters")
     with pytest.raises(Reached):
-        finetune(experiments.override(run, more, "plmjax finetune"), workdir, tmp_path / "second")
+        finetune(experiments.override(run, more), workdir, tmp_path / "second")
     params, description = checkpoints.load_parameters(tmp_path / "second")
     chex.assert_trees_all_equal(flax.traverse_util.flatten_dict(params, sep="/"), first)
     assert description.experiment.optimizer.frozen == () and description.experiment.model.source_layers == 2
