@@ -40,8 +40,8 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The documentation of the field, on one line."""
-        return _texts(self.owner)[self.name.rpartition(".")[2]]
+        """The documentation of the field, on one line; empty for a field of somebody's own class without any."""
+        return _texts(self.owner).get(self.name.rpartition(".")[2], "")
 
 
 def of(value: Any, prefix: str = "") -> Iterator[Option]:

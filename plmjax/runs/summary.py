@@ -11,7 +11,7 @@ import numpy as np
 
 from plmjax import experiment
 from plmjax.contracts.system import Purpose
-from plmjax.errors import NotInstalled
+from plmjax.errors import UserError
 from plmjax.files import storage
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.runs import mixtures
@@ -139,5 +139,5 @@ def _export(workdir: Path, report: Callable[[str], None]) -> None:
     if can_export(workdir):
         try:
             report(export_checkpoint(workdir, workdir / "export", "auto"))
-        except NotInstalled as error:  # The run is complete; `plmjax export` works once the library is installed.
+        except UserError as error:  # The run is complete; `plmjax export` repeats the export alone.
             report(f"exported   nothing: {error}")
