@@ -175,7 +175,7 @@ def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(t
     again, bits = elmo.load(tmp_path / "exported")
     assert again == module and can_export(tmp_path / "run")
     chex.assert_trees_all_equal(bits, params)
-    with pytest.raises(UserError, match=r"labels texts, found ElmoConfig, .* and labels words; tag words with it"):
+    with pytest.raises(UserError, match=r"labels texts, found ElmoConfig, an encoder; tag words with it"):
         finetune(experiment.load("finetune_sentences"), tmp_path / "run", tmp_path / "task")
     with pytest.raises(UserError, match="Expected --architecture ElmoModel for its own files, found 'BertModel'"):
         export_checkpoint(tmp_path / "run", tmp_path / "other", "BertModel")
