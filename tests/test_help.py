@@ -23,7 +23,7 @@ WITH_ALL = ("plmjax pretrain t5_mixture --help all", "plmjax finetune cvt:joint 
 
 
 def page(command: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> str:
-    """What a command with --help prints on a terminal of some width."""
+    """Return the text that a command with --help prints on a terminal of this width."""
     monkeypatch.setenv("COLUMNS", str(columns))
     program, *arguments = command.split()
     with pytest.raises(SystemExit) as stop:

@@ -21,7 +21,7 @@ def cells(notebook: Path, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_has_its_outputs_and_its_links_lead_to_pages(notebook: Path) -> None:
-    """Of one run, from the first cell to the last, and without paths of the machine that it ran on."""
+    """The outputs are of one run of all cells, and hold no path of the machine."""
     found = json.loads(notebook.read_text(encoding="utf-8"))
     assert (found["nbformat"], found["metadata"]["kernelspec"]["language"]) == (4, "python")
     code = [cell for cell in found["cells"] if cell["cell_type"] == "code"]

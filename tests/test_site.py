@@ -59,7 +59,7 @@ def test_the_navigation_has_every_page_once(nav: list) -> None:
 
 
 def test_every_room_and_module_has_docstrings_on_a_page() -> None:
-    """What a user calls comes first, and a search finds it behind the pages of docs/."""
+    """The calls of a user stand first in the navigation, and a search lists docstrings after the pages of docs/."""
     found = hooks.api_pages()
     rooms = {path.parent.name for path in (ROOT / "plmjax").glob("*/__init__.py")} - {"experiments"}
     assert {f"api/{room}.md" for room in rooms} == found.keys() - {"api/index.md", "api/beside.md"}
@@ -162,7 +162,7 @@ BY_THE_THEME = re.compile(r"""class=["']?mermaid|data-md-component=["']?source\b
 
 
 def requests(site: Path) -> set[str]:
-    """What the pages and styles of a site load from other servers."""
+    """Return the addresses of other servers from which the pages and styles of a site load something."""
     found: set[str] = set()
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

@@ -136,7 +136,7 @@ class Decoding(Rules):
     """The length for length_penalty: tokens, the number of tokens n, or gnmt, (5 + n) / 6; None takes tokens."""
     early_stopping: Literal["full", "likely", "never"] | None = None
     """End a beam search as soon as it has as many texts as beams (full), when no better one is likely (likely), or when
-    none is possible (never); None takes likely.
+    none is possible (never). None means likely.
     """
 
     @property

@@ -97,7 +97,7 @@ _here = _Here()
 
 @dataclasses.dataclass(frozen=True)
 class JoinOptions:
-    """The address and number of the hosts of a run. If a TPU slice tells them, none is needed."""
+    """The address of host 0, the number of hosts, and the index of this one. A TPU slice sets all of them."""
 
     coordinator: str | None = None
     """NAME:PORT of host 0, to which all hosts connect; none takes $JAX_COORDINATOR_ADDRESS."""

@@ -57,7 +57,8 @@ def read(folder: str, split: str) -> BeirSplit:
     passages = dict(_passages(_file(place, CORPUS)))
     if not passages:
         raise UserError(f"Expected passages in {place / CORPUS}, found none; fetch the folder again.")
-    asked = dict(_queries(_file(place, QUERIES)))
+    queries_path = _file(place, QUERIES)
+    asked = dict(_queries(queries_path))
     judgements: dict[str, dict[str, int]] = {}
     absent = 0
     for line, row in tables.rows(judgements_path):
@@ -73,7 +74,7 @@ def read(folder: str, split: str) -> BeirSplit:
     if absent:
         log.warning("%d judgements in %s name a query or a passage that %s lacks.", absent, judgements_path, place)
     for query in judgements:
-        tables.text(asked[query][1], "text", f"line {asked[query][0]} of {place / QUERIES}")
+        tables.text(asked[query][1], "text", f"line {asked[query][0]} of {queries_path}")
     queries = {query: asked[query][1] for query in judgements}
     return BeirSplit(passages, queries, {query: asked[query][0] for query in judgements}, judgements)
 

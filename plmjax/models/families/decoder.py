@@ -58,7 +58,7 @@ class DecoderConfig(ModelConfig):
     """Dropout rate of the input of a downstream task's head."""
     pad_token_id: int | None = None
     """Padding token id in the rows of a task, by which transformers finds the last token; the model itself does not
-    need it. None if there is none.
+    need it. None means that there is no such token.
     """
     attention_window: int | None = None
     """Number of tokens before a token that it sees; None for all."""
