@@ -13,6 +13,7 @@ import jax
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import Tokenizer
+from plmjax.errors import UserError
 from plmjax.files import storage
 from plmjax.inference import rows
 from plmjax.interop import huggingface, labels
@@ -107,6 +108,8 @@ def save(model: Model, directory: str | Path, *, architecture: str = "auto") -> 
     Raises:
         UserError: transformers has no class for the model, its parameters do not fit, or the folder cannot be written.
     """
+    if not isinstance(model, Model):
+        raise UserError(f"Expected a model as plmjax.load returns it, found {type(model).__name__}; give that one.")
     with tempfile.TemporaryDirectory() as folder:
         model.tokenizer.save(Path(folder))
         huggingface.save(

@@ -14,6 +14,7 @@ from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, storage
+from plmjax.finetuning.tasks.tagging import WordColumns
 from plmjax.finetuning.tasks.task import Record, Task
 from plmjax.inference import members, task_settings
 from plmjax.training.checkpoints import checkpoints
@@ -64,7 +65,7 @@ def predict(
 def _predict(
     run: Experiment, runs: Sequence[members.Member], input: str | Path | Sequence[str | Sequence[str]]
 ) -> Iterator[Record]:
-    with _file(input) as path:
+    with _file(input, run.data) as path:
         for examples in run.data.parts(path, PART):
             yield from run.objective.records(examples, *members.average_predictions(runs, examples))
     unknown = runs[0].unknown
@@ -73,13 +74,19 @@ def _predict(
 
 
 @contextlib.contextmanager
-def _file(input: str | Path | Sequence[str | Sequence[str]]) -> Iterator[str]:
+def _file(input: str | Path | Sequence[str | Sequence[str]], task: Task) -> Iterator[str]:
     """Yield the path of the examples; a list of texts becomes the lines of a file for that time."""
     if isinstance(input, str | os.PathLike):
         yield str(input)
         return
-    texts = [text if isinstance(text, str) else " ".join(text) for text in input]
+    of_words = isinstance(task, WordColumns)
+    texts = [" ".join(text) if of_words and isinstance(text, list | tuple) else text for text in input]
     for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UserError(
+                f"Expected a text{' or a list of words' if of_words else ''}, found {text!r} as number {number} of the "
+                f"list; write pairs and other examples to a file."
+            )
         if len(text.splitlines()) != 1:
             raise UserError(
                 f"Expected texts of one line, found {len(text.splitlines())} lines in text {number} of the list; "

@@ -71,6 +71,7 @@ class Compilation:
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:
     """Raise UserError if an experiment, as `plmjax.runs.resolve` returns it, cannot be planned on a slice."""
+    checks.is_experiment(experiment)
     if part.slices > 1 and not part.chip.network:
         raise UserError(
             f"Expected a generation whose network between slices is known, found {part.name}; plan one slice of it."

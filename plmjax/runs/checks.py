@@ -5,6 +5,8 @@ Single values are checked where they are set (`plmjax.experiment`). `resolve` ca
 `on_devices` and `text` check settings that only some of them need.
 """
 
+from typing import Any
+
 import jax
 from jax.sharding import AbstractMesh
 
@@ -41,13 +43,18 @@ NEED = (
 """Option -> another one that must be set with it, and what to write after its name."""
 
 
-def kind(experiment: Experiment, text: bool) -> None:
-    """Raise UserError unless the experiment is one on text (`text` true) or one on a task."""
-    if not isinstance(experiment, Experiment):
+def is_experiment(value: Any) -> None:
+    """Raise UserError for the name of an experiment, or anything else, in place of an experiment."""
+    if not isinstance(value, Experiment):
         raise UserError(
-            f"Expected an Experiment, found {quoted(str(experiment))}; load one by its name or file with "
+            f"Expected an Experiment, found {quoted(str(value))}; load one by its name or file with "
             f"plmjax.experiment.load."
         )
+
+
+def kind(experiment: Experiment, text: bool) -> None:
+    """Raise UserError unless the experiment is one on text (`text` true) or one on a task."""
+    is_experiment(experiment)
     data, objective = experiment.data, experiment.objective
     if text:
         if not isinstance(data, Data):

@@ -46,10 +46,25 @@ def test_a_classifier_keeps_its_labels_and_predicts_a_list(
     plmjax.save(loaded, tmp_path / "saved")
     assert plmjax.load(tmp_path / "saved").labels == loaded.labels and len(loaded.labels) == 3
     (tmp_path / "texts.txt").write_text("a fine film\na poor film\n")
-    listed = list(plmjax.predict(run, ["a fine film", ["a", "poor", "film"]]))
-    assert listed == list(plmjax.predict(run, tmp_path / "texts.txt"))
-    with pytest.raises(UserError, match="one line, found 2 lines in text 2 of the list"):
-        list(plmjax.predict(run, ["a", "b\nc"]))
+    assert list(plmjax.predict(run, ["a fine film", "a poor film"])) == list(
+        plmjax.predict(run, tmp_path / "texts.txt")
+    )
+    for texts, said in ((["a", "b\nc"], "one line, found 2 lines in text 2"), ([("a", "b")], "found .* as number 1")):
+        with pytest.raises(UserError, match=said):
+            list(plmjax.predict(run, texts))
+    tagger, _, _ = tuned("tagged")
+    assert list(plmjax.predict(tagger, [["a", "poor", "film"]])) == list(plmjax.predict(tagger, ["a poor film"]))
+
+
+def test_what_is_no_experiment_or_model_is_one_sentence(small_run: Path, tmp_path: Path) -> None:
+    for call in (
+        lambda: plmjax.pretrain("bert_tiny", tmp_path / "run"),
+        lambda: plmjax.finetune("finetune_sentences", small_run, tmp_path / "run"),
+        lambda: plmjax.plan("bert_tiny", "v5e:2x2"),
+        lambda: plmjax.save(plmjax.load(small_run).module, tmp_path / "saved"),
+    ):
+        with pytest.raises(UserError, match=r"^Expected an? "):
+            call()
 
 
 def test_vectors_are_those_of_the_file_and_a_string_is_no_list(small_run: Path, tmp_path: Path) -> None:
