@@ -179,7 +179,7 @@ def from_record(record: Any, source: str | os.PathLike) -> Experiment:
     with in_file(source, "--"):
         found = from_dict({name: value for name, value in record.items() if name != class_files.RECORD})
     if not isinstance(found, Experiment):
-        raise TypeError(f"it holds {type(found).__name__}")
+        raise TypeError(f"its experiment is a {type(found).__name__}")
     return found
 
 
