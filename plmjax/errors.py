@@ -27,6 +27,8 @@ SAVED = 75
 
 _LONGEST_NAME = 300
 """Number of characters; longer names are shortened in messages and not compared."""
+_FEW = 20
+"""Number of names that a message lists although something else lists them."""
 
 
 class Explained(Exception):
@@ -49,16 +51,20 @@ WEATHER = re.compile(r"(UNAVAILABLE|INTERNAL|ABORTED|DEADLINE_EXCEEDED): |Unable
 """Beginning of JAX's errors whose causes often pass: a lost connection, a device that fails or is still busy."""
 
 
-def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None, *, catalogue: str = "") -> str:
     """Return `did you mean 'x'?` for the known name closest to `name`, or the list of known names if none is close.
 
-    aliases: other spelling -> known name.
+    Args:
+        aliases: other spelling -> known name.
+        catalogue: sentence that says what lists the names, instead of a list of more than `_FEW` of them.
     """
     known, aliases = sorted(known), aliases or {}
     # The time of a comparison grows with both lengths.
     short = [one for one in (*known, *aliases) if len(one) <= _LONGEST_NAME]
     close = difflib.get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= _LONGEST_NAME else []
-    return f"did you mean {aliases.get(close[0], close[0])!r}?" if close else f"known: {listed(known)}."
+    if close:
+        return f"did you mean {aliases.get(close[0], close[0])!r}?"
+    return catalogue if catalogue and len(known) > _FEW else f"known: {listed(known)}."
 
 
 @contextlib.contextmanager

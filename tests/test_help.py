@@ -65,6 +65,27 @@ def test_help_after_an_experiment_begins_with_what_is_usual(
     assert shown.count("\n") < 80 and "--help all shows" in shown
 
 
+def test_help_shows_the_options_of_a_class_of_ones_own_with_the_usual_ones(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Of those that it inherits, only the usual ones."""
+    own = """
+class CosineRates(MaskedLanguageModel):
+    largest: float = 0.5
+    '''Largest fraction of masked tokens of a row.'''
+
+
+def experiment():
+    return dataclasses.replace(experiments.load("bert_tiny"), objective=CosineRates())
+"""
+    imports = ("import dataclasses", "from plmjax import experiment as experiments")
+    imports += (
+        "from plmjax.objectives.masked_language_model import MaskedLanguageModel",
+        "@dataclasses.dataclass(frozen=True)",
+    )
+    (tmp_path / "rates.py").write_text("\n".join(imports) + own)
+    found = options(page(f"plmjax pretrain {tmp_path / 'rates.py'}", capsys, monkeypatch))
+    assert {"--objective.largest", "--training.steps"} <= {*found} and "--objective.rate" not in found
+
+
 def test_help_all_shows_every_option_in_the_order_of_use(capsys, monkeypatch) -> None:
     """Those of another class too, after an option that chooses it."""
     run, found = (

@@ -389,7 +389,15 @@ def run(arguments: Sequence[str]) -> None:
     if asked is not None:
         _show_help(*asked)
     own, overrides = command_line.split_arguments(rest[: rest.index("--")] if "--" in rest else rest)
-    overrides += rest[rest.index("--") + 1 :] if "--" in rest else []
+    behind = rest[rest.index("--") + 1 :] if "--" in rest else []
+    own_names = {f"--{name.strip('_')}" for name in command_line.option_names(submit)}
+    for word in behind:
+        if word.partition("=")[0] in own_names:
+            raise UserError(
+                f"Expected options of the experiment after --, found {word}, an option of {PROGRAM} submit; write it "
+                "before the --."
+            )
+    overrides += behind
     further = functools.partial(command_line.experiment_options, own[0] if own else "")
     command_line.parse(submit, f"{PROGRAM} submit", own, further)(overrides=tuple(overrides))
 

@@ -160,7 +160,8 @@ def of_experiment(experiment: "Experiment", overrides: Sequence[str], *, everyth
         usual = {row.name: dataclasses.replace(row, text=_brief(row)) for row in rows}
         names = [name for name in usual if name.startswith("compression.")]
         given = "tokenizer" if experiment.finetuning is not None else None
-        names += [name for name in USUAL if name in usual and name.partition(".")[0] != given]
+        names += [name for name in _own_fields(experiment) if name in usual]
+        names += [name for name in USUAL if name in usual and name.partition(".")[0] != given and name not in names]
         sentence = f"The usual ones of {len(rows)}; --help all shows all of them."
         return [Group("experiment", sentence, [usual[name] for name in names])]
     found: dict[str, list[Row]] = {}
@@ -169,6 +170,17 @@ def of_experiment(experiment: "Experiment", overrides: Sequence[str], *, everyth
     first = {name: place for place, name in enumerate(ORDER)}
     order = sorted(found, key=lambda name: (first.get(name.partition(".")[0], len(ORDER)), name.count(".")))
     return [Group(name, fields.summary(experiment, name), found[name]) for name in order]
+
+
+def _own_fields(experiment: "Experiment") -> list[str]:
+    """Return the options of an experiment that classes outside this package add to those of their base classes."""
+    classes = {field.name: type(getattr(experiment, field.name)) for field in dataclasses.fields(experiment)}
+    return [
+        f"{name}.{field}"
+        for name, kind in classes.items()
+        if kind.__module__.partition(".")[0] not in (__name__.partition(".")[0], "builtins")
+        for field in inspect.get_annotations(kind)
+    ]
 
 
 def of_task(checkpoint: str, *, labelled: bool) -> list[Group]:

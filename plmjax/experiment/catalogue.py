@@ -47,7 +47,8 @@ def find(reference: str) -> tuple[Path, str]:
         raise UserError(f"Expected an experiment, found {kind} at {quoted(path, 300)}; {_advice(file)}")
     if os.sep in path or file.suffix == ".py":
         raise UserError(f"Expected an experiment file, found no file {quoted(path, 300)}; {_advice(file)}")
-    raise UserError(f"Expected an experiment, found none named {quoted(path)}; {nearest(path, names())}")
+    hint = nearest(path, names(), catalogue="plmjax experiments lists all of them.")
+    raise UserError(f"Expected an experiment, found none named {quoted(path)}; {hint}")
 
 
 def _advice(file: Path) -> str:

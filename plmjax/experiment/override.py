@@ -124,9 +124,8 @@ def override(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
     known = [*options(experiment), *choices(experiment)]
     for option in settings:
         if option[0] not in known:
-            raise UserError(
-                f"Expected an option of the experiment, found {quoted(option[0])}; {nearest(option[0], known)}"
-            )
+            hint = nearest(option[0], known, catalogue="--help all after the experiment shows all options.")
+            raise UserError(f"Expected an option of the experiment, found {quoted(option[0])}; {hint}")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # the error becomes one sentence below
             return parse([word for option in settings for word in words(option)])

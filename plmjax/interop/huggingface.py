@@ -225,6 +225,11 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
             given = {field: torch.from_numpy(value).long() for field, value in inputs.items()}
             reference = theirs.eval()(**given, return_dict=True)
     except Exception as error:  # of any type: its config classes and its models check their arguments
+        if isinstance(error, KeyError):  # an activation, say
+            raise UserError(
+                f"Expected names in {directory / 'config.json'} that transformers knows, found {error}; plmjax can use "
+                "this model, transformers cannot."
+            ) from error
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"Expected transformers to open {directory}, found: {reason}; correct config.json.") from error
     faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}

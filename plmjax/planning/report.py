@@ -112,7 +112,7 @@ def table(plans: list[dict[str, Any]]) -> str:
     )
     shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in names:
-        header = name.replace(" ms", "\nms").replace(" MFU", "\nMFU")
+        header = name.replace(" ms", "\nms").replace(" MFU", "\nMFU").replace("refined hours", "refined\nhours")
         shown.add_column(header, justify="left" if name in ("slice", "bound by") else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*row, end_section=bool(row[-2] or row[-1]))
@@ -133,9 +133,10 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
     names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
     names += ["compiler ms", "step ms", "MFU", "refined ms", "refined MFU"]
-    names += ["hours", "chip-hours", *(["cost"] if priced else [])]
+    names += ["hours", "refined hours", "chip-hours", *(["cost"] if priced else [])]
     rows = []
     for made in (made for made in plans if "phases" in made):
+        hours = made["estimate"]["refined_hours"]
         for phase in made["phases"]:
             estimate, memory, last = phase["estimate"], phase["memory"], phase is made["phases"][-1]
             cycles, refined = estimate["cycles_seconds"], phase["refined"]
@@ -151,6 +152,7 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
                 _range(refined, lambda end: f"{1e3 * end['step_seconds']:.1f}") if refined else "-",
                 _range(refined, lambda end: f"{end['mfu']:.0%}", slow_first=True) if refined else "-",
                 f"{made['estimate']['hours']:.1f}" if last else "",
+                _range(hours, lambda end: f"{end:.1f}") if last and hours else "",
                 f"{made['estimate']['chip_hours']:,.0f}" if last else "",
             ]
             cost = made["estimate"]["cost"]

@@ -20,6 +20,8 @@ from plmjax.training import metrics
 
 MADE_BY = '<meta name="generator" content="plmjax report">'
 """The mark of a page from an earlier report. Only such a page is overwritten."""
+OF_PART = {"train": ", training", "eval": ", held-out"}
+"""Words after the title of a measure for the part of the data on which it was measured."""
 PICTURES = ("png", "svg", "pdf")
 """Formats of a picture, by the extension of its file name."""
 STYLE = """
@@ -105,7 +107,7 @@ def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
     for measure in measures(runs):
         keys = [*(f"{part}/{measure}" for part in PARTS), measure]
         rows += [
-            row(f"{title(measure)}\n{key}", [run.last(key) for run in runs])
+            row(f"{title(measure)}{OF_PART.get(key.partition('/')[0], '')}\n{key}", [run.last(key) for run in runs])
             for key in keys
             if any(run.last(key) is not None for run in runs)
         ]

@@ -60,6 +60,7 @@ def test_the_list_names_what_can_be_loaded(tmp_path: Path, monkeypatch, capsys) 
 
 REFERENCES = [
     ("bert_tny", "found none named 'bert_tny'; did you mean 'bert_tiny'?"),
+    ("something_else", "found none named 'something_else'; plmjax experiments lists all of them."),
     ("finetune_glue", "found only cola, sst2, mrpc, stsb, "),
     ("bert_base_4x4:lamb", "found 'lamb'; did you mean 'lamb_4096'?"),
     ("somewhere/bert_tny.py", "found no file 'somewhere/bert_tny.py'; did you mean 'bert_tiny'?"),

@@ -1,5 +1,6 @@
 """`plmjax import` and `plmjax export`: run directories from other libraries' folders and back."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -37,7 +38,7 @@ from plmjax.interop.run_directories import (
     export_checkpoint,
     import_checkpoint,
 )
-from plmjax.layers import int8
+from plmjax.layers import feed_forward, int8
 from plmjax.models.bert import (
     BertConfig,
     BertForPreTraining,
@@ -183,6 +184,18 @@ def test_google_import_equals_transformers_import(tmp_path, tokenizer):
     for path in first:
         np.testing.assert_array_equal(first[path], second[path])
     assert json.loads((tmp_path / "out" / "config.json").read_text())["hidden_act"] == "gelu_new"
+
+
+@needs_torch
+def test_an_activation_that_transformers_lacks_is_named(tmp_path):
+    feed_forward.declare_activation("cube", lambda x: x**3)
+    module = BertForPreTraining(dataclasses.replace(CONFIG, hidden_act="cube"))
+    params = random_params(module)
+    huggingface.save(module, params, tmp_path / "out")
+    with pytest.raises(
+        UserError, match=r"names in .*out/config\.json that transformers knows, found 'cube'; plmjax can"
+    ):
+        huggingface.compare(module, params, tmp_path / "out")
 
 
 def test_without_transformers_a_round_trip_is_checked(tmp_path, tokenizer, monkeypatch):

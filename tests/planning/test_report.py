@@ -137,7 +137,7 @@ def test_a_table_has_one_row_a_phase_and_the_totals_in_the_last_one() -> None:
     figures = ["4.0 of 16", "1.0", "2.0", "3.0"]
     assert names == [
         "slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by", "compiler ms", "step ms",
-        "MFU", "refined ms", "refined MFU", "hours", "chip-hours", "cost",
+        "MFU", "refined ms", "refined MFU", "hours", "refined hours", "chip-hours", "cost",
     ]  # fmt: skip
     assert found == [
         [
@@ -150,9 +150,9 @@ def test_a_table_has_one_row_a_phase_and_the_totals_in_the_last_one() -> None:
             "17%",
             "16.0 to 26.0",
             "51 to 61%",
-            *[""] * 3,
+            *[""] * 4,
         ],
-        ["", "128 x 24", *figures, "HBM", "-", "6.0", "17%", "-", "-", "2.5", "10", "1,234"],
+        ["", "128 x 24", *figures, "HBM", "-", "6.0", "17%", "-", "-", "2.5", "1.1 to 1.8", "10", "1,234"],
     ]
     free = copy.deepcopy(MADE)
     free["estimate"]["cost"] = None

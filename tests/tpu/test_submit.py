@@ -169,6 +169,9 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "number of devices" in fails(*usual, "--", "--mesh.tensor", 3)
     assert "--workdir in a bucket" in fails(*usual, "--workdir", "runs/mine")
     assert "found the folder" in fails(*replaced("--bucket", tmp_path))
+    assert "found --from, an option of python -m tpu submit; write it before the --" in fails(
+        *usual, "--", "--from", "gs://b/runs/x"
+    )
     task = ["finetune_sentences", *usual[1:-2]]
     assert "Expected --from for an experiment on a task, found none" in fails(*task)
     assert "Expected --from in a bucket, where every host can read it, found 'runs/x'" in fails(
