@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from plmjax.contracts.parameters import check_parameters
-from plmjax.contracts.system import Purpose
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.tasks.sentences import softmax
 from plmjax.inference.rows import batches, check_special
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
@@ -35,7 +35,9 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
 
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, description.load_tokenizer()
-    module = run.model.module(Purpose.MASKED_TOKENS, programs.execution(run, jax.default_backend()))
+    execution = programs.execution(run, jax.default_backend())
+    objective = run.objective if isinstance(run.objective, MaskedLanguageModel) else MaskedLanguageModel()
+    module = objective.module_for_masks(run.model, execution)
     check_special(tokenizer, "mask")
     vocabulary = tokenizer.vocabulary
     run.model.template.check(vocabulary)

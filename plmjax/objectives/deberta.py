@@ -18,7 +18,7 @@ until it has as many, and never one of the last 48 tokens of a row of 512.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -28,6 +28,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, check_ranges
+from plmjax.models.deberta.pretraining import DebertaGeneratorForMaskedLM
 from plmjax.objectives.electra import two_network_sums
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Batch, LossInputs, LossSums
@@ -36,8 +37,6 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums
 @dataclasses.dataclass(frozen=True)
 class DebertaPretraining(MaskedLanguageModel):
     """Training of a generator, and of the discriminator on the generator's samples, in one step."""
-
-    fills_masks: ClassVar[bool] = False
 
     mask_fraction: float = 1.0
     """Share of the predicted tokens that are replaced by [MASK]."""
@@ -52,6 +51,9 @@ class DebertaPretraining(MaskedLanguageModel):
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         return config.module(Purpose.PRETRAINING, execution)
+
+    def module_for_masks(self, config: Any, execution: Execution) -> nn.Module:
+        return DebertaGeneratorForMaskedLM(config, execution)
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Choose positions and replace their tokens, as the masked language model does."""

@@ -12,7 +12,7 @@ the word before, across the separator.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import chex
 import flax.linen as nn
@@ -36,9 +36,6 @@ class MaskedLanguageModel(Objective):
     Raises:
         UserError: an unknown kind of masking, or fractions out of their range.
     """
-
-    fills_masks: ClassVar[bool] = True
-    """True if the trained model has the head with which `plmjax fill-mask` predicts tokens."""
 
     rate: float = 0.15
     """Share of a sequence's tokens to predict; [CLS] and [SEP] are counted, but only chosen by `choose_special`."""
@@ -81,6 +78,10 @@ class MaskedLanguageModel(Objective):
             )
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
+        return config.module(Purpose.MASKED_TOKENS, execution)
+
+    def module_for_masks(self, config: Any, execution: Execution) -> nn.Module:
+        """Return the module that fills masks, whose parameters are among those of `module`."""
         return config.module(Purpose.MASKED_TOKENS, execution)
 
     def in_evaluation(self) -> Self:

@@ -37,7 +37,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
         _show_losses(result.metrics, objective.perplexity, report)
         if limit := result.program.experiment.training.evaluation_batches:
             report(f"           of {limit} batches at most; plmjax evaluate {workdir} reads all held-out text")
-        if isinstance(objective, MaskedLanguageModel) and objective.fills_masks:
+        if isinstance(objective, MaskedLanguageModel):
             _fill(result, source, workdir, report)
     if Purpose.CAUSAL_LM in experiment.read(workdir / "experiment.json").model.system:
         _generate(result, source, workdir, report)

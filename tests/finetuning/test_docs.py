@@ -117,11 +117,13 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Pat
             table(name, "premise|entailment|contradiction", "a film {n}|a plot {n}|an actor")
         Path("sts").mkdir()
         table("sts/dev.tsv", "sentence1|sentence2|score", "a film {n}|a plot|{n}.5")
-        Path("multi30k_en_de").mkdir()
+        for pairs in ("multi30k_en_de", "few_pairs"):
+            Path(pairs).mkdir()
         for name in ("train", "val"):
             for language, text in (("en", "a man runs"), ("de", "ein Mann rennt")):
-                packed = gzip.compress(f"{text}\n".encode() * 8)
-                Path(f"multi30k_en_de/{name}.{language}.gz").write_bytes(packed)
+                lines = f"{text}\n".encode() * 8
+                Path(f"multi30k_en_de/{name}.{language}.gz").write_bytes(gzip.compress(lines))
+                Path(f"few_pairs/{name}.{language}").write_bytes(lines)
         Path("new.en").write_text("a man\n")
         for name in ("train", "dev", "new"):
             rows = [{"dialogue": f"a film {number}", "summary": "a plot"} for number in range(8)]

@@ -118,8 +118,24 @@ def test_both_networks_are_exported_and_the_discriminator_embeds_and_begins_a_ta
         tuned, start.parameters(tuned), None, in_new_head=in_head, report=lambda line: None
     ).from_sampled(begun)
     np.testing.assert_array_equal(initial["deberta"]["embeddings"]["word_embeddings"]["embedding"], total)
+
+
+def test_the_generator_fills_masks(tmp_path, tokenizer) -> None:  # noqa: F811
+    """With its mask decoder. A run that was tuned on a task has no generator, and says so."""
+    run, params = run_of_both(tmp_path / "run", tokenizer)
+    size = len(VOCABULARY)
+    row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("[MASK]"), VOCABULARY.index("b"), 3]])
+    logits = DebertaForPreTraining(run.model).apply({"params": params}, row, method="generate").logits[0, 2, :size]
+    expected = np.asarray(jax.nn.softmax(logits))
+    (filled,) = fill_mask(tmp_path / "run", "a [MASK] b", size)
+    np.testing.assert_allclose([share for _, share in filled], np.sort(expected)[::-1], rtol=1e-4)
+    np.testing.assert_allclose(dict(filled)["c"], expected[VOCABULARY.index("c")], rtol=1e-4)
+    task = SequenceClassification(labels=("no", "yes"))
+    tuned = dataclasses.replace(run, objective=task)
+    head = random_params(task.module(run.model, Execution()))
+    checkpoints.save_parameters(tmp_path / "tuned", head, tuned, checkpoints.tokenizer_files(tokenizer))
     with pytest.raises(UserError, match=r"Expected a checkpoint with masked_language_model/.* no masked language"):
-        fill_mask(tmp_path / "run", "a [MASK]")
+        fill_mask(tmp_path / "tuned", "a [MASK]")
 
 
 def test_a_discriminator_alone_is_trained_on_beside_a_new_generator(tmp_path, tokenizer) -> None:  # noqa: F811

@@ -108,3 +108,11 @@ class DebertaForPreTraining(nn.Module):
         """Return the outputs of `generate` and of `discriminate` for the same tokens."""
         generated = self.generate(input_ids, masked_positions=masked_positions, **inputs)
         return generated, self.discriminate(input_ids, **inputs)
+
+
+class DebertaGeneratorForMaskedLM(DebertaForPreTraining):
+    """The generator alone, with its parameters in a run of both networks."""
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """Take and return the same as `generate`."""
+        return self.generate(input_ids, **inputs)
