@@ -1,6 +1,7 @@
 """Compilation of a train step by libtpu for a TPU slice without its hardware."""
 
 import dataclasses
+import operator
 import os
 import re
 import tempfile
@@ -13,7 +14,7 @@ import jax
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, differences, in_phase
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import topologies
 from plmjax.planning import schedule_files
@@ -47,6 +48,12 @@ class Batches(NamedTuple):
         return cls(Vocabulary.placeholder(experiment.model.vocab_size), placement.text_batch_shapes(experiment))
 
 
+_NUMBERS = ("model.", "optimizer.")
+"""Beginnings of fields whose positive numbers are constants of a program; 0 may leave a part of it out."""
+_NO_PART_OF_THE_PROGRAM = ("optimizer.schedule", "objective.evaluation_rate", "data.input", "data.path", "data.mixture")
+"""Beginnings of fields that change no more than numbers and a few operations on them in the train step."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Compilation:
     """The compiled train step of one phase.
@@ -67,6 +74,22 @@ class Compilation:
         memory = self.memory
         resident = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         return resident + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+
+    def of_phase(self, experiment: Experiment, phase: ResolvedPhase) -> Self | None:
+        """Return this compilation for another phase of the run; None if its program differs in more than numbers.
+
+        The learning rate, its schedule or theta are numbers of a program, which do not change its time and memory.
+        """
+        changed, program = in_phase(experiment, phase), self.program
+        sizes = operator.attrgetter("sequence_length", "batch_size", "accumulation")
+        if sizes(phase) != sizes(program.phase) or not all(
+            name.startswith(_NO_PART_OF_THE_PROGRAM)
+            or (name.startswith(_NUMBERS) and isinstance(before, float) and isinstance(after, float) and before * after)
+            for name, (before, after) in differences(program.experiment, changed).items()
+        ):
+            return None
+        program = dataclasses.replace(program, phase=phase, experiment=changed)
+        return dataclasses.replace(self, program=program, seconds=0.0)
 
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:

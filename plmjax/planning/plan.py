@@ -30,6 +30,9 @@ def plan(
 ) -> dict[str, Any]:
     """Return all values that `plmjax plan` prints, as JSON data, in bytes, seconds and FLOPs unless a name differs.
 
+    A phase whose program differs from that of an earlier one in numbers alone is not compiled again; its
+    compile_seconds are 0.
+
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
     breakdown: add the cycles of a step by category.
     batches: batches of a task's examples; None for an experiment on text, whose layout gives their shapes.
@@ -43,14 +46,18 @@ def plan(
     check(experiment, part)
     batches = batches or Batches.of_text(experiment)
     placed = place(experiment, batches, part)
-    mesh, parts = placed.mesh, []
+    mesh, parts, compiled = placed.mesh, [], []
     devices = list(mesh.devices.flat)
     for phase in experiment.resolved_phases:
-        try:
-            with announce(f"phase {phase.index}: compiling the train step for {part.name}"):
-                compilation = compilations.compile_phase(experiment, batches, phase, mesh)
-        except DoesNotFit as error:
-            raise UserError(search.what_fits(experiment, batches, phase, mesh=mesh, part=part, error=error)) from None
+        compilation = next(filter(None, (one.of_phase(experiment, phase) for one in compiled)), None)
+        if compilation is None:
+            try:
+                with announce(f"phase {phase.index}: compiling the train step for {part.name}"):
+                    compilation = compilations.compile_phase(experiment, batches, phase, mesh)
+            except DoesNotFit as error:
+                what_fits = search.what_fits(experiment, batches, phase, mesh=mesh, part=part, error=error)
+                raise UserError(what_fits) from None
+            compiled.append(compilation)
         parts.append(describe(experiment, compilation, part, breakdown))
     price = price_of(part, prices)
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)

@@ -20,7 +20,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.planning import estimate, hlo
 from plmjax.planning import report as plan_report
-from plmjax.planning.compilation import Compilation, out_of_memory
+from plmjax.planning.compilation import Batches, Compilation, out_of_memory
 from plmjax.planning.estimate import price_of, prices
 from plmjax.planning.plan import plan
 from plmjax.planning.refined import RANGE
@@ -54,6 +54,32 @@ def of_one_phase(**training) -> Experiment:
 def made() -> dict:
     """A plan of one phase without rings, whose program is compiled in a sixth of the time."""
     return plan(of_one_phase(rings="off"), "v5e:2x2", prices={"": 3.0, "v5e": 1.5}, breakdown=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"changes": ("optimizer.learning_rate=1e-5", "optimizer.schedule.warmup_steps=3")}, True),
+        ({"changes": ("model.layer_norm_eps=1e-6", "data.path=elsewhere")}, True),
+        ({"changes": ("model.hidden_dropout_prob=0",)}, False),  # leaves operations out
+        ({"changes": ("objective.rate=0.3",)}, False),  # more predictions in a row
+        ({"changes": ("optimizer=lamb",)}, False),
+        ({"accumulation": 2}, False),
+        ({"batch_size": 8}, False),
+    ],
+    ids=str,
+)
+def test_a_phase_is_not_compiled_again_if_its_program_differs_in_numbers_alone(changes: dict, same: bool) -> None:
+    run = of_one_phase()
+    phases = (dataclasses.replace(run.phases[0], fraction=0.9), Phase(fraction=0.1, sequence_length=64, **changes))
+    run = dataclasses.replace(run, phases=phases)
+    batches, (first, second) = Batches.of_text(run), run.resolved_phases
+    mesh = meshes.make(Mesh(), jax.devices()[:1])
+    built = programs.build(run, first, mesh, vocabulary=batches.vocabulary, shapes=batches.shapes)
+    found = Compilation(built, memory=None, text="", schedules={}, seconds=1.0).of_phase(run, second)
+    assert (found is not None) == same
+    if same:
+        assert (found.program.phase, found.seconds) == (second, 0.0)
 
 
 @pytest.mark.nightly
@@ -250,11 +276,14 @@ def test_a_chip_of_two_devices_is_one_chip():
 def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
     """On 16 chips of a v3 with two cores, which are devices, each; a chip-hour has a price."""
     costly = {"step_seconds": 36.0, "roofline_seconds": 9.0}
-    monkeypatch.setattr("plmjax.planning.compilation.compile_phase", lambda run, batches, phase, mesh: phase)
+    monkeypatch.setattr(
+        "plmjax.planning.compilation.compile_phase",
+        lambda run, batches, phase, mesh: SimpleNamespace(phase=phase, of_phase=lambda *_: None),
+    )
     monkeypatch.setattr(
         "plmjax.planning.plan.describe",
-        lambda run, phase, part, breakdown: {
-            "steps": phase.steps, "estimate": costly, "parameters": 7, "model_flops": 10.0 ** phase.index,
+        lambda run, made, part, breakdown: {
+            "steps": made.phase.steps, "estimate": costly, "parameters": 7, "model_flops": 10.0 ** made.phase.index,
                 "refined": None, "tokens_per_step": 9,
         },
     )  # fmt: skip
