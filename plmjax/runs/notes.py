@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, in_phase
 from plmjax.training.optimizers.schedules import WarmedUp
 
 MORE = 1.5
@@ -17,13 +17,18 @@ def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
 
     run: the run, with its options. composed: the experiment of its file.
     """
-    schedule, steps = run.optimizer.schedule, run.training.steps
-    warmup = schedule.warmup_steps if isinstance(schedule, WarmedUp) else 0
-    if warmup > steps:
-        yield (
-            f"note       the warm-up of {warmup:,} steps is longer than the {steps:,} steps of the run, which ends at "
-            f"{steps / warmup:.0%} of its learning rate; lower --optimizer.schedule.warmup_steps"
-        )
+    steps, phases = run.training.steps, run.resolved_phases
+    for phase in (one for one in phases if one.first_step == one.schedule_start):
+        schedule, lasting = in_phase(run, phase).optimizer.schedule, phase.schedule_steps
+        warmup = schedule.warmup_steps if isinstance(schedule, WarmedUp) else 0
+        if warmup > lasting:
+            where, option = "the run", "--"
+            if phase.first_step:
+                where, option = f"the schedule of phase {phase.declared}", f"--phases.{phase.declared}.changes "
+            yield (
+                f"note       the warm-up of {warmup:,} steps is longer than the {lasting:,} steps of {where}, which "
+                f"ends at {lasting / warmup:.0%} of its learning rate; lower {option}optimizer.schedule.warmup_steps"
+            )
     planned, read = (tokens(one) for one in (composed, run))
     if planned and read > MORE * planned and composed.training.steps == steps:
         yield (

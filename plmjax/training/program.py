@@ -347,16 +347,18 @@ def check_states(programs: Sequence[Program]) -> None:
 
     def shapes(program: Program) -> dict[str, tuple[int, ...]]:
         kept = dataclasses.replace(program.state, carry=(), constants=())
-        return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(kept)}
+        leaves = jax.tree_util.tree_leaves_with_path(kept)
+        return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
 
     first = shapes(programs[0])
     for program in programs[1:]:
         found = shapes(program)
-        for name in sorted(first.keys() | found.keys()):
+        for name in sorted(first.keys() | found.keys(), key=lambda name: (not name.startswith("params"), name)):
             if first.get(name) != found.get(name):
                 raise UserError(
                     f"Expected --phases.{program.phase.declared}.changes that keep parameters and optimizer state, "
-                    f"found {found.get(name, 'no')} for {first.get(name, 'no')} at {name}; change other options."
+                    f"found {name} of shape {found.get(name, 'none')}, before {first.get(name, 'none')}; change other "
+                    "options."
                 )
 
 

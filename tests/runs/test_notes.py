@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from plmjax import experiment as experiments
+from plmjax.experiment import Phase
 from plmjax.runs import notes
 
 
@@ -27,6 +28,15 @@ def changed(**training: Any) -> list[str]:
 def test_settings_that_are_rarely_meant_are_noted(training: dict[str, Any], words: list[str]) -> None:
     found = changed(**training)
     assert len(found) == bool(words) and all(word in found[0] for word in words)
+
+
+def test_a_warm_up_that_a_phase_restarts_is_noted_if_the_phase_is_shorter() -> None:
+    run = experiments.load("bert_tiny")
+    changes = ("optimizer.learning_rate=1e-4", "optimizer.schedule.warmup_steps=800")
+    run = dataclasses.replace(run, phases=(Phase(fraction=0.9), Phase(fraction=0.1, changes=changes)))
+    (found,) = notes.on_settings(run, run)
+    assert "800 steps is longer than the 400 steps of the schedule of phase 1, which ends at 50%" in found
+    assert found.endswith("lower --phases.1.changes optimizer.schedule.warmup_steps")
 
 
 @pytest.mark.parametrize(
