@@ -93,19 +93,6 @@ def concatenate(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangem
     return Arrangement(to_tensors, to_parameters)
 
 
-def split(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
-    """Return the arrangement that splits the tensor of `each` into `count` equal tensors along one axis."""
-
-    def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
-        (whole,) = each.to_tensors(parameters)
-        return whole.__array_namespace__().split(whole, count, axis)
-
-    def to_parameters(tensors: Sequence[np.ndarray], shapes: Sequence[Shape]) -> Sequence[np.ndarray]:
-        return each.to_parameters([np.concatenate(tensors, axis)], shapes)
-
-    return Arrangement(to_tensors, to_parameters)
-
-
 def parts(sizes: Sequence[int], axis: int) -> Arrangement:
     """Return the arrangement that splits one parameter into consecutive tensors of these sizes along one axis."""
 
@@ -114,23 +101,6 @@ def parts(sizes: Sequence[int], axis: int) -> Arrangement:
         return whole.__array_namespace__().split(whole, np.cumsum(sizes)[:-1].tolist(), axis)
 
     return Arrangement(to_tensors, lambda tensors, shapes: [np.concatenate(tensors, axis)])
-
-
-def sum_of(count: int, each: Arrangement = SAME) -> Arrangement:
-    """Return the arrangement of parameters that are the sum of `count` tensors, such as the two biases of torch's LSTM.
-
-    The first tensor is written with the sum, the others with zeros.
-    each: the arrangement of the parameters in the sum.
-    """
-
-    def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
-        (total,) = each.to_tensors(parameters)
-        return [total, *(total.__array_namespace__().zeros_like(total) for _ in range(count - 1))]
-
-    def to_parameters(tensors: Sequence[np.ndarray], shapes: Sequence[Shape]) -> Sequence[np.ndarray]:
-        return each.to_parameters([np.sum(tensors, axis=0)], shapes)
-
-    return Arrangement(to_tensors, to_parameters)
 
 
 @dataclasses.dataclass(frozen=True)
