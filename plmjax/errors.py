@@ -27,6 +27,8 @@ SAVED = 75
 
 _LONGEST_NAME = 300
 """Number of characters; longer names are shortened in messages and not compared."""
+_LONGEST_LIST = 1000
+"""Number of characters of the known names in a message about an unknown one."""
 _FEW = 20
 """Number of names that a message lists although something else lists them."""
 
@@ -60,11 +62,12 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
     """
     known, aliases = sorted(known), aliases or {}
     # The time of a comparison grows with both lengths.
-    short = [one for one in (*known, *aliases) if len(one) <= _LONGEST_NAME]
-    close = difflib.get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= _LONGEST_NAME else []
-    if close:
-        return f"did you mean {aliases.get(close[0], close[0])!r}?"
-    return catalogue if catalogue and len(known) > _FEW else f"known: {listed(known)}."
+    short = {one.removeprefix("--"): one for one in (*aliases, *known) if len(one) <= _LONGEST_NAME}
+    asked = name.removeprefix("--") if len(name) <= _LONGEST_NAME else ""
+    if close := difflib.get_close_matches(asked, short, n=1, cutoff=0.6):
+        found = short[close[0]]
+        return f"did you mean {aliases.get(found, found)!r}?"
+    return catalogue if catalogue and len(known) > _FEW else f"known: {listed(known, _LONGEST_LIST)}."
 
 
 @contextlib.contextmanager

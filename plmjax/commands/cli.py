@@ -5,6 +5,7 @@ only once, at its import, so `main` sets it first.
 """
 
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -134,7 +135,7 @@ def run(arguments: Sequence[str]) -> None:
         parse(command, f"plmjax {name}", rest)()
         return
     own, overrides = split_arguments(rest)
-    further = functools.partial(experiment_options, own[0] if own else "")
+    further = functools.partial(_task_options if name in OF_TASKS else experiment_options, own[0] if own else "")
     try:
         call = parse(command, f"plmjax {name}", own, further)
     except UserError:
@@ -144,6 +145,13 @@ def run(arguments: Sequence[str]) -> None:
             experiments.load(own[0])  # a misspelt name is reported before all other mistakes
         raise
     call(overrides=overrides)
+
+
+def _task_options(checkpoint: str) -> list[str]:
+    """Return the options of a run's task, for a message; an empty list if there is no such run."""
+    with contextlib.suppress(UserError):
+        return [f"--{row.name}" for group in help.of_task(checkpoint, labelled=True) for row in group.rows]
+    return []
 
 
 def _show_help(name: str, words: list[str], everything: bool) -> NoReturn:

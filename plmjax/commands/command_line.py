@@ -41,6 +41,28 @@ Location = Annotated[
 """A local path or one in a bucket. pathlib would turn gs://b into gs:/b."""
 
 
+ELSEWHERE = {
+    "lr": "optimizer.learning_rate",
+    "output_dir": "workdir",
+    "model_name_or_path": "from",
+    "train_file": "data.train",
+    "validation_file": "data.validation",
+    "max_length": "data.sequence_length",
+    "max_seq_length": "data.sequence_length",
+    "max_steps": "training.steps",
+    "num_train_epochs": "finetuning.epochs",
+    "per_device_train_batch_size": "training.batch_size",
+    "gradient_accumulation_steps": "training.accumulation",
+    "logging_steps": "training.log_every",
+    "eval_steps": "training.evaluate_every",
+    "save_steps": "checkpoint.every",
+    "warmup_ratio": "finetuning.warmup",
+    "bf16": "training.dtype",
+    "fp16": "training.dtype",
+}
+"""Options of transformers' scripts -> ours, for the message about an unknown option."""
+
+
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return (arguments of the command, overrides of its experiment).
 
@@ -106,7 +128,7 @@ def parse(
         # tyro prints a box: its first paragraph is the error, the others repeat the help.
         lines = [line.strip("\u2502 ") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
         paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
-        raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
+        raise UserError(f"{_advice(verb, arguments)}{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:
         from plmjax import experiment
 
@@ -115,6 +137,7 @@ def parse(
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
         dotted += [option for option in known if "." in option]
         parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
+        parts |= {f"--{name}": f"--{ours}" for name, ours in ELSEWHERE.items() if f"--{ours}" in (*known, *dotted)}
         if not unknown[0].startswith("-"):
             raise UserError(
                 f"Expected nothing more after {program} {shlex.join(arguments[: arguments.index(unknown[0])])}, found "
@@ -124,6 +147,14 @@ def parse(
         hint = nearest(experiment.normalize_option(option), known, parts)
         raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
     return call
+
+
+def _advice(verb: Callable, arguments: Sequence[str]) -> str:
+    """Return a sentence if an argument without a name is given by a name."""
+    parameters = inspect.signature(verb).parameters
+    unnamed = {f"--{name}" for name, one in parameters.items() if Positional in get_args(one.annotation)}
+    found = next((word for word in arguments if word.partition("=")[0] in unnamed), None)
+    return "" if found is None else f"Expected a value without {found} before it, found {found}; leave the name out. "
 
 
 def _switch(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -53,7 +53,7 @@ def export(
     architecture: str = "auto",
     vectors: Literal["text", "binary", "glove"] | None = None,
     to: Literal["transformers", "sentence-transformers", "jax"] = "transformers",
-    pooling: Annotated[Literal["mean", "cls"] | None, default("mean")] = None,
+    pooling: Annotated[Literal["mean", "cls"] | None, default("the model's own recipe, or the mean")] = None,
     normalize: bool = False,
     platforms: Annotated[tuple[str, ...], default("cpu")] = (),
     rows: Annotated[int | None, default(1)] = None,

@@ -24,7 +24,9 @@ HELP = ("--help", "-h")
 ALL = "all"
 USUAL = (
     *("data.input", "data.language", "data.path", "data.train", "data.validation"),
-    *("data.text", "data.text_pair", "data.label", "data.source", "data.target", "data.sequence_length"),
+    *("data.text", "data.text_pair", "data.label", "data.source", "data.target", "data.query", "data.positive"),
+    *("data.negatives", "data.score", "data.query_prefix", "data.passage_prefix", "data.sequence_length"),
+    "objective.temperature",
     *("tokenizer.path", "tokenizer.vocab_size"),
     *("finetuning.epochs", "finetuning.warmup"),
     *("training.steps", "training.batch_size", "training.accumulation", "training.seed"),

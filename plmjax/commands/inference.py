@@ -1,14 +1,15 @@
 """The commands that use a checkpoint."""
 
 import sys
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from plmjax.commands.arguments import Overrides, Reference, Run, default, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
-from plmjax.errors import UserError
+from plmjax.errors import UserError, listed, quoted
 
 
 def evaluate(
@@ -37,9 +38,9 @@ def evaluate(
         checkpoint: Run directory or checkpoint; for word vectors also a file of word2vec or GloVe.
         data: Held-out data: a prepared dataset, raw text, or labelled examples of the
             task; for a mixture NAME=FILE with the name of one of its tasks.
-        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data; or
-            score word vectors on word similarities or on analogies, in --data; or have the queries of a folder of BEIR
-            in --data search its passages by the vectors of any encoder.
+        task: Score without training, on --data: a language model on LAMBADA's last words or BLiMP's pairs, word vectors
+            on similarities or analogies of words, the vectors of any encoder on retrieval. For retrieval the queries of
+            a folder of BEIR or of a table search its passages; with --data.score pairs of texts are compared.
         window: Number of tokens that a language model reads at once.
         stride: Number of tokens between the starts of two windows, so that each token has a context of more than window
             minus stride tokens.
@@ -81,7 +82,7 @@ def evaluate(
             **share,
             **settings,
         )
-    elif overrides:
+    elif overrides and task != "retrieval":
         raise UserError(f"Expected no {overrides[0]} with --task {task}, found it; leave it out.")
     elif ensemble:
         raise UserError(f"Expected no --ensemble with --task {task}, found {len(ensemble)} runs; leave it out.")
@@ -98,7 +99,7 @@ def evaluate(
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
         from plmjax.inference.retrieval import score_retrieval
 
-        found = score_retrieval(checkpoint, data, output, split=split, **share)
+        found = score_retrieval(checkpoint, data, output, split=split, **share, **_columns(overrides))
     elif task in ("similarity", "analogy"):
         if window is not None:
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
@@ -116,6 +117,22 @@ def evaluate(
         width = max(24, *map(len, found))
         for name, value in found.items():
             print(f"{name:<{width}} {value:.6g}" if isinstance(value, float) else f"{name:<{width}} {value}")
+
+
+def _columns(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a table of queries and passages that options name, such as --data.query premise."""
+    from plmjax import experiment as experiments
+    from plmjax.finetuning.tasks.contrastive import Contrastive
+    from plmjax.finetuning.tasks.retrieval import Retrieval
+    from plmjax.inference.retrieval import COLUMNS
+
+    run = experiments.Experiment(model=None, objective=Contrastive(), data=Retrieval())
+    known = [f"--data.{name}" for name in COLUMNS]
+    for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
+        if option not in known:
+            raise UserError(f"Expected one of {listed(known)} with --task retrieval, found {quoted(option)}; drop it.")
+    data = experiments.override(run, overrides).data
+    return {name: getattr(data, name) for name in COLUMNS}
 
 
 def predict(

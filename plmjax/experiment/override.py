@@ -139,8 +139,10 @@ def override(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
                     break
         (kind,) = (one.kind for one in fields.of(experiment) if f"--{one.name}" == option[0])
         found = " ".join(option[1:]) or "nothing"
+        several = len(option) > 2 and typing.get_origin(kind) is not tuple
+        advice = "put a value of several words in quotes" if several else "change it"
         raise UserError(
-            f"Expected a value of type {_kind_name(kind)} for {option[0]}, found {quoted(found)}; change it."
+            f"Expected a value of type {_kind_name(kind)} for {option[0]}, found {quoted(found)}; {advice}."
         ) from None
 
 

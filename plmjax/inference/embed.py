@@ -117,6 +117,11 @@ def embed_file(
             f"Expected an .npz or .jsonl file in a folder that exists for --output, found {output}; name another."
         )
     storage.check_file(output, "--output", _are_vectors)
+    if input.name.removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl")):
+        raise UserError(
+            f"Expected a file with a text per line, found the table {input}; write the column of its texts to a .txt "
+            f"file."
+        )
     lines = text_files.lines(input)
     encoder, wanted = _encoder(checkpoint, report, layer=layer, pooling=pooling, prompt=prompt, mix=mix)
     _check_texts(

@@ -120,6 +120,11 @@ def write(
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
+    if output is not None and format == "jsonl" and output.suffix in (".csv", ".tsv"):
+        raise UserError(
+            f"Expected --output that ends in .jsonl for predictions as lines of JSON, found {output}; name another, or "
+            f"add --format official."
+        )
     if output is not None:
         storage.check_file(output, "--output", _are_predictions)
     count = 0

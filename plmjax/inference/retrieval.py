@@ -1,4 +1,4 @@
-"""Evaluation of the vectors of any encoder on a folder of BEIR, without training: queries search the corpus.
+"""Evaluation of the vectors of any encoder without training: queries search passages, or pairs of texts are compared.
 
 The vectors are those of `plmjax embed`: by the recipe of the checkpoint, or means over the tokens. Queries and passages
 have the prompts of the recipe with the names that sentence-transformers takes for them, or else its default prompt.
@@ -13,9 +13,8 @@ import numpy as np
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
 from plmjax.files import storage
-from plmjax.finetuning.files import beir
-from plmjax.finetuning.metrics import retrieval
 from plmjax.finetuning.tasks.contrastive import Contrastive
+from plmjax.finetuning.tasks.retrieval import Retrieval, SimilarityExamples
 from plmjax.inference import encoded_texts
 from plmjax.inference.vectors import Encoder, Vectors
 from plmjax.layers.text_vectors import Normalize, TextVectors
@@ -26,6 +25,8 @@ QUERY, PASSAGE = ("query",), ("document", "passage", "corpus")
 `encode_document`)."""
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 """Name of a split in plmjax -> in BEIR."""
+COLUMNS = ("query", "positive", "negatives", "score", "columns")
+"""Settings of a table."""
 COMPARED = ("cosine", "dot")
 BATCH, BLOCK = 32, 4096
 
@@ -37,17 +38,21 @@ def score_retrieval(
     *,
     split: str | None = None,
     max_unknown: float = MAX_UNKNOWN,
+    **columns: Any,
 ) -> dict[str, Any]:
-    """Return the metrics of the searches in a folder of BEIR.
+    """Return the metrics of the searches in a folder of BEIR or a table of pairs, or of pairs with a score.
 
     Args:
-        data: the folder. split: "train", "validation" or "test", by default test.
-        output: folder for evaluation.json and search.trec, the passages of every query in the form of TREC.
-        max_unknown: largest fraction of unknown tokens in queries and passages.
+        data: the folder or the table. split: "train", "validation" or "test" of a folder, by default test.
+        output: folder for evaluation.json and what was found: search.trec, the passages of every query in the form of
+            TREC, or predictions.tsv, the similarity of every pair.
+        max_unknown: largest fraction of unknown tokens in the texts.
+        columns: those of a table, the fields of `Retrieval` in `COLUMNS`; with a `score`, pairs are compared.
 
     Returns:
-        "retrieval/ndcg@10", "retrieval/mrr@10" and "retrieval/recall@100"; "retrieval/queries", "retrieval/passages";
-            "retrieval/cut", the number of texts that are cut; and "retrieval/unknown_tokens".
+        "retrieval/ndcg@10", "retrieval/mrr@10" and "retrieval/recall@100", or for pairs with a score
+            "retrieval/spearman" and "retrieval/pearson"; numbers of queries, passages and pairs; "retrieval/cut", the
+            number of texts that are cut; and "retrieval/unknown_tokens".
 
     Raises:
         UserError: no checkpoint, a model that does not embed texts, a folder that does not fit, too many unknown
@@ -61,31 +66,29 @@ def score_retrieval(
             f"Expected vectors that are compared by cosine or dot product in {checkpoint}, found {similarity}; name "
             f"another checkpoint."
         )
-    found = beir.read(data, SPLITS[split or "test"])
+    task = Retrieval(validation=str(data), split=SPLITS[split or "test"], **columns)
+    examples = task.read("validation")
     unknown = UnknownTokens(encoder.tokenizer.vocabulary, encoded_texts.limit_of(encoder.run.model, max_unknown))
-    sides, cut = [], 0
-    for texts, names in ((found.queries, QUERY), (found.passages, PASSAGE)):
+    if isinstance(examples, SimilarityExamples):
+        counts = {"pairs": len(examples)}
+        sides = [([text for pair in examples.pairs for text in pair], ())]
+    else:
+        counts = {"queries": len(examples.queries), "passages": len(examples.passages)}
+        sides = [(examples.queries, QUERY), (examples.passages, PASSAGE)]
+    found, cut = [], 0
+    for texts, names in sides:
         name = next((name for name in names if name in dict(recipe.prompts)), None)
         wanted = Vectors(encoder.run.model.depth, (), 1.0, recipe, recipe.prompt(name))
-        vectors, shortened = _embed(encoder, [*texts.values()], wanted, unknown)
-        sides.append(Normalize()(vectors, {}) if similarity == "cosine" else vectors)
+        vectors, shortened = _embed(encoder, texts, wanted, unknown)
+        found.append(Normalize()(vectors, {}) if similarity == "cosine" else vectors)
         cut += shortened
     unknown.check(data)
-    limits = {name: getattr(Contrastive, name) for name in ("ndcg_at", "mrr_at", "recall_at")}
-    rankings = retrieval.search(
-        *sides,
-        query_ids=[*found.queries],
-        passage_ids=[*found.passages],
-        count=max(max(numbers) for numbers in limits.values()),
-    )
-    scores = retrieval.score_rankings(rankings, [*found.judgements.values()], **limits)
-    scores |= {"queries": len(found.queries), "passages": len(found.passages)}
-    scores |= {"cut": cut, "unknown_tokens": unknown.count}
+    scores, files = Contrastive().compare(examples, np.concatenate(found))
+    scores |= {**counts, "cut": cut, "unknown_tokens": unknown.count}
     metrics = {f"retrieval/{name}": value for name, value in scores.items()}
     if output is not None:
         storage.path(output).mkdir(parents=True, exist_ok=True)
-        run = retrieval.trec_run([*found.queries], rankings)
-        write_evaluation(storage.path(output), metrics, {"search.trec": run})
+        write_evaluation(storage.path(output), metrics, files)
     return metrics
 
 

@@ -144,7 +144,14 @@ def recognise(path: Path) -> tuple[str, str]:
     for name, library in LIBRARIES.items():
         if evidence := library.evidence(path):
             return name, evidence
-    found = "a folder without them" if path.is_dir() else "another file" if path.is_file() else "no file or folder"
+    if (path / "checkpoints").is_dir():
+        raise UserError(f"Expected a model of another library at {path}, found a run of plmjax; use it as it is.")
+    if not path.exists():
+        raise UserError(
+            f"Expected a model of another library at {path}, found no file or folder; name its folder, since nothing "
+            "is downloaded. plmjax import --help lists what is read."
+        )
+    found = "a folder without them" if path.is_dir() else "another file"
     raise UserError(f"Expected {_alternatives(LIBRARIES.values())} at {path}, found {found}; name one of these.")
 
 
@@ -165,6 +172,8 @@ def load(path: Path, architecture: str = "auto") -> Loaded:
     name, evidence = recognise(path)
     library = LIBRARIES[name]
     if library.load is None:
+        if (path.parent / "config.json").is_file():
+            raise UserError(f"Expected the folder of a model, found its file {path}; name the folder {path.parent}.")
         models = _alternatives(one for one in LIBRARIES.values() if one.load is not None)
         raise UserError(
             f"Expected {models}, found {library.form} at {path} (by {evidence}), which no model is made from; read its "

@@ -75,6 +75,8 @@ def import_checkpoint(
         UserError: the folder does not fit, the tokenizer does not fit it, or the check fails.
     """
     source, workdir = storage.path(source), storage.path(workdir)
+    if storage.finished_steps(workdir / "checkpoints"):
+        raise UserError(f"Expected no run in {workdir}, found one; name another folder.")
     with storage.local(source) as folder:
         return _import(source, folder, workdir, architecture=architecture, tokenizer=tokenizer)
 

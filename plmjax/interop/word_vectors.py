@@ -161,7 +161,7 @@ def _from_checkpoint(path: Path) -> WordVectors:
     params, description = checkpoints.load_parameters(path)
     system = description.experiment.model.system
     if system.vectors is None:
-        system.refuse("has a vector for each token", f" in {path}")
+        system.refuse("has a vector for each word", f" in {path}", "compare texts by --task retrieval")
     table = system.vectors(flax.traverse_util.flatten_dict(params, sep="/"))
     words = words_of(description.load_tokenizer())
     return WordVectors(str(path), list(words.values()), np.asarray(table, np.float32)[list(words)])

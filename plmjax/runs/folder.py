@@ -74,8 +74,8 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
     """Write WORKDIR/experiment.json, or compare the experiment with the file there.
 
     Before the first checkpoint, every option may change, so that a command that failed can be corrected. Afterwards,
-    only the options of `plmjax.experiment.FREE` may change, and `training.steps` may be raised. `report` is called with
-    a line about more steps.
+    only the options of `plmjax.experiment.FREE` may change, and `training.steps` or the epochs of a fine-tuning may be
+    raised. `report` is called with a line about more steps.
 
     On several hosts only host 0 writes the file; the other hosts must be able to read it.
 
@@ -99,7 +99,12 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
         changed = experiments.differences(known, experiment, experiments.FREE) if trained else {}
         longer = bool(trained) and experiment.training.steps > known.training.steps
         if longer:
-            del changed["training.steps"]
+            changed = {name: values for name, values in changed.items() if name not in _lengths(experiment)}
+        if changed and max(trained) == 0 and not (workdir / START).exists():
+            raise UserError(
+                f"Expected a new folder or a run of this experiment in {workdir}, found a model that was imported, "
+                f"averaged or compressed; name another --workdir."
+            )
         for name, (before, after) in changed.items():
             raise UserError(
                 f"Expected {name} = {before}, found {after} for the run in {workdir}; resume it unchanged or name "
@@ -114,13 +119,21 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
         experiments.write(experiment, path)
 
 
+def _lengths(experiment: Experiment) -> set[str]:
+    """Return the fields that a longer run has with other values: its length, and a warm-up that is a fraction of it."""
+    fields = {"training.steps", "finetuning.epochs"}
+    if experiment.finetuning is not None and experiment.finetuning.warmup:
+        fields.add("optimizer.schedule.warmup_steps")
+    return fields
+
+
 def extension_line(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
     """Return a line about a run that continues with more steps.
 
     Phases are fractions of all steps, so more steps move every border between two phases. A finished step must stay in
     its phase.
 
-    before, after: experiments that differ only in `training.steps`; `after` has more steps. done: number of finished
+    before, after: experiments that differ in their length alone; `after` has more steps. done: number of finished
         steps.
 
     Raises:

@@ -95,7 +95,7 @@ class InitFrom:
             return experiment
         origin = self.description.run if self.continued else self.description.experiment
         if origin.text_vectors is not None and hosts.is_primary():
-            report(f"vectors    not kept: {origin.text_vectors} belongs to the encoder before this training")
+            report(f"vectors    the checkpoint's are not kept after training: {origin.text_vectors}")
         own = type(experiment.weight_mapping) is not WeightMapping or experiment.compression is not None
         if experiment.model is not None and not own:
             if isinstance(experiment.data, Data):

@@ -196,8 +196,8 @@ def _restore_or_initialize(
     state, description = keeper.restore(latest, _made_by(programs, latest).state)
     if description.dataset != source.fingerprint:
         raise UserError(
-            f"Expected the dataset that {keeper.directory.parent} was trained on, with fingerprint "
-            f"{description.dataset}, found {source.fingerprint}; resume with the same data or name another --workdir."
+            f"Expected the data that {keeper.directory.parent} was trained on (digest {description.dataset[:8]}), "
+            f"found others ({source.fingerprint[:8]}); restore its files, or name another --workdir."
         )
     return state, description
 

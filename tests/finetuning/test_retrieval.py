@@ -9,13 +9,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
+from plmjax.commands import cli
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.files import beir as beir_files
 from plmjax.finetuning.tasks.contrastive import Contrastive
 from plmjax.finetuning.tasks.retrieval import Retrieval
-from plmjax.inference.embed import embed_file
+from plmjax.inference.embed import embed, embed_file
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.retrieval import score_retrieval
 from plmjax.interop.run_directories import import_checkpoint
@@ -94,6 +96,30 @@ def test_evaluates_other_splits_sizes_and_limits(finished: tuple[Path, dict[str,
     assert evaluate(workdir, folder, features=8)["eval/ndcg@10"] != evaluate(workdir, folder)["eval/ndcg@10"]
     with pytest.raises(UserError, match=r"--objective\.features of at most the 32 features .* found 33"):
         evaluate(workdir, folder, features=33)
+
+
+def test_any_encoder_searches_a_table_and_compares_pairs_with_a_score(small_run: Path, tmp_path: Path, capsys) -> None:
+    """By the mean of its last layer. Columns have the names of the task, or are named by options."""
+    texts = ["a good film", "a bad plot", "an actor"]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("question\tanswer\n" + "".join(f"{text}\t{text} .\n" for text in texts), encoding="utf-8")
+    command = ["evaluate", str(small_run), "--task", "retrieval", "--data", str(pairs), "--json"]
+    cli.run([*command, "--data.query", "question", "--data.positive", "answer", "--output", str(tmp_path / "found")])
+    found = json.loads(capsys.readouterr().out)
+    assert found["retrieval/queries"] == found["retrieval/passages"] == 3 and 0 < found["retrieval/mrr@10"] <= 1
+    assert (tmp_path / "found" / "search.trec").read_text().splitlines()[0].startswith("q2 Q0 p")
+    scored = tmp_path / "scored.tsv"
+    rows = [(text, other, 2.0 if text == other else 1.0) for text in texts for other in texts]
+    scored.write_text("query\tpositive\tsame\n" + "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows), encoding="utf-8")
+    found = score_retrieval(small_run, scored, score="same")
+    vectors = embed(small_run, texts)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = spearmanr([row[2] for row in rows], (unit @ unit.T).reshape(-1)).statistic
+    assert found["retrieval/spearman"] == pytest.approx(expected, abs=1e-6) and found["retrieval/pairs"] == 9
+    with pytest.raises(UserError, match=r"Expected a column 'query' in the header of .*; set --data.query"):
+        score_retrieval(small_run, pairs)
+    with pytest.raises(UserError, match=r"Expected one of --data.query, .* found '--data.query_prefix'"):
+        cli.run([*command, "--data.query_prefix", "query: "])
 
 
 def test_embed_and_a_search_without_the_task_have_its_vectors(

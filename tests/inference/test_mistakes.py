@@ -44,6 +44,8 @@ FILES = {
 COMMANDS = {
     # evaluations of text
     "no checkpoint": ("evaluate {tmp}", "no finished checkpoint"),
+    "a misspelt run": ("evaluate {small}_", "did you mean '{small}'?"),
+    "a name of a hub": ("evaluate somebody/model", "plmjax import FOLDER RUN; nothing is downloaded"),
     "an empty text": ("evaluate {decoder} --data {tmp}/empty", "{tmp}/empty"),
     "no text": ("evaluate {decoder} --data {tmp}/binary", "{tmp}/binary"),
     "a blank text": ("evaluate {decoder} --data {tmp}/blank", "{tmp}/blank"),
@@ -94,6 +96,10 @@ COMMANDS = {
     "steps": ("predict {one} --input {dev} --training.steps 3", "'--training.steps'"),
     "no folder": ("predict {one} --input {dev} --output {tmp}/no/out.jsonl", "folder", "{tmp}/no"),
     "a foreign file": ("predict {one} --input {dev} --output {tmp}/lines.txt", "--output", "{tmp}/lines.txt"),
+    "lines of JSON in a table": ("predict {one} --input {dev} --output {tmp}/out.csv", ".jsonl", "{tmp}/out.csv"),
+    "a folder to predict": ("predict {one} --input {tmp}", "the folder {tmp}", "name a file in it"),
+    "a table to embed": ("embed {small} --input {tmp}/bare.tsv --output {tmp}/v.npz", "the table {tmp}/bare.tsv"),
+    "an option of no task": ("evaluate {one} --lr 1", "found '--lr'"),
     "a format": ("predict {one} --input {dev} --format json", "jsonl", "json"),
     # unknown tokens
     "strange text": ("evaluate {small} --data {tmp}/strange.txt", "100.0%", "--max_unknown"),

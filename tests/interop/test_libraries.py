@@ -135,7 +135,9 @@ def test_import_says_by_what_it_recognised_a_file_that_no_model_is_made_from(tmp
     write_safetensors(tmp_path / "tensors")
     said = fails("import", tmp_path / "tensors", tmp_path / "run")
     assert "found a file of safetensors" in said and "by the header of safetensors" in said
-    assert "found no file or folder" in fails("import", tmp_path / "nowhere", tmp_path / "run")
+    assert "found no file or folder; name its folder, since nothing is downloaded" in fails(
+        "import", tmp_path / "nowhere", tmp_path / "run"
+    )
     assert not (tmp_path / "run").exists()
 
 

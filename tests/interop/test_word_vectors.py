@@ -85,7 +85,7 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     run = Experiment(model=BertConfig.tiny(), objective=BertPretraining(), data=Data(SentencePairs()))
     checkpoints.save_parameters(tmp_path / "bert", {"x": np.zeros(1, np.float32)}, run, tokenizer={})
     said = fails("nearest", tmp_path / "bert", "a")
-    assert f"a model that has a vector for each token in {tmp_path / 'bert'}, found BertConfig" in said
+    assert f"a model that has a vector for each word in {tmp_path / 'bert'}, found BertConfig" in said
     for number in ("nan", "inf", "1e15", "-1e15"):
         (tmp_path / "odd.txt").write_text(f"2 2\na 1 2\nb 1 {number}\n")
         with pytest.raises(

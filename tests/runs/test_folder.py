@@ -136,6 +136,23 @@ def test_says_where_the_learning_rate_goes_on(done: int, steps: int, said: str, 
     assert len(found) == 1 and found[0].endswith(said)
 
 
+def test_a_fine_tuning_has_more_epochs_with_the_warm_up_that_follows(tmp_path: Path) -> None:
+    """As many steps with another warm-up are refused still."""
+
+    def tuned(epochs: float, steps: int, warmup: int) -> experiment.Experiment:
+        run = options(steps, schedule=Linear(warmup_steps=warmup))
+        return dataclasses.replace(run, finetuning=experiment.Finetuning(epochs=epochs, warmup=0.1))
+
+    folder.record_experiment(tmp_path, tuned(1.0, 40, 4))
+    trained(tmp_path, 40)
+    with pytest.raises(UserError, match=r"Expected optimizer.schedule.warmup_steps = 4, found 6"):
+        folder.record_experiment(tmp_path, tuned(1.0, 40, 6))
+    found: list[str] = []
+    folder.record_experiment(tmp_path, tuned(2.0, 80, 8), found.append)
+    assert found[0].startswith("steps    40 become 80: after step 40 the learning rate (linear) goes from 0.00e+00")
+    assert experiment.read(tmp_path / "experiment.json") == tuned(2.0, 80, 8)
+
+
 @pytest.mark.parametrize(("done", "fits"), [(3, True), (4, True), (5, False), (8, False)])
 def test_no_step_done_changes_its_phase(done: int, fits: bool, tmp_path: Path) -> None:
     """A run that is refused more steps stays as it was."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from plmjax.errors import UserError, beginning, listed, quoted
-from plmjax.files import json_text
+from plmjax.files import json_text, storage
 from plmjax.finetuning.files.text_files import lines, suffix
 
 DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
@@ -28,8 +28,13 @@ def rows(
         UserError: another format, damaged text, or a row of another width than the first.
     """
     kind = suffix(path)
+    if kind not in DELIMITERS and storage.path(path).is_dir():
+        raise UserError(f"Expected a .tsv, .csv or .jsonl file, found the folder {path}; name a file in it.")
     if kind not in DELIMITERS:
-        raise UserError(f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; convert it.")
+        raise UserError(
+            f"Expected a .tsv, .csv or .jsonl file (or one of them with .gz), found {path}; write a "
+            "table of it, whose header names its columns."
+        )
     if kind == ".jsonl" and columns:
         raise UserError(
             f"Expected no --data.columns for {path}, found some; leave them out, since every line names its own."
@@ -57,8 +62,15 @@ def absent(column: str, row: dict[str, Any], option: str, where: str) -> UserErr
         return UserError(
             f"Expected columns divided by {other[2]} in {path}, found the one column {found}; rename it to {other[1]}."
         )
-    place = f"the header of {path}" if other else where
-    return UserError(f"Expected a column {quoted(column)} in {place}, found {found}; set {option}.")
+    if other and len(row) == 1 and (used := next((one for one in ";|,\t" if one in next(iter(row))), None)):
+        return UserError(
+            f"Expected columns divided by {other[2]} in {path}, found the one column {found}, with {used!r} in its "
+            f"name; divide its columns by {other[2]}."
+        )
+    place, advice = f"the header of {path}" if other else where, ""
+    if other and any(" " in name.strip() for name in row):
+        advice = ", or name the columns with --data.columns if the first line is no header"
+    return UserError(f"Expected a column {quoted(column)} in {place}, found {found}; set {option}{advice}.")
 
 
 def text(value: Any, column: str, where: str) -> str:

@@ -270,12 +270,15 @@ class Contrastive(ComparesRows, TaskObjective):
         return LossSums(none, {}), (vectors, batch["example_ids"], batch["sequence_starts"])
 
     def evaluate_outputs(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """Return metrics, and the file of what was found.
+        return self.compare(examples, self._finish(np.stack(outputs)))
 
-        search.trec has the passages of each query in the form of TREC: query, Q0, passage, rank, similarity, name.
-        predictions.tsv has the line, the score and the similarity of each pair.
+    def compare(self, examples: SearchExamples | SimilarityExamples, vectors: np.ndarray) -> Answers:
+        """Return the metrics of the vectors of texts, float32 [S D], and the file of what was found.
+
+        The vectors are those of the queries and then of the passages, or of both texts of a pair side by side, and are
+        compared by dot products. search.trec has the passages of each query in the form of TREC: query, Q0, passage,
+        rank, similarity, name. predictions.tsv has the line, the score and the similarity of each pair.
         """
-        vectors = self._finish(np.stack(outputs))
         if isinstance(examples, SimilarityExamples):
             found = np.sum(vectors[::2] * vectors[1::2], axis=-1)
             metrics = classification.regression(np.array(examples.scores), found)

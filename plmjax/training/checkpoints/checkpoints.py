@@ -23,7 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from plmjax import __version__, experiment, platform
-from plmjax.errors import Explained, UserError
+from plmjax.errors import Explained, UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, patience, storage
 from plmjax.files.json_text import COUNT
@@ -265,6 +265,17 @@ def _check_links(directory: Path) -> None:
             )
 
 
+def _advice(path: Path) -> str:
+    """Return what to do about a path without a checkpoint: take the run with nearly its name, or make one."""
+    if path.exists():
+        return "pretrain or import one first."
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    hint = nearest(str(path), [str(run) for run in beside if (run / "checkpoints").is_dir()])
+    if hint.startswith("did"):
+        return hint
+    return "pretrain one, or make one of a model's folder by plmjax import FOLDER RUN; nothing is downloaded."
+
+
 def find(path: str | Path) -> Path:
     """Return the checkpoint folder for a path: a run directory, its checkpoints folder or one checkpoint.
 
@@ -286,8 +297,7 @@ def find(path: str | Path) -> Path:
                 f"it by plmjax import {path} RUN."
             )
         raise UserError(
-            f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; pretrain or import "
-            f"one first."
+            f"Expected a run directory or a checkpoint at {path}, found no finished checkpoint; {_advice(path)}"
         )
     chosen = max(steps)
     if (folder.parent / "experiment.json").exists():
