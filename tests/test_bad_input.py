@@ -168,7 +168,7 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     unfinished = tmp_path / "unfinished"
     shutil.copytree(small_run / "dataset", unfinished)
     (unfinished / "manifest.json").unlink()
-    assert "finished" in pretrain(unfinished)
+    assert "no manifest.json; run plmjax prepare, again if it was stopped, or read raw" in pretrain(unfinished)
     truncated = tmp_path / "truncated"
     shutil.copytree(small_run / "dataset", truncated)
     shard = next(truncated.glob("*train*tfrecord*"))
@@ -271,7 +271,7 @@ def test_arguments_are_named_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) 
     terminal.isatty = lambda: True
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout", terminal)
-    with pytest.raises(UserError, match="Missing from plmjax fill-mask"):
+    with pytest.raises(UserError, match=r"Missing from plmjax fill-mask: RUN, TEXT; see plmjax fill-mask --help."):
         cli.run(["fill-mask"])
     with pytest.raises(UserError, match=r"--top.*'x'"):
         cli.run(["fill-mask", "run", "text", "--top", "x"])

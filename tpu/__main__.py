@@ -53,7 +53,7 @@ def submit(
     kubernetes: Path | None = None,
     image: str = "python:3.12",
     detach: bool = False,
-    price: float = 0.0,
+    price: str = "",
     dry_run: bool = False,
     verbose: bool = False,
     include: tuple[str, ...] = (),
@@ -94,7 +94,7 @@ def submit(
         kubernetes: Write a JobSet for kubectl to this file instead of calling Cloud TPU.
         image: Container image for --kubernetes; any image with bash, curl and Python 3.11 or later.
         detach: Return when the slice is requested; python -m tpu watch follows the job later.
-        price: Price of a chip-hour, for the cost of an hour of the job.
+        price: Price of a chip-hour, such as 1.2 or v5e=1.2, for the cost of an hour of the job.
         dry_run: Print every call instead of making it; needs no credentials and no network.
         verbose: List every file that the hosts receive.
         include: Files to pack although they look like credentials; such files are left out by default.
@@ -102,13 +102,13 @@ def submit(
             or stands still; needs watch, here or elsewhere.
         selfcheck: Run plmjax selfcheck on every slice first; the job goes on only if it passes.
     """
+    from plmjax.planning.estimate import price_of, prices
     from tpu import capacity, jobset, machines, regions
     from tpu import notify as notices
     from tpu import submission as submissions
 
     notices.check(notify)
-    if price < 0:
-        raise UserError(f"Expected --price from 0, found {price:g}; give that of a chip-hour.")
+    asked = prices([price]) if price else {}
     terms = {
         "--zone": zone, "--project": project, "--reserved": reserved, "--reservation": reservation,
         "--flex_start": flex_start, "--max_run_duration": max_run_duration, "--valid_until": valid_until,
@@ -128,6 +128,9 @@ def submit(
             found = machines.slice_of(project, zone[0], tpu_vm)
             accelerator, topology = machines.agree(found, accelerator, topology)
     slice_ = submissions.resolve(accelerator, topology, slices)
+    if asked and not {"", slice_.chip.name} & asked.keys():
+        raise UserError(f"Expected --price of {slice_.chip.name}, found {price!r}; give that of this generation.")
+    of_chip = price_of(slice_, asked)
     capacity.check(
         spot=spot, reserved=reserved, reservation=reservation, flex_start=flex_start,
         max_run_duration=max_run_duration, valid_until=valid_until, label=label, data_disk=data_disk, zones=zone,
@@ -147,13 +150,13 @@ def submit(
     if dry_run:
         print("\n".join(submissions.calls(submission, kubernetes, manifest, verbose=verbose)))
         mark = "# " if kubernetes else ""  # comments, so that the manifest stays YAML
-        print("\n".join(f"{mark}{line}" for line in submissions.summary(submission, price)))
+        print("\n".join(f"{mark}{line}" for line in submissions.summary(submission, of_chip)))
         return
     notices.reach(notify)
     submission = submissions.next_attempt(submission)
     if "-" in accelerator and not topology:
         print(f"{accelerator} is the shape {submission.job.topology} by default; --topology chooses another")
-    print("\n".join((*submission.files.lines(verbose), *submissions.summary(submission, price))))
+    print("\n".join((*submission.files.lines(verbose), *submissions.summary(submission, of_chip))))
     job = submission.job
     if kubernetes:
         submissions.upload(submission)

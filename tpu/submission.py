@@ -318,10 +318,10 @@ def _may_exist(slices: queue.Queue | None) -> bool:
         return True
 
 
-def summary(submission: Submission, price: float) -> Iterator[str]:
+def summary(submission: Submission, price: float | None) -> Iterator[str]:
     """Yield what runs, where, and what it may cost.
 
-    price: price of a chip-hour; 0 if it is not known.
+    price: price of a chip-hour; None if it is not known.
     """
     job, slice_ = submission.job, submission.job.slice
     terms = (
@@ -333,7 +333,8 @@ def summary(submission: Submission, price: float) -> Iterator[str]:
     )  # fmt: skip
     zones = " or ".join(job.zones) if job.zones else "Kubernetes"
     yield f"run     {shlex.join(job.command())}"
-    yield f"where   {slice_.name}, {slice_.chips} chips of {job.workers} hosts in {zones}, {terms}"
+    hosts = "1 host" if job.workers == 1 else f"{job.workers} hosts"
+    yield f"where   {slice_.name}, {slice_.chips} chips of {hosts} in {zones}, {terms}"
     start = ["--from", job.init_from] if job.init_from else []
     plan = shlex.join(["plmjax", "plan", job.experiment, *start, "--topology", slice_.name, *job.overrides])
     if price:

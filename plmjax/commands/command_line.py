@@ -23,7 +23,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, Suppress,
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values
-from plmjax.errors import CRASHED, MISTAKE, SAVED, UNAVAILABLE, WEATHER, Unavailable, UserError, nearest, quoted
+from plmjax.errors import CRASHED, MISTAKE, SAVED, UNAVAILABLE, WEATHER, Unavailable, UserError, listed, nearest, quoted
 from plmjax.files import storage
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
@@ -127,7 +127,11 @@ def parse(
             raise
         # tyro prints a box: its first paragraph is the error, the others repeat the help.
         lines = [line.strip("\u2502 ") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
-        paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
+        paragraph = [*itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)]
+        if paragraph and paragraph[0].startswith("Missing from"):
+            words = (line.split()[0] for line in paragraph[1:] if line)
+            missing = listed(word for word in words if word.startswith("--") or word.isupper())
+            raise UserError(f"Missing from {program}: {missing}; see {program} --help.") from None
         raise UserError(f"{_advice(verb, arguments)}{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:
         from plmjax import experiment

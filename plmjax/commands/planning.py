@@ -44,6 +44,7 @@ def plan(
         json_: Print JSON.
     """
     from plmjax import experiment as experiments
+    from plmjax.parallel import topologies
     from plmjax.planning import plan as plans
     from plmjax.planning import report as pages
     from plmjax.planning import search as searches
@@ -61,6 +62,11 @@ def plan(
     if breakdown and search:
         raise UserError("--breakdown and --search exclude each other; leave one out.")
     prices = read_prices(price)
+    planned = {topologies.parse(name).chip.name for name in topology}
+    if unused := sorted(prices.keys() - planned - {""}):
+        raise UserError(
+            f"Expected --price for {' or '.join(sorted(planned))}, found one for {unused[0]}; name one of these."
+        )
     options = {"breakdown": breakdown, "announce": announced}
     with options_named(OF_ANOTHER_FILE):
         composed, batches = planned_run(run)

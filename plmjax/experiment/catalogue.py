@@ -47,7 +47,7 @@ def find(reference: str) -> tuple[Path, str]:
         raise UserError(f"Expected an experiment, found {kind} at {quoted(path, 300)}; {_advice(file)}")
     if os.sep in path or file.suffix == ".py":
         raise UserError(f"Expected an experiment file, found no file {quoted(path, 300)}; {_advice(file)}")
-    hint = nearest(path, names(), catalogue="plmjax experiments lists all of them.")
+    hint = nearest(path.lower(), names(), catalogue="plmjax experiments lists all of them.")
     raise UserError(f"Expected an experiment, found none named {quoted(path)}; {hint}")
 
 

@@ -13,6 +13,8 @@ from plmjax.training.metrics import compact
 from plmjax.training.placement import mesh_text
 
 WIDTH = 120
+KINDS = "The compiler's is a pessimistic bound; the ends of the refined one differ in the bandwidths that are reached."
+"""What the two estimates are."""
 TABLE_WIDTH = 160  # no more than its columns need
 
 
@@ -41,7 +43,8 @@ def page(made: dict[str, Any]) -> str:
         _details(console, made)
     _findings(console, made, made["phases"])
     more = "" if "breakdown" in made["phases"][0] else " --breakdown shows memory, collectives and cycles of phases."
-    console.print(f"All times are estimates.{more}")
+    kinds = "" if made["estimate"]["refined_hours"] is None else f" {KINDS}"
+    console.print(f"All times are estimates, of train steps alone.{kinds}{more}", soft_wrap=True)
     return out.getvalue().rstrip()
 
 
@@ -107,8 +110,7 @@ def table(plans: list[dict[str, Any]]) -> str:
         console.print(f"{first['model']}, {first['parameters']:,} parameters; compiled by {first['compiler']}")
     names, rows = columns(plans)
     caption = (
-        "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network). The "
-        "compiler's is a pessimistic bound; the ends of the refined one differ in the bandwidths that are reached."
+        "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network). " + KINDS
     )
     shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in names:

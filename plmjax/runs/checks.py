@@ -63,6 +63,11 @@ def kind(experiment: Experiment, text: bool) -> None:
                 f"plmjax finetune."
             )
         return
+    if isinstance(data, Data):
+        raise UserError(
+            "Expected an experiment on a task, found one that pretrains on text; run it with plmjax pretrain, or name "
+            "another, such as finetune_sentences."
+        )
     if not isinstance(data, Task) or not isinstance(objective, TaskObjective):
         raise UserError(
             f"Expected an experiment with a task and an objective of plmjax.finetuning, found "

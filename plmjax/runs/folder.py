@@ -105,6 +105,11 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
                 f"Expected a new folder or a run of this experiment in {workdir}, found a model that was imported, "
                 f"averaged or compressed; name another --workdir."
             )
+        kinds = [type(each.model).__name__ for each in (known, experiment)]
+        if changed and kinds[0] != kinds[1]:
+            raise UserError(
+                f"Expected a run of a {kinds[1]} in {workdir}, found one of a {kinds[0]}; name another --workdir."
+            )
         for name, (before, after) in changed.items():
             raise UserError(
                 f"Expected {name} = {before}, found {after} for the run in {workdir}; resume it unchanged or name "

@@ -9,6 +9,8 @@ from plmjax.training.optimizers.schedules import WarmedUp
 
 MORE = 1.5
 """Factor of the tokens of an experiment above which a run with other options is noted."""
+MANY_ROWS = 1.1
+"""Rows of a model for each token of its tokenizer above which they are noted; some are added to divide by shards."""
 PREDICTIONS = "predictions.tsv"
 
 
@@ -34,6 +36,16 @@ def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
         yield (
             f"note       reads {read / planned:.1f} times the tokens of the experiment, as its steps are larger and as "
             f"many; --training.steps {round(steps * planned / read)} reads as many tokens"
+        )
+
+
+def on_vocabulary(run: Experiment, size: int) -> Iterator[str]:
+    """Yield a note if the model's table of words has many more rows than its tokenizer has tokens."""
+    rows = getattr(run.model, "vocab_size", 0)
+    if rows > MANY_ROWS * size:
+        yield (
+            f"note       the model has {rows:,} rows of words for the {size:,} tokens of its tokenizer; "
+            f"--model.vocab_size {size} leaves out those that no token uses"
         )
 
 

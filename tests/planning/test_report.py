@@ -89,7 +89,7 @@ def test_an_answer_without_a_price_says_how_to_give_one_and_unknown_estimates_ha
     text = report.page(free)
     rows = [line.split() for line in text.splitlines()]
     assert ["estimate"] in rows and ["hours", "2.5"] in rows and ["chip-hours", "10"] in rows
-    assert "--price" in text and "refined" not in text
+    assert "--price" in text and "refined" not in text and "refined one differ" in report.page(MADE)
     assert "0 900 128 x 24 / 2 4.0 6.0 17% interconnect".split() in rows
 
 

@@ -57,7 +57,7 @@ PRETRAIN = [
     ("--mesh.tensor 3", "? x ? x 3 on 8"),
     ("--checkpoint.best eval/los", "'eval/los'; did you mean 'eval/loss'?"),
     ("--checkpoint.best '' --training.patience 2", "--training.patience needs --checkpoint.best"),
-    ("--data.held_out 0", "--checkpoint.best eval/loss needs held-out text"),
+    ("--data.held_out 0", "--checkpoint.best eval/loss needs held-out documents"),
     ("--data.format jsonn", "did you mean 'jsonl'?"),
     ("--data.language e", "language whose sentences can be split"),
     ("--data.clean c4_line", "--data.clean, found 'c4_line'; did you mean 'c4_lines'?"),
@@ -246,7 +246,7 @@ BACKWARDS = dataclasses.replace(experiments.ulmfit().model, backwards=True)
         (experiments.changed(BERT, training={"patience": 2}, **BEST), "patience needs --training.evaluate_every"),
         (experiments.changed(BERT, training={"steps": 8, "profile_steps": (7, 8)}), ""),
         (experiments.changed(BERT, training={"steps": 8, "profile_steps": (7, 9)}), "1 to 8, found 7 9"),
-        (experiments.changed(BERT, data={"held_out": 0.0}, **BEST), "needs held-out text"),
+        (experiments.changed(BERT, data={"held_out": 0.0}, **BEST), "needs held-out documents"),
         # a dataset may hold out rows of its own
         (experiments.changed(BERT, data={"path": "dataset", "held_out": 0.0}, **BEST), ""),
         (experiments.changed(BERT, data={"mixture": Mixture(("a=one", "b=two")), "held_out": 0.0}, **BEST), ""),

@@ -39,6 +39,13 @@ def test_a_warm_up_that_a_phase_restarts_is_noted_if_the_phase_is_shorter() -> N
     assert found.endswith("lower --phases.1.changes optimizer.schedule.warmup_steps")
 
 
+@pytest.mark.parametrize(("size", "noted"), [(4096, False), (4000, False), (2000, True)])
+def test_rows_of_words_that_no_token_uses_are_noted_if_they_are_many(size: int, noted: bool) -> None:
+    run = experiments.load("modernbert_tiny")
+    found = [*notes.on_vocabulary(run, size)]
+    assert len(found) == noted and all("4,096 rows of words for the 2,000 tokens" in line for line in found)
+
+
 @pytest.mark.parametrize(
     ("labels", "predictions", "noted"),
     [("good bad", "bad bad", True), ("good bad", "good bad", False), ("bad bad", "bad bad", False), ("", "", False)],

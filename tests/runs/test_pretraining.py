@@ -41,7 +41,7 @@ def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
     (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
     same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", tmp_path / "lines.txt", *SMALL_BERT]
     said = fails(*same, "--checkpoint.best", "eval/loss")
-    assert "--checkpoint.best eval/loss needs held-out text" in said and "set --checkpoint.best ''" in said
+    assert "--checkpoint.best eval/loss needs held-out documents" in said and "set --checkpoint.best ''" in said
     capsys.readouterr()
     cli.run([*map(str, same), "--checkpoint.best", "", "--checkpoint.prefer", "last"])
     said = capsys.readouterr().out.splitlines()

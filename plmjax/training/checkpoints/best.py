@@ -81,8 +81,9 @@ def check_metric(settings: Checkpoint, metrics: Sequence[str]) -> None:
     name, known = Best(settings.best).name, [f"eval/{metric}" for metric in metrics]
     if name and not known:
         raise UserError(
-            f"--checkpoint.best {name} needs held-out text, found none; hold a larger fraction out when the dataset is "
-            f"prepared, or set --checkpoint.best '' --checkpoint.prefer last."
+            f"--checkpoint.best {name} needs held-out documents, found none; hold a larger fraction of several "
+            f"documents out (--data.held_out; a blank line divides documents), or set --checkpoint.best '' "
+            f"--checkpoint.prefer last."
         )
     if name and name not in known:
         raise UserError(

@@ -11,6 +11,7 @@ import base64
 import dataclasses
 import functools
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -284,6 +285,8 @@ def find(path: str | Path) -> Path:
     Raises:
         UserError: there is no finished checkpoint.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"Expected the path of a run or a checkpoint, found a {type(path).__name__}; give its path.")
     path = storage.path(path)
     own = path / "checkpoints"
     if path.name.isdigit() and storage.is_finished(path) and not own.is_dir():  # A run may have a number as its name.

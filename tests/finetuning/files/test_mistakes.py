@@ -57,10 +57,8 @@ FILES: dict[str, tuple[type, str, str | bytes | None, dict[str, Any], str]] = {
     "another format": (Sentences, "rows.txt", "a\n", {}, ".tsv, .csv or .jsonl"),
     "an empty file": (Sentences, "rows.tsv", "", {}, "found none"),
     "a header alone": (Sentences, "rows.tsv", "text\tlabel\n", {}, "found none"),
-    "semicolons": (Sentences, "rows.csv", "text;label\na;b\n", {}, "with ';' in its name; divide its columns by commas"),
-    "no header": (
-        Sentences, "rows.tsv", "a film\tgood\na plot\tbad\n", {}, "set --data.text, or name the columns with --data.columns",
-    ),
+    "semicolons": (Sentences, "rows.csv", "text;label\na;b\n", {}, "with ';' in its name; divide its columns by comma"),
+    "no header": (Sentences, "rows.tsv", "a film\tgood\na plot\tbad\n", {}, "or name the columns with --data.columns"),
     "no column": (
         Sentences, "rows.tsv", "sentence\tlabel\na\tb\n", {}, "'text' in the header .*'sentence', 'label'.*--data.text",
     ),
