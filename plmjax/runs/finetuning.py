@@ -52,6 +52,8 @@ def finetune(
         # Its inputs: the examples give the labels and the number of steps. Every host has the same.
         inputs = task.inputs(run, workdir)
         unknown = task.unknown_tokens(inputs)
+        for line in notes.on_packing(inputs.experiment, inputs.source) if hosts.is_primary() else ():
+            report(line)
         switches.check_options(inputs.experiment, loop.devices(inputs.experiment.training.platform)[0])
         hosts.agree("the experiment", json.dumps(flatten(inputs.experiment) | libraries.versions()))
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator, Mapping
 
 from plmjax.experiment import Experiment, in_phase
+from plmjax.finetuning.batches.source import TaskSource
 from plmjax.training.optimizers.schedules import WarmedUp
 
 MORE = 1.5
@@ -41,7 +42,7 @@ def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
 
 def on_vocabulary(run: Experiment, size: int) -> Iterator[str]:
     """Yield a note if the model's table of words has many more rows than its tokenizer has tokens."""
-    rows = getattr(run.model, "vocab_size", 0)
+    rows = run.model.vocab_size
     if rows > MANY_ROWS * size:
         yield (
             f"note       the model has {rows:,} rows of words for the {size:,} tokens of its tokenizer; "
@@ -55,6 +56,16 @@ def tokens(run: Experiment) -> int:
         return 0
     phases = run.resolved_phases
     return sum(phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases)
+
+
+def on_packing(run: Experiment, source: TaskSource) -> Iterator[str]:
+    """Yield a note on the number of examples in a step of a fine-tuning, if rows hold more than one."""
+    rows, each = run.training.batch_size, source.examples_per_row
+    if each > 1:
+        yield (
+            f"rows       a step of {rows} rows has about {rows * each:.0f} examples, packed; --data.pack 1 gives each "
+            f"a row of its own"
+        )
 
 
 def on_predictions(predictions: Mapping[str, str]) -> Iterator[str]:

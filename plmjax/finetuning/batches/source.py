@@ -181,6 +181,11 @@ class TaskSource:
         """Return the number of rows of the steps that read the train examples once."""
         return (1 + (self._unlabelled is not None)) * sum(rows.per_epoch for rows in self._train)
 
+    @property
+    def examples_per_row(self) -> float:
+        """Return the mean number of train examples that are packed into a row."""
+        return sum(rows.examples for rows in self._train) / sum(map(len, self._train))
+
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """Return a dict from field to shape and dtype of the phase's global batch."""
         rows = self.validation_rows if phase.held_out else self._train[0]

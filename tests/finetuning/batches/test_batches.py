@@ -11,6 +11,7 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
+from plmjax.experiment import Experiment, Training
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import GroupSampler
@@ -19,6 +20,7 @@ from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
+from plmjax.runs import notes
 
 VOCABULARY = Vocabulary.placeholder(1000)
 LABELLED = SequenceClassification(("a", "b"))
@@ -48,6 +50,13 @@ def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> Ta
 
 def phase(length: int = 8, rows: int = 4) -> ResolvedPhase:
     return ResolvedPhase(index=0, first_step=0, steps=100, sequence_length=length, batch_size=rows, accumulation=1)
+
+
+def test_a_step_of_packed_rows_is_noted_with_its_examples():
+    run = Experiment(None, LABELLED, Sentences("a", "b"), training=Training(batch_size=4))
+    (found,) = notes.on_packing(run, source(length=24, pack=3, train=30))
+    assert "a step of 4 rows has about 12 examples" in found
+    assert not [*notes.on_packing(run, source())]
 
 
 def test_evaluation_passes_over_the_file_once_and_fills_the_last_batch():
