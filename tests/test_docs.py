@@ -178,7 +178,7 @@ def test_commands_in_sentences_have_their_verbs_and_options(page: Path, parsed: 
         try:
             parsed(command)
         except UserError as error:
-            assert "required" in str(error), f"{command}\n{error}"
+            assert str(error).startswith("Missing from"), f"{command}\n{error}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.is_relative_to(DOCS)], ids=name)
