@@ -168,7 +168,7 @@ def test_dataset_that_does_not_fit(fails, tmp_path: Path, small_run: Path) -> No
     unfinished = tmp_path / "unfinished"
     shutil.copytree(small_run / "dataset", unfinished)
     (unfinished / "manifest.json").unlink()
-    assert "no manifest.json; run plmjax prepare, again if it was stopped, or read raw" in pretrain(unfinished)
+    assert "no manifest.json, with which a preparation ends; run plmjax prepare, again if" in pretrain(unfinished)
     truncated = tmp_path / "truncated"
     shutil.copytree(small_run / "dataset", truncated)
     shard = next(truncated.glob("*train*tfrecord*"))

@@ -14,7 +14,7 @@ from plmjax.training.placement import mesh_text
 
 WIDTH = 120
 KINDS = "The compiler's is a pessimistic bound; the ends of the refined one differ in the bandwidths that are reached."
-"""What the two estimates are."""
+"""The sentence about both estimates."""
 TABLE_WIDTH = 160  # no more than its columns need
 
 

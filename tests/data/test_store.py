@@ -147,7 +147,7 @@ DAMAGE = {
     "missing": (lambda folder: (folder / SHARD).unlink(), f"{SHARD} .. no such file"),
     "truncated": (lambda folder: (folder / SHARD).write_bytes((folder / SHARD).read_bytes()[:-5]), f"{SHARD} .. bytes"),
     "offsets": (lambda folder: (folder / "train.text.sentences.npy").unlink(), "sentences.npy .. no such file"),
-    "unfinished": (lambda folder: (folder / store.MANIFEST).unlink(), "never finished"),
+    "unfinished": (lambda folder: (folder / store.MANIFEST).unlink(), "with which a preparation ends"),
     "half a manifest": (lambda folder: os.truncate(folder / store.MANIFEST, 100), "manifest.json .. damaged"),
     "gone": (lambda folder: shutil.rmtree(folder), "no folder"),
     **{
@@ -225,7 +225,7 @@ def test_what_cannot_be_written(tmp_path):
             "a name of small letters",
         )
     refused(lambda: write(tmp_path, [], [], vocab_size=300), "no document")
-    refused(lambda: store.open_dataset(tmp_path), "never finished")
+    refused(lambda: store.open_dataset(tmp_path), "with which a preparation ends")
     writer = store.ShardWriter(tmp_path, "train", 0, vocab_size=300)
     writer.add({"text": [[5, 300]]})
     with pytest.raises(ValueError, match=r"0\.\.299, found 5\.\.300"):

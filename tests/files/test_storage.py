@@ -133,7 +133,7 @@ def test_a_dataset_whose_upload_was_killed_is_prepared_anew(run, small_run: Path
     assert "run/dataset/manifest.json" not in begun[0]
     object_store.create("unprepared", begun[0])
     target = "gs://unprepared/run/dataset"
-    with pytest.raises(UserError, match="run plmjax prepare, again if it was stopped"):
+    with pytest.raises(UserError, match="with which a preparation ends"):
         store.open_dataset(target)
     text, tokenizer = "gs://running/text/reference.txt", tokenizers.load("gs://running/run/tokenizer")
     made = prepare([text], "auto", tokenizer, target, validation=0.05, processes=1, progress=False)

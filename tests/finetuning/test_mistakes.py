@@ -283,7 +283,7 @@ COMMANDS = {
     "a twin of a checkpoint": (
         "finetune_sentences --from {small} --like {small} --data.train x.tsv --data.validation x.tsv", "--like",
     ),
-    "no task": ("bert_tiny --from {small}", "found Data"),
+    "no task": ("bert_tiny --from {small}", "found one that pretrains on text"),
 }  # fmt: skip
 
 

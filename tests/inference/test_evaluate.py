@@ -108,10 +108,11 @@ def test_unknown_tokens_are_counted_by_every_command_that_reads_text(
         [json.dumps({"text": text, "label": "a"}, ensure_ascii=False) + "\n" for text in texts],
     )
     file.write_text("".join(rows), encoding="utf-8")
+    (tmp_path / "few.txt").write_text("\n".join(texts), encoding="utf-8")
     assert evaluate(classifiers / "one", file)["eval/unknown_tokens"] == 1
     for command, stream in (
         (["predict", classifiers / "one", "--input", file], "err"),
-        (["embed", small_run, "--input", file, "--output", tmp_path / "v.npz"], "out"),
+        (["embed", small_run, "--input", tmp_path / "few.txt", "--output", tmp_path / "v.npz"], "out"),
     ):
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["plmjax", *map(str, command)])

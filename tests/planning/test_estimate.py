@@ -192,7 +192,7 @@ def test_where_no_schedule_was_written_the_refined_estimate_is_not_known(made):
 def test_what_is_printed_names_every_time_an_estimate(made):
     text = plan_report.page(made)
     assert f"compiled by libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}" in " ".join(text.split())
-    assert "All times are estimates." in text
+    assert "All times are estimates, of train steps alone." in text
     assert json.loads(json.dumps(made)) == made
 
 

@@ -233,7 +233,7 @@ def test_a_loss_that_is_no_number_stops_at_its_step_and_leaves_the_checkpoints(t
 
 def test_other_data_is_refused(whole):
     _, workdir = whole
-    with pytest.raises(UserError, match="fingerprint chain, found other"):
+    with pytest.raises(UserError, match=r"\(digest chain\), found others \(other\)"):
         loop.train(options(), workdir, ChainSource(options().data, fingerprint="other"), tokenizer={})
 
 

@@ -298,8 +298,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         text = storage.contents(directory / MANIFEST)
     except FileNotFoundError:
         raise UserError(
-            f"Expected a prepared dataset at {directory}, found no {MANIFEST}; run plmjax prepare, again if it was "
-            f"stopped, or read raw text with --data.input {directory}."
+            f"Expected a prepared dataset at {directory}, found no {MANIFEST}, with which a preparation ends; run "
+            f"plmjax prepare, again if it was stopped, or read raw text with --data.input {directory}."
         ) from None
     try:
         manifest = json_text.parse(text)

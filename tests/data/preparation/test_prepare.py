@@ -325,7 +325,7 @@ def test_an_interrupted_preparation_is_named_and_made_again(corpus, tokenizer, t
     with stopped_at(store.ShardWriter, "extend", lambda *arguments: (original(*arguments), stop())):
         prepare([corpus], "auto", tokenizer, output, **ALONE)
     assert list(output.glob("units/*/corpus-*"))
-    refused(lambda: store.open_dataset(output), "never finished")
+    refused(lambda: store.open_dataset(output), "with which a preparation ends")
     (output / "notes.txt").write_text("mine")
     (output / "corpus-train.tfrecord-00007").write_bytes(b"left over")
     again = prepare([corpus], "auto", tokenizer, output, **ALONE)
