@@ -66,7 +66,7 @@ def test_help_after_an_experiment_begins_with_what_is_usual(
 
 
 def test_help_shows_the_options_of_a_class_of_ones_own_with_the_usual_ones(tmp_path: Path, capsys, monkeypatch) -> None:
-    """Of those that it inherits, only the usual ones."""
+    """The fields that it inherits are shown only if they are among the usual options."""
     own = """
 class CosineRates(MaskedLanguageModel):
     largest: float = 0.5

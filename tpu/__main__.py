@@ -108,7 +108,6 @@ def submit(
     from tpu import submission as submissions
 
     notices.check(notify)
-    asked = prices([price]) if price else {}
     terms = {
         "--zone": zone, "--project": project, "--reserved": reserved, "--reservation": reservation,
         "--flex_start": flex_start, "--max_run_duration": max_run_duration, "--valid_until": valid_until,
@@ -128,9 +127,7 @@ def submit(
             found = machines.slice_of(project, zone[0], tpu_vm)
             accelerator, topology = machines.agree(found, accelerator, topology)
     slice_ = submissions.resolve(accelerator, topology, slices)
-    if asked and not {"", slice_.chip.name} & asked.keys():
-        raise UserError(f"Expected --price of {slice_.chip.name}, found {price!r}; give that of this generation.")
-    of_chip = price_of(slice_, asked)
+    of_chip = price_of(slice_, prices([price] if price else [], {slice_.chip.name}))
     capacity.check(
         spot=spot, reserved=reserved, reservation=reservation, flex_start=flex_start,
         max_run_duration=max_run_duration, valid_until=valid_until, label=label, data_disk=data_disk, zones=zone,

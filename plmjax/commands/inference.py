@@ -127,12 +127,13 @@ def _columns(overrides: Sequence[str]) -> dict[str, Any]:
     from plmjax.inference.retrieval import COLUMNS
 
     run = experiments.Experiment(model=None, objective=Contrastive(), data=Retrieval())
-    known = [f"--data.{name}" for name in COLUMNS]
-    for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
+    known = {f"--data.{name}": name for name in COLUMNS}
+    given = [experiments.normalize_option(word.partition("=")[0]) for word in overrides if word.startswith("--")]
+    for option in given:
         if option not in known:
             raise UserError(f"Expected one of {listed(known)} with --task retrieval, found {quoted(option)}; drop it.")
     data = experiments.override(run, overrides).data
-    return {name: getattr(data, name) for name in COLUMNS}
+    return {known[option]: getattr(data, known[option]) for option in given}
 
 
 def predict(

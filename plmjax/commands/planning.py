@@ -61,12 +61,7 @@ def plan(
         raise UserError("--batch_sizes needs --search; add it.")
     if breakdown and search:
         raise UserError("--breakdown and --search exclude each other; leave one out.")
-    prices = read_prices(price)
-    planned = {topologies.parse(name).chip.name for name in topology}
-    if unused := sorted(prices.keys() - planned - {""}):
-        raise UserError(
-            f"Expected --price for {' or '.join(sorted(planned))}, found one for {unused[0]}; name one of these."
-        )
+    prices = read_prices(price, {topologies.parse(name).chip.name for name in topology})
     options = {"breakdown": breakdown, "announce": announced}
     with options_named(OF_ANOTHER_FILE):
         composed, batches = planned_run(run)

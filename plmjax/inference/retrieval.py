@@ -13,6 +13,7 @@ import numpy as np
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
 from plmjax.files import storage
+from plmjax.finetuning.files import tables, text_files
 from plmjax.finetuning.tasks.contrastive import Contrastive
 from plmjax.finetuning.tasks.retrieval import Retrieval, SimilarityExamples
 from plmjax.inference import encoded_texts
@@ -65,6 +66,13 @@ def score_retrieval(
         raise UserError(
             f"Expected vectors that are compared by cosine or dot product in {checkpoint}, found {similarity}; name "
             f"another checkpoint."
+        )
+    is_table = text_files.suffix(str(data)) in tables.DELIMITERS
+    if is_table and split is not None:
+        raise UserError(f"Expected no --split for the table {data}, found {split}; leave it out.")
+    if columns and not is_table:
+        raise UserError(
+            f"Expected no --data.{next(iter(columns))} for {data}, which is no table, found one; leave it out."
         )
     task = Retrieval(validation=str(data), split=SPLITS[split or "test"], **columns)
     examples = task.read("validation")

@@ -20,7 +20,7 @@ refined estimate is an interval. Its ends assume different fractions of the chip
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,11 +40,13 @@ from plmjax.training import program as programs
 from plmjax.training.metrics import compact
 
 
-def prices(options: Sequence[str]) -> dict[str, float]:
+def prices(options: Sequence[str], used: Collection[str] = topologies.CHIPS) -> dict[str, float]:
     """Parse prices: `1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
 
+    used: generations whose price is used.
+
     Raises:
-        UserError: no price, or an unknown generation.
+        UserError: no price, an unknown generation, or one that is not used.
     """
     found = {}
     for option in options:
@@ -52,6 +54,8 @@ def prices(options: Sequence[str]) -> dict[str, float]:
         if generation and generation not in topologies.CHIPS:
             hint = nearest(generation, topologies.CHIPS)
             raise UserError(f"Expected a TPU generation in --price, found {quoted(generation)}; {hint}")
+        if generation and generation not in used:
+            raise UserError(f"Expected --price for {' or '.join(sorted(used))}, found one for {generation}; change it.")
         try:
             found[generation] = float(price)
         except ValueError:

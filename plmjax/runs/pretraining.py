@@ -53,9 +53,9 @@ def pretrain(
 
         # Its folder and its inputs: the tokenizer and the dataset are made from the text, once.
         inputs = text.inputs(run, workdir, report)
-        known = inputs.tokenizer.vocabulary.size
-        for line in notes.on_vocabulary(inputs.experiment, known) if hosts.is_primary() else ():
-            report(line)
+        if run.init_from.description is None and hosts.is_primary():  # a checkpoint has its rows already
+            for line in notes.on_vocabulary(inputs.experiment, inputs.tokenizer.vocabulary.size):
+                report(line)
 
         # Training, from the last checkpoint in the folder if there is one.
         continued = run.init_from.continued

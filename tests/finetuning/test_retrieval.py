@@ -118,6 +118,10 @@ def test_any_encoder_searches_a_table_and_compares_pairs_with_a_score(small_run:
     assert found["retrieval/spearman"] == pytest.approx(expected, abs=1e-6) and found["retrieval/pairs"] == 9
     with pytest.raises(UserError, match=r"Expected a column 'query' in the header of .*; set --data.query"):
         score_retrieval(small_run, pairs)
+    with pytest.raises(UserError, match=r"Expected no --split for the table .*pairs.tsv, found test"):
+        score_retrieval(small_run, pairs, split="test")
+    with pytest.raises(UserError, match=r"Expected no --data.query for .*, which is no table"):
+        score_retrieval(small_run, tmp_path, query="question")
     with pytest.raises(UserError, match=r"Expected one of --data.query, .* found '--data.query_prefix'"):
         cli.run([*command, "--data.query_prefix", "query: "])
 

@@ -169,7 +169,7 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "number of devices" in fails(*usual, "--", "--mesh.tensor", 3)
     assert "--workdir in a bucket" in fails(*usual, "--workdir", "runs/mine")
     assert "found the folder" in fails(*replaced("--bucket", tmp_path))
-    assert "Expected --price of v5e, found 'v6e=2'" in fails(*usual, "--price", "v6e=2")
+    assert "Expected --price for v5e, found one for v6e" in fails(*usual, "--price", "v6e=2")
     assert "found --from, an option of python -m tpu submit; write it before the --" in fails(
         *usual, "--", "--from", "gs://b/runs/x"
     )
