@@ -124,8 +124,12 @@ class Workers:
 
     def _ended(self) -> str:
         """Return how the process ended that ended first, and advice."""
-        self._executor.shutdown()  # it waits for all processes
-        started = (worker for worker in self._context.workers if worker.pid is not None)
+        started = [worker for worker in self._context.workers if worker.pid is not None]
+        for worker in started:  # Python 3.11 forgets a process that starts while it ends the others
+            worker.terminate()
+        self._executor.shutdown()
+        for worker in started:
+            worker.join()
         code = next((worker.exitcode for worker in started if not worker.terminated), -signal.SIGKILL)
         if code == -signal.SIGKILL:
             return f"one ended by the system, most likely for lack of memory; {self._advice}"
@@ -134,10 +138,16 @@ class Workers:
         return f"one that ended by itself with code {code}; it printed the reason above"
 
     def _submit(self, function: Callable, task: tuple) -> concurrent.futures.Future:
-        """Submit a task. A process that starts for it inherits the blocked signals."""
+        """Submit a task. A process that starts for it inherits the blocked signals.
+
+        Python 3.11 may close the queues of a broken executor while a process starts; then a second try names the cause.
+        """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
         try:
             return self._executor.submit(_run, function, task)
+        except (OSError, ValueError):
+            self._executor.submit(_run, _nothing, ())
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

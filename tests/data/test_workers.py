@@ -1,6 +1,8 @@
 """Processes that share work: order, streams of tasks, signals, and an end that was not asked for."""
 
 import itertools
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax.data.workers import WAITING, Workers
+from plmjax.data.workers import WAITING, Workers, _Worker
 from plmjax.errors import UserError
 from tests.paths import ROOT
 
@@ -38,7 +40,7 @@ def crashed(number: int) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def left(number: int) -> None:
+def left(*numbers: object) -> None:
     os._exit(3)
 
 
@@ -88,6 +90,41 @@ def test_the_end_of_a_process_is_named(task: object, sentence: str) -> None:
         assert {signal.SIGINT, signal.SIGTERM} <= found and not {signal.SIGINT, signal.SIGTERM} & blocked()
         with pytest.raises(UserError, match=sentence):
             list(workers.results(task, [(0,)] * 4))
+
+
+def wait_for_the_end_of_others() -> None:
+    """Return a moment after the processes that have started ended, so that the executor has seen it."""
+    for child in multiprocessing.active_children():
+        multiprocessing.connection.wait([child.sentinel])
+        time.sleep(0.3)
+
+
+class SlowToSend:
+    """The argument of a process; another process ends before it is sent."""
+
+    def __reduce__(self) -> tuple:
+        wait_for_the_end_of_others()
+        return SlowToSend, ()
+
+
+class SlowToStart(_Worker):
+    """A process that starts after another one ended."""
+
+    def start(self) -> None:
+        wait_for_the_end_of_others()
+        super().start()
+
+
+@pytest.mark.parametrize("slow", ["to start", "to send"])
+def test_the_end_of_a_process_is_named_while_another_starts(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 ends the processes that it knows and closes its queues meanwhile."""
+    if slow == "to start":
+        monkeypatch.setattr("plmjax.data.workers._Worker", SlowToStart)
+    make = (id, SlowToSend()) if slow == "to send" else (None,)
+    sentence = "ended by itself with code 3"
+    with Workers(2, *make, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
+        list(workers.results(left, [(0,)] * 4))
+    assert not multiprocessing.active_children()
 
 
 def test_a_mistake_at_the_start_of_a_process_is_that_of_the_command() -> None:
