@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import numpy as np
 import optax
 
 from plmjax.layers import dropout
-from plmjax.layers.attention import row_rotation
+from plmjax.layers.attention import shifted_product
 from plmjax.parallel import sharding
 from plmjax.parallel.rings import are_supported, grid
 from plmjax.selfcheck.ground import Ground
@@ -100,42 +99,43 @@ def dot_operands(text: str) -> list[tuple[str, str]]:
     return re.findall(rf"stablehlo\.dot_general.*: \({of_tensor}, {of_tensor}\)", text)
 
 
-def _rotate(x: jax.Array) -> jax.Array:
-    height, width = x.shape[-2:]
-    places = (np.arange(width)[None] + height - 1 - np.arange(height)[:, None]) % width
-    return jnp.take_along_axis(x, jnp.broadcast_to(places, x.shape), axis=-1)
+def _looked_up(rows: jax.Array, table: jax.Array) -> jax.Array:
+    """Return the products of all distances, each looked up for its pair."""
+    length = rows.shape[1]
+    index = np.arange(length) - np.arange(length)[:, None] + length - 1
+    found = jnp.einsum("BTNH,GRNH->BNTR", rows, table, preferred_element_type=jnp.float32)
+    return jnp.take_along_axis(found, jnp.broadcast_to(index, (*found.shape[:2], length, length)), axis=-1)
 
 
-def _rotation_inputs(platform: str) -> jax.Array:
-    shape = (1, 2, 40, 128) if platform == "cpu" else (8, 12, 512, 1024)
-    return jax.random.normal(jax.random.key(0), shape)
+def kernel(ground: Ground) -> Found:
+    """Compare the kernel of the scores of distances with XLA, forward and backward, for a row on each device.
 
+    The factors and the cotangent are small integers, so every sum is exact and the results must be equal.
+    """
+    interpret, count = ground.platform != "tpu", len(ground.devices)
+    length, heads, size = (100, 2, 8) if ground.platform == "cpu" else (500, 12, 64)
+    shapes = (count, length, heads, size), (1, 2 * length - 1, heads, size), (count, heads, length, length)
 
-KERNELS: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array], Callable[[str], jax.Array]]] = {
-    "row_rotation": (row_rotation.rotate_rows, _rotate, _rotation_inputs),
-}
-"""Name -> (kernel of Pallas, the same by XLA, platform -> input). The kernel takes `interpret`."""
+    def by_pallas(rows: jax.Array, table: jax.Array) -> jax.Array:
+        return shifted_product.shifted_product(rows, table, length, interpret=interpret)
 
+    def compare(seed: jax.Array) -> list[jax.Array]:
+        keys = jax.random.split(jax.random.key(seed), 3)
+        numbers = [jax.random.randint(key, shape, -1, 2) for key, shape in zip(keys, shapes, strict=True)]
+        (rows, table), cotangent = (x.astype(jnp.bfloat16) for x in numbers[:2]), numbers[2].astype(jnp.float32)
+        found = []
+        for function in (by_pallas, _looked_up):
+            scores, back = jax.vjp(function, rows, table)
+            found.append((scores, *back(cotangent)))
+        return [jnp.mean(ours != theirs) for ours, theirs in zip(*found, strict=True)]
 
-def kernel(name: str, ground: Ground) -> Found:
-    """Compare a kernel with XLA, forward and backward. Both only move numbers, so they must be equal."""
-    by_pallas, by_xla, inputs = KERNELS[name]
-    interpret = ground.platform != "tpu"
-    x = inputs(ground.platform)
-
-    def both_ways(function: Callable[..., jax.Array], **how: Any) -> Any:
-        def run(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-            y, back = jax.vjp(lambda x: function(x, **how), x)
-            return y, back(jnp.sin(y))[0]
-
-        return jax.jit(run)(x)
-
-    pairs = list(zip(both_ways(by_pallas, interpret=interpret), both_ways(by_xla), strict=True))
-    wrong = [float(jnp.mean(a != b)) for a, b in pairs]
+    whole = jax.sharding.NamedSharding(ground.mesh, jax.sharding.PartitionSpec())
+    differ = jax.jit(sharding.with_mesh(compare, ground.mesh), out_shardings=whole)(0)
+    forward, backward = float(differ[0]), max(map(float, differ[1:]))
     how = "interpreted by XLA" if interpret else "compiled"
-    sentence = f"forward {wrong[0]:.1%} and backward {wrong[1]:.1%} of the numbers differ ({how})"
-    figures = {"forward": wrong[0], "backward": wrong[1], "interpreted": interpret, "shape": list(x.shape)}
-    return Found(DIFFERS if any(wrong) else OK, sentence, figures)
+    sentence = f"forward {forward:.1%} and backward {backward:.1%} of the numbers differ ({how})"
+    figures = {"forward": forward, "backward": backward, "interpreted": interpret, "shape": list(shapes[0])}
+    return Found(DIFFERS if forward or backward else OK, sentence, figures)
 
 
 def dropout_check(generator: str, ground: Ground) -> Found:

@@ -85,6 +85,8 @@ def test_a_term_of_queries_and_keys_learns_through_dropout() -> None:
     close(value_and_gradients(attended(blockwise, KEY)), expected("of the first block"))
 
 
-def test_a_few_heads_at_a_time_get_their_part_of_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+@pytest.mark.parametrize("lanes", [128, 2], ids=["all queries", "blocks of two queries"])
+def test_a_few_heads_at_a_time_get_their_part_of_a_term(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(backends, "LANES", lanes)
     close(value_and_gradients(attended(dense)), expected(None))

@@ -17,7 +17,7 @@ import pytest
 from plmjax.data import remote
 from plmjax.errors import Unavailable
 from plmjax.layers import dropout
-from plmjax.layers.attention import row_rotation
+from plmjax.layers.attention import shifted_product
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
 from plmjax.selfcheck import arithmetic, planned, saving, selfcheck, speed
@@ -30,7 +30,7 @@ from tests.xla_flags import cpu_flags
 
 Patch = pytest.MonkeyPatch
 ROWS = [
-    "products", "rings", "kernel row_rotation", "dropout threefry2x32", "dropout rbg", "checkpoint", "another mesh",
+    "products", "rings", "kernel shifted_product", "dropout threefry2x32", "dropout rbg", "checkpoint", "another mesh",
     "step", "feed",
 ]  # fmt: skip
 
@@ -45,8 +45,8 @@ def wrong_shard(patch: Patch) -> None:
 
 def one_too_many(patch: Patch) -> None:
     """The kernel moves every row by one place too many."""
-    move = row_rotation._kernel
-    patch.setattr(row_rotation, "_kernel", lambda x, **how: jnp.roll(move(x, **how), 1, axis=-1))
+    move = shifted_product._Way.move
+    patch.setattr(shifted_product._Way, "move", lambda way, x: jnp.roll(move(way, x), 1, axis=-1))
 
 
 def nothing_dropped(patch: Patch) -> None:
@@ -108,7 +108,7 @@ def found_by(patch: Patch, plant: Callable[[Patch], None] | None = None, count: 
     ("plant", "row"),
     [
         (wrong_shard, "rings differs"),
-        (one_too_many, "kernel row_rotation differs"),
+        (one_too_many, "kernel shifted_product differs"),
         (nothing_dropped, "dropout rbg differs"),
         (same_masks, "dropout rbg differs"),
         (last_bit, "checkpoint differs"),
@@ -185,13 +185,13 @@ def ground(tmp_path: Path | None = None) -> Ground:
 
 
 def test_a_kernel_and_dropout_are_compared_in_a_second(monkeypatch: Patch) -> None:
-    assert arithmetic.kernel("row_rotation", ground()).verdict == OK
+    assert arithmetic.kernel(ground()).verdict == OK
     for generator in ("threefry2x32", "rbg"):
         found = arithmetic.dropout_check(generator, ground())
         assert found.verdict == OK and "8 devices draw different masks" in found.sentence
     with monkeypatch.context() as patch:
         one_too_many(patch)
-        assert arithmetic.kernel("row_rotation", ground()).verdict == DIFFERS
+        assert arithmetic.kernel(ground()).verdict == DIFFERS
     with monkeypatch.context() as patch:
         same_masks(patch)
         assert "two devices drop" in arithmetic.dropout_check("rbg", ground()).sentence

@@ -9,6 +9,7 @@ computes these separately, for `output_attentions`.
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +32,8 @@ SCORES_AT_ONCE = 2**26
 """Maximum number of bytes of float32 scores that the dense backend makes at once on a device. The vector memory of a
 TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are never moved to the HBM.
 """
+LANES = 128
+"""Number of columns of a TPU's register, of which a block of queries is a multiple."""
 MANY_KEYS = 4
 """Number of keys for each query from which dropout's mask is drawn with the keys last.
 
@@ -60,17 +63,60 @@ def dense(
     again (Dao et al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX
     refuses forward mode.
 
-    If all scores together exceed `SCORES_AT_ONCE`, a few heads are computed at a time. There are two exceptions, where
-    all heads are computed together: the devices of `TOO_SMALL`, and a mask that threefry draws. That mask must not
-    depend on the number of rows on a device.
+    If all scores together exceed `SCORES_AT_ONCE`, a few heads are computed at a time; if those of one head do, a block
+    of its queries at a time. There are two exceptions, where everything is computed together: the devices of
+    `TOO_SMALL`, and a mask that threefry draws. That mask must not depend on the number of rows on a device.
     """
     rows, length, heads, _ = query.shape
     row_pieces, head_pieces = shard_counts((rows, heads), SCORES)
-    groups = _Groups(1, head_pieces)
-    device = jax.sharding.get_abstract_mesh().abstract_device
+    device, groups = jax.sharding.get_abstract_mesh().abstract_device, _Groups(1, head_pieces)
     if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
-        groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
+        size = 4 * (rows // row_pieces) * key.shape[1]  # of the scores of a query and a head on a device
+        block = _queries_at_once(length, size)
+        if block < length:
+            return _by_query_blocks(
+                block, query, key, value, mask_terms=mask_terms, terms=terms, rate=rate, dropout_key=dropout_key
+            )
+        groups = _Groups.of(heads // head_pieces, length * size, head_pieces)
     return _attend(groups, rate, query, key, value, mask_terms, terms, dropout_key)
+
+
+def _queries_at_once(queries: int, size: int) -> int:
+    """Return the number of queries of a block: all, or fewer if the scores of a head exceed `SCORES_AT_ONCE`.
+
+    size: number of bytes of the scores of a query.
+    """
+    if queries * size <= SCORES_AT_ONCE:
+        return queries
+    count = math.ceil(queries * size / (SCORES_AT_ONCE // 2))
+    return LANES * math.ceil(queries / count / LANES)
+
+
+def _by_query_blocks(
+    block: int,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mask_terms: MaskTerms,
+    terms: tuple[BiasTerm, ...],
+    rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """Call `dense` for one block of queries after the other, with all keys."""
+    queries, keys = query.shape[1], key.shape[1]
+    padded = 0, queries + -queries % block, 0, keys
+    mask_terms, terms = mask_terms.slice_padded(*padded), tuple(term.slice_padded(*padded) for term in terms)
+
+    def attend_block(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:  # [B block N H] -> [B block N H]
+        number, query = inputs
+        cut = number * block, block, 0, keys
+        seen, own = mask_terms.block(*cut), tuple(term.block(*cut) for term in terms)
+        block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
+        return dense(query, key, value, mask_terms=seen, terms=own, rate=rate, dropout_key=block_key)
+
+    blocks = _blocks(query, block)
+    return _join_blocks(jax.lax.map(attend_block, (jnp.arange(len(blocks)), blocks)), queries)
 
 
 def weights(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
@@ -261,9 +307,8 @@ def _dropout(
     register, and the forward pass of attention of 64 rows of 128 tokens would take twice as long.
 
     There are three exceptions. On a CPU, where threefry draws, a mask in this order costs time. With bias terms the
-    scores
-    keep the keys last: the kernel that makes many of them (`row_rotation`) writes them so, and XLNet's step would take
-    a sixth more. With many keys for each query (`MANY_KEYS`) XLA stores the scores so too, and would move the mask.
+    scores keep the keys last: the kernel that makes many of them (`shifted_product`) writes them so. With many keys for
+    each query (`MANY_KEYS`) XLA stores the scores so too, and would move the mask.
     """
     own = key if key is None or number is None else jax.random.fold_in(key, number)
 
@@ -349,13 +394,19 @@ def blockwise(
 
     rows = jnp.arange(query_blocks.shape[0])
     contexts = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), (rows, query_blocks))
-    return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *query.shape[2:])[:, :queries]
+    return _join_blocks(contexts, queries)
 
 
 def _blocks(x: jax.Array, size: int) -> jax.Array:
     """Split [B T N H], padded with zeros, into [blocks B size N H]."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
+
+
+def _join_blocks(x: jax.Array, length: int) -> jax.Array:
+    """Join [blocks B size N H] to [B T N H], without padding."""
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(len(x), -1, *x.shape[3:])[:, :length]
 
 
 def cudnn(

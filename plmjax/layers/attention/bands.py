@@ -22,12 +22,19 @@ import jax.numpy as jnp
 from plmjax.contracts.attention_arrays import slice_padded
 from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.mask_terms import MaskTerm, MaskTerms
+from plmjax.layers.partitioning import shard_counts
 
 Backend = Callable[..., jax.Array]
 """A function as described in `plmjax.layers.attention.backends`."""
 LEAST, MOST = 128, 512
 """Limits of the number of queries in a block. A block has as many queries as the longer side of the window, within
 these limits, in steps of `LEAST`.
+"""
+TOGETHER = 2**24
+"""Maximum number of bytes of float32 scores of several blocks that are computed together.
+
+With one row of 8,192 tokens and a window of 129 keys, four blocks together take a quarter less time on a TPU v5e than
+one after the other. With eight rows, one block already fills the device (benchmarks/planned_attention.py).
 """
 
 
@@ -74,6 +81,16 @@ class Bands(NamedTuple):
     def keys(self) -> int:
         """Number of keys of all bands; a key in several bands counts once."""
         return self.width + (self.blocks - 1) * self.size
+
+    def together(self, shape: tuple[int, ...]) -> int | None:
+        """Return the number of blocks of queries [B T N H] that are computed together, None for one.
+
+        It divides the number of blocks.
+        """
+        rows, _, heads, _ = shape
+        (shards,) = shard_counts((rows,), ("batch",))
+        most = max(1, TOGETHER // (4 * rows // shards * heads * self.size * self.width))
+        return next((count for count in range(min(most, self.blocks), 1, -1) if self.blocks % count == 0), None)
 
     def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]
         """Return the blocks of queries."""
@@ -132,7 +149,7 @@ def within_reach(backend: Backend) -> Backend:
         # The backward pass reads these inputs again. It would need copies of sums that the loop computes.
         offsets = (offset + numbers * bands.size for offset in (all_bands.query_offset, all_bands.key_offset))
         inputs = (numbers, *offsets, bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
-        contexts = jax.lax.map(attend_block, inputs)
+        contexts = jax.lax.map(attend_block, inputs, batch_size=bands.together(query.shape))
         return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *contexts.shape[3:])[:, : query.shape[1]]
 
     return attend

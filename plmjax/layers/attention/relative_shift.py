@@ -14,7 +14,7 @@ distances 2, 1 and 0:
     . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
 There is no gather, and the product is the only array of its size. The dot is above the diagonal, for a hidden key. On a
-TPU a kernel moves the rows, where it is faster (row_rotation.py).
+TPU a kernel multiplies and moves the rows, where it is faster (shifted_product.py).
 """
 
 import functools
@@ -28,7 +28,7 @@ import numpy as np
 
 from plmjax.contracts.attention_arrays import axes, slice_padded
 from plmjax.contracts.bias_terms import BiasTerm
-from plmjax.layers.attention import row_rotation
+from plmjax.layers.attention import shifted_product
 from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.product import float32_product
 
@@ -84,7 +84,7 @@ class PositionalScores(BiasTerm):
         There are at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be
         hidden.
     queries: T.
-    kernels: false if no kernel may move the rows on a TPU.
+    kernels: false if no kernel may compute the product on a TPU.
     """
 
     vectors: jax.Array | None = axes("heads", None)
@@ -96,16 +96,21 @@ class PositionalScores(BiasTerm):
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
-        tall = query.shape[1] >= row_rotation.SUBLANES
-        rotated = self.kernels and tall and row_rotation.is_faster(self.table.shape[1])
-        more = (0, -self.table.shape[1] % row_rotation.LANES) if rotated else (1, 0)
-        table = jnp.pad(self.table, [(0, 0), more, (0, 0), (0, 0)])
         query = query if self.vectors is None else query + self.vectors.astype(query.dtype)
-        parts = query.reshape(len(table), -1, *query.shape[1:])
+        return self.products(query, key.shape[1])
+
+    def products(self, rows: jax.Array, columns: int, *, transposed: bool = False) -> jax.Array:
+        """Return the products of rows [B T N H] with the vectors of their distances from S columns, float32 [B N T S].
+
+        transposed: returns [B N S T].
+        """
+        if self.kernels and shifted_product.is_faster(rows.shape[1], self.table.shape[1], rows.shape[3]):
+            return shifted_product.shifted_product(rows, self.table, columns, transposed=transposed)
+        table = jnp.pad(self.table, [(0, 0), (1, 0), (0, 0), (0, 0)])
+        parts = rows.reshape(len(table), -1, *rows.shape[1:])
         found = float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), parts, table)
-        found = found.reshape(len(query), *found.shape[2:])
-        moved = row_rotation.rotate_rows(found) if rotated else _shift_rows(found)
-        return moved[..., : key.shape[1]]
+        found = _shift_rows(found.reshape(len(rows), *found.shape[2:]))[..., :columns]
+        return jnp.swapaxes(found, -1, -2) if transposed else found
 
     def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
         """Return a copy with a row of scores for every pair; rows that were absent are 0."""

@@ -17,7 +17,6 @@ from typing import Self
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.bias_terms import BiasTerm
@@ -52,7 +51,7 @@ class KeyDistanceScores(PositionalScores):
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        return jnp.swapaxes(super().scores(key, query, key_positions, query_positions), -1, -2)
+        return self.products(key, query.shape[1], transposed=True)
 
     def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
         return super().slice_padded(first_key, keys, first_query, queries)

@@ -50,16 +50,22 @@ def value_and_gradients(backend: Any, mask_terms: MaskTerms) -> Any:
 
 
 CASES = [
-    *(pytest.param(kind, "dense", marks=() if "packed" in kind else pytest.mark.nightly) for kind in VISIBLE),
-    pytest.param("both sides, behind what a memory has dropped", "blockwise"),
+    *(pytest.param(kind, "dense", 0, marks=() if "packed" in kind else pytest.mark.nightly) for kind in VISIBLE),
+    *(pytest.param(kind, "dense", 1, marks=() if "prefix" in kind else pytest.mark.nightly) for kind in VISIBLE),
+    pytest.param("both sides, behind what a memory has dropped", "blockwise", 0),
+    pytest.param("both sides, behind what a memory has dropped", "blockwise", 1, marks=pytest.mark.nightly),
 ]
 
 
-@pytest.mark.parametrize(("kind", "attention"), CASES)
-def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, monkeypatch) -> None:
-    """With a memory, padding, segments, a prefix, and terms of queries and keys; gradients of all of them."""
+@pytest.mark.parametrize(("kind", "attention", "together"), CASES)
+def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, together: int, monkeypatch) -> None:
+    """With a memory, padding, segments, a prefix, and terms of queries and keys; gradients of all of them.
+
+    together: 1 for all blocks at once, 0 for one after the other.
+    """
     expected = value_and_gradients(dense, VISIBLE[kind])
     monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "TOGETHER", together * 2**24)
     assert bands.Bands.of(VISIBLE[kind], QUERIES, KEYS).width < KEYS
     found = value_and_gradients(BACKENDS[attention], VISIBLE[kind])
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -94,8 +100,13 @@ def test_a_block_has_as_many_queries_as_the_longer_side_of_the_window_from_128_t
     assert bands.Bands.of(MaskTerms((Window(*window),)), 600, keys) == expected
 
 
-def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass() -> None:
+@pytest.mark.parametrize(("size", "loop_axes"), [(0, (4,)), (2**24, (1, 4))], ids=["one by one", "together"])
+def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass(
+    size: int, loop_axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is one number a block, and costs a TPU an instruction that stores it and one that loads it."""
+
+    monkeypatch.setattr(bands, "TOGETHER", size)
 
     def attend(*rows: jax.Array) -> jax.Array:
         return BACKENDS["dense"](*rows, mask_terms=MaskTerms((Window(256, 256),)), terms=(), rate=0.0, dropout_key=None)
@@ -104,7 +115,8 @@ def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass() -> None:
     forward = jax.make_jaxpr(lambda *rows: jax.vjp(attend, *rows))(*rows)
     (loop,) = (equation for equation in forward.eqns if equation.primitive.name == "scan")
     shapes = {each.aval.shape for each in loop.outvars}
-    assert shapes == {(4, 1, 256, HEADS, SIZE), (4, 1, HEADS, 256)}  # contexts; largest scores and denominators
+    contexts, largest_and_denominators = (1, 256, HEADS, SIZE), (1, HEADS, 256)
+    assert shapes == {(*loop_axes, *contexts), (*loop_axes, *largest_and_denominators)}
     assert {each.aval.dtype for each in loop.outvars} == {jnp.dtype(jnp.float32)}
 
 

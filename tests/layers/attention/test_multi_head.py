@@ -167,8 +167,11 @@ def test_an_array_learns_as_in_the_formula(kind: str, generator: str) -> None:
     assert np.abs(gradient(dense)).max() > 0.01
 
 
+@pytest.mark.parametrize("queries", [QUERIES, 2], ids=["all queries", "blocks of two queries"])
 @pytest.mark.parametrize("kind", ["no term", "array", "array for each key"])
-def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_heads_at_a_time_give_what_all_of_them_give(
+    kind: str, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def found(backend: Any) -> Any:
         def loss(inputs: tuple[jax.Array, ...], terms: Any) -> tuple[jax.Array, jax.Array]:
             mask_terms, _ = VISIBLE["causal window in padded memory"]
@@ -177,14 +180,18 @@ def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch
 
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays(), TERMS[kind])
 
-    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(backends, "LANES", queries)
     program = str(jax.make_jaxpr(lambda *x: dense(*x, mask_terms=MaskTerms(), **SCORES_ALONE))(*arrays()))
-    assert f"f32[{ROWS},1,{QUERIES},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
+    assert f"f32[{ROWS},1,{queries},{KEYS}]" in program and f"f32[{ROWS},{HEADS},{QUERIES},{KEYS}]" not in program
     chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.nightly
-def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("queries", [8, 4], ids=["all queries", "blocks of four queries"])
+def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(
+    queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shape = (2, 8, 3, 4)
     same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
 
@@ -194,7 +201,8 @@ def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monk
         )
 
     whole = drop(same, "threefry2x32")
-    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(backends, "LANES", queries)
     chex.assert_trees_all_equal(drop(same, "threefry2x32"), whole)
     first, second, _ = np.moveaxis(np.asarray(drop(same, "rbg")), 2, 0)
     assert (np.abs(first - second) > 1e-3).any()  # the heads are equal, their masks are not
@@ -221,6 +229,15 @@ def test_scores_stay_where_the_vector_memory_is_large_enough(
     with jax.sharding.use_abstract_mesh(mesh):
         program = str(jax.make_jaxpr(lambda *x: dense(*x, mask_terms=MaskTerms(), **SCORES_ALONE))(*[rows] * 3))
     assert f"f32[4,{16 // groups},512,512]" in program
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "block"), [(1, 4096, 4096), (1, 8192, 1024), (1, 5000, 1792), (2, 8192, 512), (300, 512, 128)]
+)
+def test_a_block_has_so_many_queries_that_the_scores_of_a_head_stay(rows: int, tokens: int, block: int) -> None:
+    inputs = [jax.ShapeDtypeStruct((rows, tokens, 4, 8), jnp.bfloat16)] * 3
+    program = str(jax.make_jaxpr(lambda *x: dense(*x, mask_terms=CAUSAL, **SCORES_ALONE))(*inputs))
+    assert f"f32[{rows},1,{block},{tokens}]" in program
 
 
 def test_devices_that_share_the_heads_keep_theirs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:

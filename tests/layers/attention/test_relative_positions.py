@@ -50,7 +50,8 @@ def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditio
     np.testing.assert_array_equal(term.scores(None, None, *positions), expected)
 
 
-def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lanes", [128, 2], ids=["all queries", "blocks of two queries"])
+def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table itself is the term where attention is computed in bands."""
     query, key, value, table = (
         jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, 6, 4, 3)] * 3 + [(8, 4)])
@@ -67,5 +68,6 @@ def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(monkeypatch: pyt
         )
 
     together = jax.jit(jax.value_and_grad(loss))(table)
-    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(backends, "LANES", lanes)
     chex.assert_trees_all_close(jax.jit(jax.value_and_grad(loss))(table), together, rtol=1e-5, atol=1e-6)

@@ -145,9 +145,11 @@ def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: 
     agrees(name, BACKENDS[attention])
 
 
+@pytest.mark.parametrize("lanes", [128, 2], ids=["all queries", "blocks of two queries"])
 @pytest.mark.parametrize("name", ["causal", "both sides, a table for each row"])
-def test_a_few_heads_at_a_time_get_their_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+def test_a_few_heads_at_a_time_get_their_vectors(name: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(backends, "LANES", lanes)
     agrees(name, dense)
 
 

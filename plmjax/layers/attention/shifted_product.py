@@ -1,0 +1,260 @@
+"""A TPU kernel for the products of rows with the vectors of all distances, each moved to its pair.
+
+The scores of distances need row i times the vector of the distance to column j, for all pairs
+(plmjax/layers/attention/relative_shift.py). One product has all distances of a row, and then each row must move by one
+place less than the row above it. XLA can only reshape: a TPU keeps columns in groups of 128, so that it copies the
+product several times in the HBM. The kernel keeps it in vector memory, moves it there, and writes each score once. Its
+backward pass reads each gradient once.
+
+A piece of 128 rows needs the distances of a block of columns and 128 more. Chips from v5 on move every row of a
+register by its own number of places in one instruction, if the number grows from row to row. In the backward pass it
+shrinks; there a product with a permutation, which is exact, reverses the rows of a piece. Earlier chips move the eight
+rows of a register together, and then each by the bits of its index.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.layers.partitioning import partition_spec
+
+PIECE, SUBLANES = 128, 8
+"""Number of rows that are moved together, as many as a register has columns, and number of rows of a register."""
+BLOCK = 512
+"""Maximum number of rows and of columns of a block of scores: 1 MiB."""
+LEAST = 64
+"""Number of rows from which the kernel is used. It computes whole pieces."""
+MOST = 9 << 16
+"""Maximum number of elements of the vectors of a head.
+
+With their gradient, and two copies of each, they take 9 of 16 MiB in float32.
+"""
+WITHOUT_STRIDE = ("TPU v2", "TPU v3", "TPU v4")
+"""Beginnings of the `device_kind` of chips that cannot move each row of a register by its own number of places."""
+FLOAT32 = ("TPU v2", "TPU v3")
+"""Beginnings of the `device_kind` of chips whose kernels have no products of bfloat16."""
+
+
+def is_faster(rows: int, distances: int, size: int) -> bool:
+    """Return whether the traced program runs on a TPU on which the kernel is faster than a reshape.
+
+    The mesh of the program tells the TPU (`plmjax.parallel.sharding.with_mesh`). Without a mesh no kernel is used.
+
+    Args:
+        rows: T.
+        distances: R.
+        size: H.
+    """
+    return _device_kind().startswith("TPU") and rows >= LEAST and distances * size <= MOST
+
+
+def shifted_product(
+    rows: jax.Array, table: jax.Array, columns: int, *, transposed: bool = False, interpret: bool = False
+) -> jax.Array:
+    """Return row i times vector j - i + T - 1 of the table for S columns j: float32 [B N T S].
+
+    A pair without a vector gets 0.
+
+    Args:
+        rows: [B T N H].
+        table: [G R N H], in the dtype of the rows, for G shards of the B rows: the first B / G rows, and so on.
+        columns: S.
+        transposed: returns [B N S T].
+        interpret: computes with XLA, on any platform.
+    """
+    length, kind = rows.shape[1], _device_kind()
+    if kind.startswith(FLOAT32):
+        rows, table = rows.astype(jnp.float32), table.astype(jnp.float32)
+    height, width = (PIECE * math.ceil(size / PIECE) for size in (length, columns))
+    rows = jnp.pad(jnp.moveaxis(rows, 1, 2), [(0, 0), (0, 0), (0, height - length), (0, 0)])
+    table = jnp.moveaxis(table[:, : length + columns - 1], 1, 3)  # [G N H R]
+    table = jnp.pad(table, [(0, 0)] * 3 + [(height - length, length + width - table.shape[3])])
+    way = _Way(width, transposed, not kind.startswith(WITHOUT_STRIDE), interpret)
+    kernel, mesh = functools.partial(_product, way), jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.size > 1:
+        divided = tuple(partition_spec(x.shape, ("batch", "heads")) for x in (rows, table))
+        kernel = jax.shard_map(kernel, in_specs=divided, out_specs=divided[0], check_vma=False)
+    found = kernel(rows, table)
+    return found[..., :columns, :length] if transposed else found[..., :length, :columns]
+
+
+class _Way(NamedTuple):
+    """How the kernel computes.
+
+    Attributes:
+        columns: S.
+        transposed: the scores are [B N S T].
+        by_stride: rows are moved in one instruction.
+        interpret: XLA computes.
+    """
+
+    columns: int
+    transposed: bool
+    by_stride: bool
+    interpret: bool
+
+    def move(self, x: jax.Array) -> jax.Array:
+        """Move row i of a piece, float32 [128 W], to the left by 127 - i places."""
+        if self.by_stride:
+            return _roll(x, 1 - PIECE, stride=1)
+        return _move_registers(x, 1)
+
+    def reverse(self, x: jax.Array) -> jax.Array:
+        """Reverse the rows of a piece, [128 W], if `move_back` needs it."""
+        if not self.by_stride:
+            return x
+        places = jax.lax.broadcasted_iota(jnp.int32, (PIECE, PIECE), 0)
+        reversal = places + jax.lax.broadcasted_iota(jnp.int32, (PIECE, PIECE), 1) == PIECE - 1
+        exact = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+        return jnp.dot(reversal.astype(x.dtype), x, precision=exact, preferred_element_type=jnp.float32).astype(x.dtype)
+
+    def move_back(self, x: jax.Array) -> jax.Array:
+        """Move row i of a piece, float32 [128 W], to the right by 127 - i places; of a reversed one by i places."""
+        return _roll(x, 0, stride=1) if self.by_stride else _move_registers(x, -1)
+
+
+def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
+    """Return the product of two matrices over one axis of each, float32."""
+    contracted = (((a_axis,), (b_axis,)), ((), ()))
+    return jax.lax.dot_general(a, b, contracted, preferred_element_type=jnp.float32)
+
+
+def _roll(x: jax.Array, places: int, *, stride: int | None = None) -> jax.Array:
+    """Move row i to the right by places + i * stride, those that leave a row come back on its left."""
+    from jax.experimental.pallas import tpu as pltpu
+
+    return pltpu.roll(x, places % x.shape[1], 1, stride=stride, stride_axis=None if stride is None else 0)
+
+
+def _move_registers(x: jax.Array, sign: int) -> jax.Array:
+    """Move row i of a piece to the left by 127 - i places, or to the right if `sign` is -1."""
+    groups = (_roll(x[first : first + SUBLANES], sign * (first + 1 - PIECE)) for first in range(0, PIECE, SUBLANES))
+    x, row = jnp.concatenate([*groups], axis=0), jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+    for bit in (1, 2, 4):
+        x = jnp.where(row & bit != 0, _roll(x, sign * bit), x)
+    return x
+
+
+class _Blocks:
+    """The blocks of the kernel, for each head, each row of the batch, rows and columns in this order.
+
+    rows, table, scores: the parts of [B N T H], of [G N H T+S] and of [B N T S] that a step of the kernel holds.
+    """
+
+    def __init__(self, rows: jax.Array, table: jax.Array, way: _Way) -> None:
+        from jax.experimental import pallas as pl
+
+        (batch, heads, length, size), (shards, *_) = rows.shape, table.shape
+        self.shared = batch // shards  # rows of the batch with one table
+        self.height, self.width = _block(length), _block(way.columns)
+        self.grid = (heads, batch, length // self.height, way.columns // self.width)
+        self.rows = pl.BlockSpec((1, 1, self.height, size), lambda head, row, i, j: (row, head, i, 0))
+        self.table = pl.BlockSpec((1, 1, *table.shape[2:]), lambda head, row, i, j: (row // self.shared, head, 0, 0))
+        if way.transposed:
+            self.scores = pl.BlockSpec((1, 1, self.width, self.height), lambda head, row, i, j: (row, head, j, i))
+        else:
+            self.scores = pl.BlockSpec((1, 1, self.height, self.width), lambda head, row, i, j: (row, head, i, j))
+
+    def pieces(self) -> Iterator[tuple[slice, Any]]:
+        """Yield the rows of each piece of a block, and their distances in the table."""
+        from jax.experimental import pallas as pl
+
+        _, _, i, j = (pl.program_id(axis) for axis in range(4))
+        for first in range(0, self.height, PIECE):
+            last = self.grid[2] * self.height - i * self.height - first - PIECE
+            distances = pl.ds(pl.multiple_of(last + j * self.width, PIECE), self.width + PIECE)
+            yield slice(first, first + PIECE), distances
+
+
+def _block(size: int) -> int:
+    """Return the largest number of whole pieces up to `BLOCK` that divides a multiple of `PIECE`."""
+    return next(part for part in range(BLOCK, 0, -PIECE) if size % part == 0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(way: _Way, rows: jax.Array, table: jax.Array) -> jax.Array:
+    """[B N T H], [G N H T+S] -> float32 [B N T S]; T and S are multiples of `PIECE`."""
+    from jax.experimental import pallas as pl
+
+    blocks = _Blocks(rows, table, way)
+
+    def multiply(rows: Any, table: Any, scores: Any) -> None:
+        for piece, distances in blocks.pieces():
+            moved = way.move(_dot(rows[0, 0, piece], table[0, 0, :, distances], 1, 0))[:, : blocks.width]
+            if way.transposed:
+                scores[0, 0, :, piece] = moved.T
+            else:
+                scores[0, 0, piece] = moved
+
+    sizes = (way.columns, rows.shape[2]) if way.transposed else (rows.shape[2], way.columns)
+    return pl.pallas_call(
+        multiply,
+        grid=blocks.grid,
+        in_specs=[blocks.rows, blocks.table],
+        out_specs=blocks.scores,
+        out_shape=jax.ShapeDtypeStruct((*rows.shape[:2], *sizes), jnp.float32),
+        interpret=way.interpret,
+        name="shifted_product",
+    )(rows, table)
+
+
+def _forward(way: _Way, rows: jax.Array, table: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _product(way, rows, table), (rows, table)
+
+
+def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients of the factors. As in `float32_product`, the cotangent is rounded to their dtype."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    rows, table = factors
+    blocks = _Blocks(rows, table, way)
+
+    def multiply(cotangent: Any, rows: Any, table: Any, rows_gradient: Any, table_gradient: Any, total: Any) -> None:
+        row, i, j = (pl.program_id(axis) for axis in (1, 2, 3))
+
+        @pl.when((row % blocks.shared == 0) & (i == 0) & (j == 0))
+        def _() -> None:
+            table_gradient[...] = jnp.zeros_like(table_gradient)
+
+        @pl.when(j == 0)
+        def _() -> None:
+            total[...] = jnp.zeros_like(total)
+
+        for piece, distances in blocks.pieces():
+            given = cotangent[0, 0, :, piece].T if way.transposed else cotangent[0, 0, piece]
+            given = way.reverse(given).astype(jnp.float32)
+            given = jnp.concatenate([given, jnp.zeros((PIECE, PIECE), jnp.float32)], axis=1)
+            moved = way.move_back(given).astype(table.dtype)
+            total[piece] += _dot(moved, table[0, 0, :, distances], 1, 1)
+            table_gradient[0, 0, :, distances] += _dot(way.reverse(rows[0, 0, piece]), moved, 0, 0)
+
+        @pl.when(j == pl.num_programs(3) - 1)
+        def _() -> None:
+            for first in range(0, blocks.height, PIECE):
+                piece = slice(first, first + PIECE)
+                rows_gradient[0, 0, piece] = way.reverse(total[piece].astype(rows_gradient.dtype))
+
+    rows_gradient, table_gradient = pl.pallas_call(
+        multiply,
+        grid=blocks.grid,
+        in_specs=[blocks.scores, blocks.rows, blocks.table],
+        out_specs=[blocks.rows, blocks.table],
+        out_shape=[jax.ShapeDtypeStruct(rows.shape, rows.dtype), jax.ShapeDtypeStruct(table.shape, jnp.float32)],
+        scratch_shapes=[pltpu.VMEM((blocks.height, rows.shape[3]), jnp.float32)],
+        interpret=way.interpret,
+        name="shifted_product_gradient",
+    )(cotangent.astype(rows.dtype), rows, table)
+    return rows_gradient, table_gradient.astype(table.dtype)
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _device_kind() -> str:
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return "" if device is None else device.device_kind
