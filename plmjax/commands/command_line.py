@@ -126,11 +126,12 @@ def parse(
             print(wrapped(notes), end="\n" if notes else "")
             raise
         # tyro prints a box: its first paragraph is the error, the others repeat the help.
-        lines = [line.strip("\u2502 ") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
-        paragraph = [*itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)]
+        lines = [line.strip("\u2502") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
+        box = [*itertools.takewhile(lambda line: not line.startswith(" \u2500"), lines)]
+        paragraph = [line.strip() for line in box]
         if paragraph and paragraph[0].startswith("Missing from"):
-            words = (line.split()[0] for line in paragraph[1:] if line)
-            missing = listed(word for word in words if word.startswith("--") or word.isupper())
+            # An option is indented by four places, the words of its description by eight.
+            missing = listed(line.split()[0] for line in box if re.match(r" {5}\S", line))
             raise UserError(f"Missing from {program}: {missing}; see {program} --help.") from None
         raise UserError(f"{_advice(verb, arguments)}{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:

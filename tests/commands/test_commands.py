@@ -76,6 +76,7 @@ def test_an_argument_without_an_option_is_not_named_as_one(fails, option: str) -
         ("finetune bert_tiny --from random", "found one that pretrains on text; run it with plmjax pretrain"),
         ("export run --output folder", "without --output before it, found --output; leave the name out"),
         ("embed run", "Missing from plmjax embed: --input, --output; see plmjax embed --help."),
+        ("pretrain", "Missing from plmjax pretrain: EXPERIMENT; see plmjax pretrain --help."),
         ("pretrain ModernBERT", "did you mean 'modernbert_tiny'"),
         ("pretrain bert_tiny --lr 1e-4", "found '--lr'; did you mean '--optimizer.learning_rate'?"),
         ("pretrain bert_tiny --fp16 1", "did you mean '--training.dtype'?"),
