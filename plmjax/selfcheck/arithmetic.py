@@ -1,7 +1,9 @@
 """Checks that compare numbers: rings with no rings, kernels with XLA, the dtypes of products, and dropout."""
 
+import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -99,12 +101,13 @@ def dot_operands(text: str) -> list[tuple[str, str]]:
     return re.findall(rf"stablehlo\.dot_general.*: \({of_tensor}, {of_tensor}\)", text)
 
 
-def _looked_up(rows: jax.Array, table: jax.Array) -> jax.Array:
-    """Return the products of all distances, each looked up for its pair."""
+def _looked_up(rows: jax.Array, table: jax.Array, transposed: bool) -> jax.Array:
+    """Return what the kernel computes: the products of all distances, each looked up for its pair."""
     length = rows.shape[1]
     index = np.arange(length) - np.arange(length)[:, None] + length - 1
     found = jnp.einsum("BTNH,GRNH->BNTR", rows, table, preferred_element_type=jnp.float32)
-    return jnp.take_along_axis(found, jnp.broadcast_to(index, (*found.shape[:2], length, length)), axis=-1)
+    found = jnp.take_along_axis(found, jnp.broadcast_to(index, (*found.shape[:2], length, length)), axis=-1)
+    return jnp.swapaxes(found, -1, -2) if transposed else found
 
 
 def kernel(ground: Ground) -> Found:
@@ -116,22 +119,27 @@ def kernel(ground: Ground) -> Found:
     length, heads, size = (100, 2, 8) if ground.platform == "cpu" else (500, 12, 64)
     shapes = (count, length, heads, size), (1, 2 * length - 1, heads, size), (count, heads, length, length)
 
-    def by_pallas(rows: jax.Array, table: jax.Array) -> jax.Array:
-        return shifted_product.shifted_product(rows, table, length, interpret=interpret)
+    def by_pallas(rows: jax.Array, table: jax.Array, transposed: bool) -> jax.Array:
+        return shifted_product.shifted_product(rows, table, length, transposed=transposed, interpret=interpret)
 
     def compare(seed: jax.Array) -> list[jax.Array]:
         keys = jax.random.split(jax.random.key(seed), 3)
         numbers = [jax.random.randint(key, shape, -1, 2) for key, shape in zip(keys, shapes, strict=True)]
         (rows, table), cotangent = (x.astype(jnp.bfloat16) for x in numbers[:2]), numbers[2].astype(jnp.float32)
-        found = []
-        for function in (by_pallas, _looked_up):
-            scores, back = jax.vjp(function, rows, table)
-            found.append((scores, *back(cotangent)))
-        return [jnp.mean(ours != theirs) for ours, theirs in zip(*found, strict=True)]
+
+        def both_ways(function: Callable[..., jax.Array], transposed: bool) -> tuple[jax.Array, ...]:
+            scores, back = jax.vjp(functools.partial(function, transposed=transposed), rows, table)
+            return scores, *back(cotangent)
+
+        found, expected = (
+            [*both_ways(function, False), *both_ways(function, True)] for function in (by_pallas, _looked_up)
+        )
+        return [jnp.mean(ours != theirs) for ours, theirs in zip(found, expected, strict=True)]
 
     whole = jax.sharding.NamedSharding(ground.mesh, jax.sharding.PartitionSpec())
-    differ = jax.jit(sharding.with_mesh(compare, ground.mesh), out_shardings=whole)(0)
-    forward, backward = float(differ[0]), max(map(float, differ[1:]))
+    differ = [*map(float, jax.jit(sharding.with_mesh(compare, ground.mesh), out_shardings=whole)(0))]
+    forward = max(differ[0], differ[3])
+    backward = max(differ[1:3] + differ[4:])
     how = "interpreted by XLA" if interpret else "compiled"
     sentence = f"forward {forward:.1%} and backward {backward:.1%} of the numbers differ ({how})"
     figures = {"forward": forward, "backward": backward, "interpreted": interpret, "shape": list(shapes[0])}
