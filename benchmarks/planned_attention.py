@@ -1,14 +1,17 @@
 """Attention of long rows on one TPU v5e, forward and backward, as libtpu compiles it: the refined estimate, in ms.
 
-    python benchmarks/planned_attention.py [--cases window dense lsh local causal]
+    python benchmarks/planned_attention.py [--cases window dense long narrow distances reshaped lsh local causal]
+    python benchmarks/planned_attention.py --cases distances reshaped --topology v3:2x2
     python benchmarks/planned_attention.py --masks
 
 `window` and `dense` are the scores and values of one row of 4,096 tokens with 12 heads of 64, with a window of 512 and
-without one. `lsh`, `local` and `causal` are layers of attention with their projections, on one row of 65,536 tokens of
-512 features with 8 heads of 64: Reformer's LSH attention in two rounds, with its hashes, its order and chunks of 256;
-its local attention with chunks of 128; and attention to all earlier tokens, a block at a time. All compute in bfloat16
-and without dropout. Nothing is run: the schedule of the compiler is counted (docs/notes/estimates.md). The HBM is that
-besides arguments and results.
+without one. `long` and `narrow` have one row of 8,192 tokens, `narrow` with a window of 129 keys. `distances` and
+`reshaped` are the scores of all distances in 16 rows of 512 tokens with 12 heads of 64, by the kernel of
+`plmjax.layers.attention.shifted_product` and by changes of shape. `lsh`, `local` and `causal` are layers of attention
+with their projections, on one row of 65,536 tokens of 512 features with 8 heads of 64: Reformer's LSH attention in two
+rounds, with its hashes, its order and chunks of 256; its local attention with chunks of 128; and attention to all
+earlier tokens, a block at a time. All compute in bfloat16 and without dropout. Nothing is run: the schedule of the
+compiler is counted (docs/notes/estimates.md). The HBM is that besides arguments and results.
 
 With `--masks` both orders of dropout's mask: layers of attention with their projections and dropout 0.1, one of a loop
 over four layers, as in a decoder that attends to a source. The chip's generator draws the mask with the keys last and
@@ -17,6 +20,7 @@ with the queries last.
 
 import argparse
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -28,20 +32,31 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from plmjax import experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.mask_terms import Causal, MaskTerms, Window
 from plmjax.layers.attention import backends
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.attention.multi_head import MultiHeadAttention
+from plmjax.layers.attention.relative_shift import PositionalScores
 from plmjax.models.reformer.attention import LocalAttention, LshAttention
 from plmjax.models.reformer.chunked_attention import Chunks
-from plmjax.parallel import topologies
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding, topologies
 from plmjax.planning import compilation, estimate, hlo, refined
 
 TOPOLOGY = "v5e:1x1"
-CASES = ("window", "dense", "lsh", "local", "causal")
-SHORT = (1, 4096, 12, 64)
-"""Shape of queries, keys and values, [B T N H]."""
+CASES = ("window", "dense", "long", "narrow", "distances", "reshaped", "lsh", "local", "causal")
+ROWS = {
+    "window": (1, 4096, 12, 64),
+    "dense": (1, 4096, 12, 64),
+    "long": (1, 8192, 12, 64),
+    "narrow": (1, 8192, 12, 64),
+    "distances": (16, 512, 12, 64),
+    "reshaped": (16, 512, 12, 64),
+}
+"""Case -> shape of queries, keys and values, [B T N H]."""
+WINDOWS = {"window": Window(256, 256), "narrow": Window(64, 64)}
 LONG = (1, 65_536, 512)
 """Shape of hidden states, [B T D]."""
 HEADS, HEAD_SIZE = 8, 64
@@ -62,9 +77,17 @@ KEYS_LAST, QUERIES_LAST = 0, 2**30
 
 def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return a function to differentiate, and the shapes of its arguments."""
-    if case in ("window", "dense"):
-        mask_terms = MaskTerms((Window(256, 256),) if case == "window" else ())
-        vectors = jax.ShapeDtypeStruct(SHORT, jnp.bfloat16)
+    if case in ("distances", "reshaped"):
+        rows, length, heads, size = ROWS[case]
+
+        def scores(query: jax.Array, table: jax.Array) -> jax.Array:
+            return PositionalScores(None, table, length, kernels=case == "distances").products(query, length)
+
+        vectors = [(rows, length, heads, size), (1, 2 * length - 1, heads, size)]
+        return scores, tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in vectors)
+    if case in ROWS:
+        mask_terms = MaskTerms((WINDOWS[case],) if case in WINDOWS else ())
+        vectors = jax.ShapeDtypeStruct(ROWS[case], jnp.bfloat16)
         given = {"mask_terms": mask_terms, "terms": (), "rate": 0.0, "dropout_key": None}
         return functools.partial(BACKENDS["dense"], **given), (vectors,) * 3
 
@@ -97,20 +120,21 @@ def _small(case: str) -> tuple[Any, ...]:
     return {"lsh": (x, documents, 0, None), "local": (x, documents), "causal": (x, x)}[case]
 
 
-def estimated(case: str) -> tuple[list[float], float]:
+def estimated(case: str, topology: str = TOPOLOGY) -> tuple[list[float], float]:
     """Return both ends of the refined estimate in seconds, and the bytes of HBM besides arguments and results."""
     function, shapes = function_of(case)
-    part = topologies.parse(TOPOLOGY)
-    mesh = Mesh(part.devices(), ("data",))
+    part = topologies.parse(topology)
+    mesh = meshes.make(experiment.Mesh(data=1), part.devices()[:1])
 
     def gradient(cotangent: jax.Array, *arguments: Any) -> Any:
-        return jax.vjp(function, *arguments)[1](cotangent)
+        result, transposed = jax.vjp(function, *arguments)
+        return result, transposed(cotangent)
 
     placed = jax.tree.map(
         lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(mesh, PartitionSpec())),
         (jax.eval_shape(function, *shapes), *shapes),
     )
-    return compiled_estimate(jax.jit(gradient).lower(*placed), part)
+    return compiled_estimate(jax.jit(sharding.with_mesh(gradient, mesh)).lower(*placed), part)
 
 
 def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
@@ -157,6 +181,7 @@ def main() -> None:
     """Print a line for each case, or for each layer with a mask."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--topology", default=TOPOLOGY, help="slice of the cases, of which one chip is used")
     parser.add_argument("--masks", action="store_true", help="both orders of dropout's mask instead")
     options = parser.parse_args()
     if options.masks:
@@ -172,8 +197,8 @@ def main() -> None:
         return
     print("| attention | tokens | ms | HBM, MiB |\n|---|---|---|---|", flush=True)
     for case in options.cases:
-        (fast, slow), size = estimated(case)
-        tokens = (SHORT if case in ("window", "dense") else LONG)[1]
+        (fast, slow), size = estimated(case, options.topology)
+        tokens = math.prod(ROWS.get(case, LONG)[:2])
         print(f"| {case} | {tokens:,} | {1e3 * fast:.2f} to {1e3 * slow:.2f} | {size / 2**20:,.0f} |", flush=True)
 
 

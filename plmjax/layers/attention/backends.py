@@ -29,8 +29,9 @@ SCORES = ("batch", "heads")
 BLOCK = 512
 """Number of queries and of keys in a block: as many scores as in a row of 512 tokens."""
 SCORES_AT_ONCE = 2**26
-"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device. The vector memory of a
-TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are never moved to the HBM.
+"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device, with those of its bias
+terms. The vector memory of a TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are
+never moved to the HBM.
 """
 LANES = 128
 """Number of columns of a TPU's register, of which a block of queries is a multiple."""
@@ -71,7 +72,8 @@ def dense(
     row_pieces, head_pieces = shard_counts((rows, heads), SCORES)
     device, groups = jax.sharding.get_abstract_mesh().abstract_device, _Groups(1, head_pieces)
     if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
-        size = 4 * (rows // row_pieces) * key.shape[1]  # of the scores of a query and a head on a device
+        # Bytes of the scores of a query and a head on a device, with the terms that are added to them.
+        size = 4 * (rows // row_pieces) * key.shape[1] * (1 + _large_terms(query, key, mask_terms, terms))
         block = _queries_at_once(length, size)
         if block < length:
             return _by_query_blocks(
@@ -79,6 +81,13 @@ def dense(
             )
         groups = _Groups.of(heads // head_pieces, length * size, head_pieces)
     return _attend(groups, rate, query, key, value, mask_terms, terms, dropout_key)
+
+
+def _large_terms(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> int:
+    """Return the number of terms that have a score of their own for every row, head, query and key."""
+    rows, length, heads, _ = query.shape
+    shapes = (jax.eval_shape(lambda term=term: _term_scores(term, query, key, mask_terms)).shape for term in terms)
+    return sum(shape == (rows, heads, length, key.shape[1]) for shape in shapes)
 
 
 def _queries_at_once(queries: int, size: int) -> int:

@@ -103,24 +103,31 @@ class _Way(NamedTuple):
             return _roll(x, 1 - PIECE, stride=1)
         return _move_registers(x, 1)
 
-    def reverse(self, x: jax.Array) -> jax.Array:
-        """Reverse the rows of a piece, [128 W], if `move_back` needs it."""
+    def cotangent(self, x: jax.Array) -> jax.Array:
+        """Return a piece of cotangents, [128 S] or [S 128], as float32 rows; reversed if `move_back` needs it."""
         if not self.by_stride:
-            return x
+            return (x.T if self.transposed else x).astype(jnp.float32)
         places = jax.lax.broadcasted_iota(jnp.int32, (PIECE, PIECE), 0)
         reversal = places + jax.lax.broadcasted_iota(jnp.int32, (PIECE, PIECE), 1) == PIECE - 1
         exact = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-        return jnp.dot(reversal.astype(x.dtype), x, precision=exact, preferred_element_type=jnp.float32).astype(x.dtype)
+        return _dot(reversal.astype(x.dtype), x, 1, 1 if self.transposed else 0, precision=exact)
+
+    def reverse_pieces(self, x: jax.Array) -> jax.Array:
+        """Reverse each piece of rows [B N T H] as `cotangent` does."""
+        if not self.by_stride:
+            return x
+        pieces = x.reshape(*x.shape[:2], -1, PIECE, x.shape[3])
+        return jnp.flip(pieces, 3).reshape(x.shape)
 
     def move_back(self, x: jax.Array) -> jax.Array:
         """Move row i of a piece, float32 [128 W], to the right by 127 - i places; of a reversed one by i places."""
         return _roll(x, 0, stride=1) if self.by_stride else _move_registers(x, -1)
 
 
-def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
+def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int, precision: Any = None) -> jax.Array:
     """Return the product of two matrices over one axis of each, float32."""
     contracted = (((a_axis,), (b_axis,)), ((), ()))
-    return jax.lax.dot_general(a, b, contracted, preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(a, b, contracted, precision, preferred_element_type=jnp.float32)
 
 
 def _roll(x: jax.Array, places: int, *, stride: int | None = None) -> jax.Array:
@@ -226,18 +233,15 @@ def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Ar
             total[...] = jnp.zeros_like(total)
 
         for piece, distances in blocks.pieces():
-            given = cotangent[0, 0, :, piece].T if way.transposed else cotangent[0, 0, piece]
-            given = way.reverse(given).astype(jnp.float32)
+            given = way.cotangent(cotangent[0, 0, :, piece] if way.transposed else cotangent[0, 0, piece])
             given = jnp.concatenate([given, jnp.zeros((PIECE, PIECE), jnp.float32)], axis=1)
             moved = way.move_back(given).astype(table.dtype)
             total[piece] += _dot(moved, table[0, 0, :, distances], 1, 1)
-            table_gradient[0, 0, :, distances] += _dot(way.reverse(rows[0, 0, piece]), moved, 0, 0)
+            table_gradient[0, 0, :, distances] += _dot(rows[0, 0, piece], moved, 0, 0)
 
         @pl.when(j == pl.num_programs(3) - 1)
         def _() -> None:
-            for first in range(0, blocks.height, PIECE):
-                piece = slice(first, first + PIECE)
-                rows_gradient[0, 0, piece] = way.reverse(total[piece].astype(rows_gradient.dtype))
+            rows_gradient[0, 0] = total[...].astype(rows_gradient.dtype)
 
     rows_gradient, table_gradient = pl.pallas_call(
         multiply,
@@ -248,8 +252,8 @@ def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Ar
         scratch_shapes=[pltpu.VMEM((blocks.height, rows.shape[3]), jnp.float32)],
         interpret=way.interpret,
         name="shifted_product_gradient",
-    )(cotangent.astype(rows.dtype), rows, table)
-    return rows_gradient, table_gradient.astype(table.dtype)
+    )(cotangent.astype(rows.dtype), way.reverse_pieces(rows), table)
+    return way.reverse_pieces(rows_gradient), table_gradient.astype(table.dtype)
 
 
 _product.defvjp(_forward, _backward)

@@ -231,6 +231,18 @@ def test_scores_stay_where_the_vector_memory_is_large_enough(
     assert f"f32[4,{16 // groups},512,512]" in program
 
 
+@pytest.mark.parametrize(("own_rows", "groups"), [(1, 1), (4, 4)], ids=["for all rows", "for each row"])
+def test_a_term_for_each_row_takes_the_room_of_scores(own_rows: int, groups: int, monkeypatch) -> None:
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2**27 - 2)  # the scores and the term have 2^27 bytes
+    rows = jax.ShapeDtypeStruct((4, 512, 16, 8), jnp.bfloat16)
+    term = ScoreArray(jax.ShapeDtypeStruct((own_rows, 16, 512, 512), jnp.float32))
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array, term: ScoreArray) -> jax.Array:
+        return dense(query, key, value, mask_terms=MaskTerms(), terms=(term,), rate=0.0, dropout_key=None)
+
+    assert f"f32[4,{16 // groups},512,512]" in str(jax.make_jaxpr(attend)(rows, rows, rows, term))
+
+
 @pytest.mark.parametrize(
     ("rows", "tokens", "block"), [(1, 4096, 4096), (1, 8192, 1024), (1, 5000, 1792), (2, 8192, 512), (300, 512, 128)]
 )
