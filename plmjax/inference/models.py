@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +14,15 @@ import jax
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import Tokenizer
-from plmjax.errors import UserError
+from plmjax.errors import UserError, listed
 from plmjax.files import storage
 from plmjax.inference import rows
 from plmjax.interop import huggingface, labels
 from plmjax.interop.run_directories import module_of
 from plmjax.interop.transformers_files import CONFIG
 from plmjax.training.checkpoints import checkpoints
+
+_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,8 +46,12 @@ class Model:
         return self.module.config
 
     def inputs(self, texts: Sequence[str | tuple[str, str]], length: int = 0) -> dict[str, jax.Array]:
-        """Return texts or pairs of texts as inputs of the model; see `plmjax.inference.rows.inputs`."""
-        return rows.inputs(self.config, self.tokenizer, texts, length)
+        """Return texts or pairs of texts as inputs of the model; see `plmjax.inference.rows.inputs`.
+
+        A language model reads a text alone, without the special tokens of its tasks.
+        """
+        template = huggingface.rows_of(self.module) if huggingface.has_form(self.module) else None
+        return rows.inputs(self.config, self.tokenizer, texts, length, template=template)
 
     def __call__(self, texts: Sequence[str | tuple[str, str]], length: int = 0, **options: Any) -> Any:
         """Return the outputs of the model for texts or pairs of texts, without dropout.
@@ -58,10 +65,32 @@ class Model:
         Returns:
             the outputs of the module, such as last_hidden_state [B T D], logits, hidden_states [L+1 B T D] and
                 attentions [L B N T S].
+
+        Raises:
+            UserError: the module has other inputs, as a decoder of targets or a model of streams has.
         """
         arrays = {name: value for name, value in options.items() if not isinstance(value, bool)}
         flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
-        return _apply(self.module, flags, self.params, self.inputs(texts, length) | arrays)
+        inputs = self.inputs(texts, length) | arrays
+        self._check({*inputs, *dict(flags)})
+        return _apply(self.module, flags, self.params, inputs)
+
+    def _check(self, given: set[str]) -> None:
+        """Raise UserError unless the module takes these inputs, and no others."""
+        name = type(self.module).__name__
+        known = inspect.signature(type(self.module).__call__).parameters.values()
+        further = {parameter.kind for parameter in known} & {inspect.Parameter.VAR_KEYWORD}
+        named = {one.name: one.default is one.empty for one in known if one.kind in _BY_NAME and one.name != "self"}
+        if not further and (unknown := sorted(given - named.keys())):
+            raise UserError(
+                f"Expected inputs of {name} ({listed(named)}), found {listed(unknown)}; call its module with what it "
+                "reads, or plmjax.embed for vectors of texts."
+            )
+        if missing := [one for one, required in named.items() if required and one not in given]:
+            raise UserError(
+                f"Expected {listed(missing)} for {name} besides the texts, found none; pass them by name, or write "
+                "texts with plmjax.generate."
+            )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -34,7 +34,12 @@ def batches(
 
 
 def inputs(
-    config: Any, tokenizer: Any, texts: Sequence[str | tuple[str, str]], length: int = 0
+    config: Any,
+    tokenizer: Any,
+    texts: Sequence[str | tuple[str, str]],
+    length: int = 0,
+    *,
+    template: Template | None = None,
 ) -> dict[str, jax.Array]:
     """Return the inputs of a model for texts or pairs of texts: `model.apply({"params": params}, **inputs(...))`.
 
@@ -43,9 +48,10 @@ def inputs(
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
         length: number of tokens of every row; 0 uses that of the longest text. Texts that exceed it, or the model's
             positions, are truncated as in fine-tuning.
+        template: layout of the rows; None: that of the model's tasks, `config.template`.
 
     Returns:
-        input_ids and, if the model has them, token_type_ids, int32 [B T], in the layout of the model's template;
+        input_ids and, if the rows have them, token_type_ids, int32 [B T], in the layout of the template;
             attention_mask bool [B T]. For pairs that the model reads in both orders all are [B 2 T].
 
     Raises:
@@ -55,7 +61,7 @@ def inputs(
     texts = list_of_texts(texts)
     if config.longest is not None and length > config.longest:
         raise UserError(f"Expected rows of at most the model's {config.longest} positions, found {length}; shorten it.")
-    template, vocabulary = config.template, tokenizer.vocabulary
+    template, vocabulary = template or config.template, tokenizer.vocabulary
     template.check(vocabulary)
     parts_of_texts = [tuple(text) if isinstance(text, tuple | list) else (text,) for text in texts]
     for number, text in enumerate(parts_of_texts, 1):

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +17,11 @@ from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
+from plmjax.inference.models import Model
+from plmjax.models.elmo import ElmoConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.t5 import T5Config
+from plmjax.models.word2vec import Word2VecConfig
 
 TEXTS = ["One text.", ("The first of a pair,", "and the second.")]
 
@@ -92,3 +100,31 @@ def test_the_batches_of_a_run_are_those_of_its_experiment_from_any_step(small_ru
     (again,) = itertools.islice(plmjax.batches(small_run, first_step=1), 1)
     np.testing.assert_array_equal(again["input_ids"], second["input_ids"])
     assert (first["input_ids"] != second["input_ids"]).any()
+
+
+def test_a_language_model_reads_a_text_alone(small_run: Path) -> None:
+    """Its tasks add special tokens, which the tokenizer of a language model need not have."""
+    tokenizer = plmjax.load(small_run).tokenizer
+    config = Gpt2Config.tiny(vocab_size=tokenizer.vocabulary.size)
+    module = config.module(Purpose.PRETRAINING, Execution())
+    ids = jnp.asarray([tokenizer.encode("One text.")])
+    params = nn.meta.unbox(module.init(jax.random.key(0), ids))["params"]
+    found = Model(module, params, tokenizer)(["One text."])
+    np.testing.assert_allclose(found.logits, module.apply({"params": params}, ids).logits, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (T5Config, "Expected decoder_input_ids for T5ForConditionalGeneration besides the texts, found none"),
+        (
+            ElmoConfig,
+            r"Expected inputs of ElmoForPreTraining \(characters, .*\), found attention_mask, input_ids; .*embed",
+        ),
+        (Word2VecConfig, "Expected a model that reads texts"),
+    ],
+)
+def test_a_model_that_needs_more_than_texts_says_so(config: Any, sentence: str, small_run: Path) -> None:
+    module = config.tiny().module(Purpose.PRETRAINING, Execution())
+    with pytest.raises(UserError, match=sentence):
+        Model(module, {}, plmjax.load(small_run).tokenizer)(["One text."])
