@@ -26,8 +26,8 @@ PIECE, SUBLANES = 128, 8
 """Number of rows that are moved together, as many as a register has columns, and number of rows of a register."""
 BLOCK = 512
 """Maximum number of rows and of columns of a block of scores: 1 MiB."""
-LEAST = 64
-"""Number of rows from which the kernel is used. It computes whole pieces."""
+WASTE = 1.5
+"""Maximum number of scores of whole pieces for each score, for which the kernel is used."""
 MOST = 9 << 16
 """Maximum number of elements of the vectors of a head.
 
@@ -39,17 +39,15 @@ FLOAT32 = ("TPU v2", "TPU v3")
 """Beginnings of the `device_kind` of chips whose kernels have no products of bfloat16."""
 
 
-def is_faster(rows: int, distances: int, size: int) -> bool:
+def is_faster(rows: jax.Array, table: jax.Array, columns: int) -> bool:
     """Return whether the traced program runs on a TPU on which the kernel is faster than a reshape.
 
-    The mesh of the program tells the TPU (`plmjax.parallel.sharding.with_mesh`). Without a mesh no kernel is used.
-
-    Args:
-        rows: T.
-        distances: R.
-        size: H.
+    The mesh of the program tells the TPU (`plmjax.parallel.sharding.with_mesh`). Without a mesh no kernel is used. The
+    arguments are those of `shifted_product`.
     """
-    return _device_kind().startswith("TPU") and rows >= LEAST and distances * size <= MOST
+    length, distances, size = rows.shape[1], table.shape[1], rows.shape[3]
+    fits = distances * size <= MOST and _padded(length) * _padded(columns) <= WASTE * length * columns
+    return _device_kind().startswith("TPU") and fits
 
 
 def shifted_product(
@@ -69,7 +67,7 @@ def shifted_product(
     length, kind = rows.shape[1], _device_kind()
     if kind.startswith(FLOAT32):
         rows, table = rows.astype(jnp.float32), table.astype(jnp.float32)
-    height, width = (PIECE * math.ceil(size / PIECE) for size in (length, columns))
+    height, width = _padded(length), _padded(columns)
     rows = jnp.pad(jnp.moveaxis(rows, 1, 2), [(0, 0), (0, 0), (0, height - length), (0, 0)])
     table = jnp.moveaxis(table[:, : length + columns - 1], 1, 3)  # [G N H R]
     table = jnp.pad(table, [(0, 0)] * 3 + [(height - length, length + width - table.shape[3])])
@@ -175,6 +173,11 @@ class _Blocks:
             last = self.grid[2] * self.height - i * self.height - first - PIECE
             distances = pl.ds(pl.multiple_of(last + j * self.width, PIECE), self.width + PIECE)
             yield slice(first, first + PIECE), distances
+
+
+def _padded(size: int) -> int:
+    """Return the length of whole pieces."""
+    return PIECE * math.ceil(size / PIECE)
 
 
 def _block(size: int) -> int:
