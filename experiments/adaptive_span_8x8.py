@@ -11,12 +11,12 @@ trained for 150,000 steps here, and then for 20,000 at a tenth of the rate:
     plmjax pretrain experiments/adaptive_span_8x8.py:large --data.input enwik8 --workdir runs/large
     plmjax pretrain experiments/adaptive_span_8x8.py:large_end --from runs/large --data.input enwik8
 
-Plans of the base size (libtpu 0.0.52, jax 0.10.2), with spans of 8,192, the longest possible. All times are estimated,
-not measured. Hours follow the compiler's estimate:
+Plans of the base size (libtpu 0.0.42.1, jax 0.10.2), with spans of 8,192, the longest possible. All times are
+estimated, not measured. Hours follow the compiler's estimate:
 
     slice     compiler, ms     refined, ms    refined MFU   GiB   hours   chip-hours
-    v5e:8x8              56        29 to 32     14 to 16 %   0.7     9.3          594
-    v3:8x8               94        84 to 90       8 to 9 %   0.7    15.6        1,001
+    v5e:8x8              51        21 to 24     20 to 22 %   0.7     8.5          543
+    v3:8x8               87        76 to 82      9 to 10 %   0.7    14.6          932
 
 v3 has 128 cores for 64 rows, so that two cores share a row. The plan counts the sums of their features as gradient.
 

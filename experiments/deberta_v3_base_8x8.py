@@ -9,11 +9,15 @@ warm-up, then linear decay; weight decay 0.01; gradients clipped to 1; dropout 0
 the paper used 160 GB (Wikipedia, books, news, web pages, stories). `ablation` is the recipe of its ablations: 16 GB
 (Wikipedia and books), 125,000 steps of 2,048 rows.
 
-Plan for v5e:8x8 (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured: a step of 2,861 to 3,042 ms refined, MFU 13 to
-14 %, 10.2 of the 16 GiB of a chip, 397 to 423 hours. It is bound by HBM: 8 times the time of BERT-Base for a token in
-rows of 512 (41.0 to 44.6 ms for 8,192 tokens a chip), at twice the FLOPs. The shifted scores of queries and keys with
-distances pass through HBM, in all layers of both networks. `--training.attention blockwise` does not help: 4,528 to
-4,904 ms, MFU 8 to 9 %, 10.8 GiB. One core compiles it in a quarter of an hour.
+Plans (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured; the hours follow the refined ms a step:
+
+    slice     ms a step       roofline, ms   MFU          GiB           hours        chip-hours
+    v5e:8x8   975 to 1,049             389   37 to 40 %   10.2 of 16    135 to 146   8,664 to 9,325
+    v6e:8x8   516 to 587               158   14 to 16 %   10.2 of 32    72 to 82     4,590 to 5,217
+
+The scores of distances do not pass through the HBM (docs/notes/tpu_step.md, "Scores of distances"). The encoder alone
+takes 1.6 times the time of BERT-Base with rows of 512 tokens (`python benchmarks/planned_encoders.py`). One core
+compiles a plan in ten minutes.
 
 Result to expect: on MNLI's matched development set xsmall 88.1 %, small 88.2 %, base 90.6 %, large 91.8 % (tables 7 to
 9); `ablation` 89.3 %, and 87.2 F1 on SQuAD 2.0 (table 6). These runs were not made.

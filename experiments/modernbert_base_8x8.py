@@ -13,10 +13,15 @@ the peak; StableAdamW with moments that are kept from stage to stage; 30 % of th
 evaluations of the first stage; dropout of the output of attention alone. The user provides the text and the tokenizer:
 the paper took OLMo's byte-level BPE, with special tokens in BERT's template, and did not publish its text.
 
-Plan for v5e:8x8 (libtpu 0.0.42.1, jax 0.10.2) of the phase with 1,536 rows of 1,024 tokens in three microbatches,
-estimated, not measured: a step of 644 ms by the compiler's bound (265 to 299 refined, roofline 116 ms), MFU 16 % (35 to
-39 refined), 7.0 of the 16 GiB of a chip. At the refined rate 2e10 tokens take about an hour. The compiler takes a
-quarter of an hour of one core for each phase; the phases with rows of 8,192 were not planned yet.
+Plans for v5e:8x8 (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured, each in three microbatches; refined ms a step:
+
+    rows of   rows    ms a step       roofline, ms   MFU            GiB of 16   tokens a second
+    1,024     1,536   265 to 299               116   35 to 39 %           7.0   5.3 to 5.9 million
+    8,192       192   475 to 530               169   32 to 36 %           7.0   3.0 to 3.3 million
+
+So 2e10 tokens take 1.0 to 1.2 hours. The products of attention fill half of a matrix unit, because a head has 64
+features (docs/notes/tpu_step.md, "Attention of long rows"). The compiler takes a quarter of an hour of one core for
+each row length.
 
 Result to expect of `published`: GLUE 88.4 (MNLI 89.1, SST-2 96.0, CoLA 65.1), BEIR 41.6 with one vector a text (tables
 5 and 7 of the paper). Its training took 246 hours of eight H100 for Base, at 24 to 26 % of their peak. This run was

@@ -18,12 +18,12 @@ Deviation: an evaluation has as many rows as the training, the released one 10.
 Deviation: 24 and 64 rows for the base sizes of characters and of words, the released commands have 22 and 60, which do
 not divide by eight cores.
 
-Plans (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Hours, ms a step and the first MFU follow the compiler's
-estimate. GiB are those of a core, or of a chip of v5e:
+Plans (libtpu 0.0.42.1, jax 0.10.2; the base size of words 0.0.52), estimated, not measured. Hours, ms a step and the
+first MFU follow the compiler's estimate. GiB are those of a core, or of a chip of v5e:
 
     run                 slice   ms a step     refined, ms  roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
-    enwik8 base         v3:2x2         83        64 to 70            49   11 %    13 to 15 %   0.7     9.3           37
-    enwik8 large        v5e:8x8        74        31 to 37          13.6   13 %    26 to 31 %   1.4     8.2          526
+    enwik8 base         v3:2x2         66        56 to 61            30   14 %    16 to 17 %   0.7     7.4           29
+    enwik8 large        v5e:8x8        78        26 to 31          13.6   12 %    32 to 37 %   1.3     8.6          553
     WikiText-103 base   v3:2x2        119        89 to 97            63    7 %     9 to 10 %   1.9     6.6           27
     WikiText-103 large  v3:8x8        104        80 to 90            47   12 %    14 to 16 %   1.5     116        7,422
 
