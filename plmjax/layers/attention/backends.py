@@ -29,8 +29,8 @@ SCORES = ("batch", "heads")
 BLOCK = 512
 """Number of queries and of keys in a block: as many scores as in a row of 512 tokens."""
 SCORES_AT_ONCE = 2**26
-"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device, with those of its bias
-terms. The vector memory of a TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are
+"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device; a group of heads includes
+those of its bias terms. The vector memory of a TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are
 never moved to the HBM.
 """
 LANES = 128
@@ -72,14 +72,14 @@ def dense(
     row_pieces, head_pieces = shard_counts((rows, heads), SCORES)
     device, groups = jax.sharding.get_abstract_mesh().abstract_device, _Groups(1, head_pieces)
     if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
-        # Bytes of the scores of a query and a head on a device, with the terms that are added to them.
-        size = 4 * (rows // row_pieces) * key.shape[1] * (1 + _large_terms(query, key, mask_terms, terms))
+        size = 4 * (rows // row_pieces) * key.shape[1]  # of the scores of a query and a head on a device
         block = _queries_at_once(length, size)
         if block < length:
             return _by_query_blocks(
                 block, query, key, value, mask_terms=mask_terms, terms=terms, rate=rate, dropout_key=dropout_key
             )
-        groups = _Groups.of(heads // head_pieces, length * size, head_pieces)
+        arrays = 1 + _large_terms(query, key, mask_terms, terms)
+        groups = _Groups.of(heads // head_pieces, arrays * length * size, head_pieces)
     return _attend(groups, rate, query, key, value, mask_terms, terms, dropout_key)
 
 
