@@ -25,7 +25,7 @@ first MFU follow the compiler's estimate. GiB are those of a core, or of a chip 
     enwik8 base         v3:2x2         66        56 to 61            30   14 %    16 to 17 %   0.7     7.4           29
     enwik8 large        v5e:8x8        78        26 to 31          13.6   12 %    32 to 37 %   1.3     8.6          553
     WikiText-103 base   v3:2x2        119        89 to 97            63    7 %     9 to 10 %   1.9     6.6           27
-    WikiText-103 large  v3:8x8        104        80 to 90            47   12 %    14 to 16 %   1.5     116        7,422
+    WikiText-103 large  v3:8x8         87        71 to 79            32   14 %    16 to 18 %   1.8      97        6,188
 
 A step adds up the gradient over the devices once. Both ways of scoring a cluster count in the plan of the large size of
 WikiText-103; one of them runs.

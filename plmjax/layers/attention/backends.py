@@ -29,9 +29,9 @@ SCORES = ("batch", "heads")
 BLOCK = 512
 """Number of queries and of keys in a block: as many scores as in a row of 512 tokens."""
 SCORES_AT_ONCE = 2**26
-"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device; a group of heads includes
-those of its bias terms. The vector memory of a TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are
-never moved to the HBM.
+"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device; for a group of heads with
+those of its bias terms. The vector memory of a TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that
+the scores are never moved to the HBM.
 """
 LANES = 128
 """Number of columns of a TPU's register, of which a block of queries is a multiple."""
