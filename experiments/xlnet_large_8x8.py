@@ -8,14 +8,14 @@ Recipe: 500,000 steps of 8,192 rows of 512 tokens, 85 of which are predicted, wi
 with 40,000 steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; half of the rows read backwards. The
 text is the user's own: the paper took Wikipedia, BooksCorpus, Giga5, ClueWeb 2012-B and Common Crawl.
 
-Plans (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Hours, s a step and the first MFU follow the compiler's
-estimate. All are bound by the HBM. GiB are of the 16 of a core, or of a chip of v5e:
+Plans (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured. Hours, s a step and the first MFU follow the compiler's
+estimate. Large on v5e is bound by compute, the others by the HBM. GiB are of the 16 of a core, or of a chip of v5e:
 
     run          slice    s a step    refined, s  roofline, s    MFU   refined MFU   GiB   hours   chip-hours
-    large        v3:8x8        18.0  14.2 to 15.3         11.5   11 %    13 to 14 %   8.5   2,494      159,589
-    large, `v5e` v5e:8x8       11.2    5.6 to 6.3          3.3   11 %    19 to 22 %  10.1   1,550       99,187
-    base         v3:8x8         7.1    5.6 to 6.0          4.7    9 %    10 to 11 %   5.0     980       62,694
-    base         v5e:8x8        3.3    1.8 to 2.0          0.9   12 %    19 to 21 %   7.0     455       29,094
+    large        v3:8x8        12.5  11.0 to 11.4          5.1   16 %    17 to 18 %  12.2   1,743      111,536
+    large, `v5e` v5e:8x8       10.1    3.8 to 4.2          1.2   12 %    30 to 33 %  13.5   1,408       90,116
+    base         v3:8x8         4.5    4.0 to 4.1          1.9   14 %    15 to 16 %   6.9     626       40,049
+    base         v5e:8x8        3.0    1.3 to 1.4          0.5   13 %    27 to 29 %   8.8     415       26,538
 
 The paper trained the large one on 512 chips in 5.5 days.
 
