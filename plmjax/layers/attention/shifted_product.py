@@ -81,7 +81,7 @@ def shifted_product(
 
 
 class _Way(NamedTuple):
-    """How the kernel computes.
+    """The form of a kernel.
 
     Attributes:
         columns: S.
@@ -122,7 +122,7 @@ class _Way(NamedTuple):
         return _roll(x, 0, stride=1) if self.by_stride else _move_registers(x, -1)
 
 
-def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int, precision: Any = None) -> jax.Array:
+def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int, *, precision: Any = None) -> jax.Array:
     """Return the product of two matrices over one axis of each, float32."""
     contracted = (((a_axis,), (b_axis,)), ((), ()))
     return jax.lax.dot_general(a, b, contracted, precision, preferred_element_type=jnp.float32)
