@@ -192,7 +192,7 @@ def _product(way: _Way, rows: jax.Array, table: jax.Array) -> jax.Array:
 
     blocks = _Blocks(rows, table, way)
 
-    def multiply(rows: Any, table: Any, scores: Any) -> None:
+    def kernel(rows: Any, table: Any, scores: Any) -> None:
         for piece, distances in blocks.pieces():
             moved = way.move(_dot(rows[0, 0, piece], table[0, 0, :, distances], 1, 0))[:, : blocks.width]
             if way.transposed:
@@ -202,7 +202,7 @@ def _product(way: _Way, rows: jax.Array, table: jax.Array) -> jax.Array:
 
     sizes = (way.columns, rows.shape[2]) if way.transposed else (rows.shape[2], way.columns)
     return pl.pallas_call(
-        multiply,
+        kernel,
         grid=blocks.grid,
         in_specs=[blocks.rows, blocks.table],
         out_specs=blocks.scores,
@@ -224,7 +224,7 @@ def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Ar
     rows, table = factors
     blocks = _Blocks(rows, table, way)
 
-    def multiply(cotangent: Any, rows: Any, table: Any, rows_gradient: Any, table_gradient: Any, total: Any) -> None:
+    def kernel(cotangent: Any, rows: Any, table: Any, rows_gradient: Any, table_gradient: Any, total: Any) -> None:
         row, i, j = (pl.program_id(axis) for axis in (1, 2, 3))
 
         @pl.when((row % blocks.shared == 0) & (i == 0) & (j == 0))
@@ -247,7 +247,7 @@ def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Ar
             rows_gradient[0, 0] = total[...].astype(rows_gradient.dtype)
 
     rows_gradient, table_gradient = pl.pallas_call(
-        multiply,
+        kernel,
         grid=blocks.grid,
         in_specs=[blocks.scores, blocks.rows, blocks.table],
         out_specs=[blocks.rows, blocks.table],
