@@ -106,7 +106,9 @@ def override(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
     Raises:
         UserError: an unknown name (with the nearest one) or a value of the wrong type.
     """
-    import tyro  # here, so that a machine without it can still import experiments
+    if not arguments:
+        return experiment
+    import tyro  # here, so that a machine without it can still resolve experiments
 
     from plmjax import option_values
 

@@ -45,7 +45,7 @@ needs_spark = pytest.mark.skipif(
 
 UNIT_BYTES = 6000
 PROGRAM = f"""
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.data.preparation import conversion, run
 run.UNIT_BYTES, run.SIZES = {UNIT_BYTES}, conversion.Sizes(compared_keys=200)
 cli.main()

@@ -152,7 +152,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.nightly
 def test_a_wheel_brings_the_experiments(installed: Path, tmp_path: Path) -> None:
     program = (
-        "from plmjax import cli, experiment\n"
+        "from plmjax import experiment\nfrom plmjax.commands import cli\n"
         "run = experiment.load('bert_base_4x4:lamb_4096')\n"
         "print(run.training.batch_size)\n"
         "cli.run(['experiments'])\n"

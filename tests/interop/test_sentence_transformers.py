@@ -26,7 +26,7 @@ from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_import_export import VOCABULARY
-from tests.optional import needs_sentence_transformers
+from tests.optional import needs_sentence_transformers, torch
 
 TEXTS = ["a b cd", "efg HIJ a a B b", "j"]
 CASED = [*VOCABULARY, *"ABHIJ", *(f"##{letter}" for letter in "ABHIJ")]
@@ -76,7 +76,6 @@ def there(folder: Path, **options: Any) -> np.ndarray:
 
 def dense(size: int, out: int, name: str = "Tanh", **options: Any) -> Any:
     """A layer of sentence-transformers with random numbers."""
-    import torch
     from sentence_transformers.base import modules
 
     torch.manual_seed(out)

@@ -291,7 +291,7 @@ def test_a_process_that_must_wait_for_libtpu_says_for_which(tmp_path, monkeypatc
 PLAN = """
 import sys
 sys.argv = ["plmjax", "--version"]  # which sets the environment
-from plmjax import cli
+from plmjax.commands import cli
 cli.main()
 import jax
 from plmjax.parallel import topologies
