@@ -13,11 +13,12 @@ steps, at most 10,000; weight decay 0.01, gradients clipped at 0.25; dropout 0.2
 again in the backward pass, as in the paper. text8 is `--data.format text8 --model.vocab_size 27
 --tokenizer.vocab_size 27`.
 
-Plans of the small model for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), one or two rows on each device, estimated, not
-measured. Hours follow the compiler's estimate:
+Plans of the small model for v5e:4x4, one or two rows on each device, estimated, not measured. Hours follow the
+compiler's estimate. Stage 1 is planned with libtpu 0.0.42.1, the others were with 0.0.52 and before the present kernel
+of distances; stage 1 took 41 to 48 ms then:
 
     stage   rows of   compiler, ms      refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
-    1         2,048            109        41 to 48            7.1    5 %    11 to 13 %   0.7    13.1          209
+    1         2,048             66        26 to 31            7.1    8 %    17 to 20 %   0.8     7.9          127
     2         4,096            256       108 to 121             41    4 %    10 to 11 %   1.2     3.6           57
     3         8,192            316       131 to 148             32    4 %     9 to 10 %   1.3     4.4           70
     4        16,384            975       469 to 511            246    4 %      7 to 8 %   3.3     9.5          152
