@@ -128,8 +128,9 @@ def test_execution_changes_nothing(kind: str) -> None:
     run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
     params = params_of(kind)
     looped = run(params, Execution())
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(looped))  # an element is a sum of numbers of this size
     for execution in EXECUTIONS:
-        chex.assert_trees_all_close(run(params, execution), looped, rtol=1e-5, atol=1e-5)
+        chex.assert_trees_all_close(run(params, execution), looped, rtol=1e-5, atol=1e-6 * largest)
 
 
 @every_kind

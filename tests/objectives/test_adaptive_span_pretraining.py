@@ -124,13 +124,13 @@ def test_the_program_is_built_again_and_the_parameters_are_those_of_the_whole_sp
     read = [line for line in text.splitlines() if line.startswith("computes")]
     assert read[0] == "computes the last 256 tokens of the longest span of 256"
     assert read[-1].startswith("computes the last 64 tokens") and 1 < len(read) == len(set(read))
-    assert "continuing from step" in text and result.program.model.computed_span == 64
+    assert "continuing from step" in text and result.program.experiment.model.computed_span == 64
     found = jax.device_get(result.state.params["adaptive_span"]["layers"]["span_shares"])
     assert (found >= 0).all() and found.max() < 0.2
 
     monkeypatch.setattr(adaptive_span, "STEP", 256)
     whole = loop.train(run(), tmp_path / "whole", source, tokenizer={})
-    assert whole.program.model.computed_span is None
+    assert whole.program.experiment.model.computed_span is None
     for ours, theirs in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(whole.state.params), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert "computes the last 256 tokens" in capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_spans_that_grow_are_read(tmp_path, capsys) -> None:
     grown = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_fraction=0.0), objective=Growing())
     result = loop.train(grown, tmp_path, ChainSource(grown.data), tokenizer={})
     read = [line for line in capsys.readouterr().out.splitlines() if line.startswith("computes")]
-    assert read[0].startswith("computes the last 64 tokens") and result.program.model.span == 256
+    assert read[0].startswith("computes the last 64 tokens") and result.program.experiment.model.span == 256
     assert result.metrics["eval/longest_span"] == 256
 
 
@@ -192,5 +192,5 @@ def test_an_evaluation_reads_no_more_than_the_longest_span() -> None:
         np.testing.assert_allclose(*losses, rtol=1e-5)
         return adapted
 
-    assert of_shares(0.2, 0.1, 0.3, 0.25).model.span == 128
+    assert of_shares(0.2, 0.1, 0.3, 0.25).experiment.model.span == 128
     assert of_shares(0.2, 0.1, 0.9, 0.25) is program
