@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.mask_terms import Causal, MaskTerms
 from plmjax.errors import UserError
-from plmjax.layers.attention.bands import within_reach
+from plmjax.layers.attention.bands import join_blocks, split_blocks, within_reach
 from plmjax.layers.dropout import apply_dropout, is_threefry
 from plmjax.layers.partitioning import shard_counts
 from plmjax.layers.product import float32_product
@@ -124,8 +124,8 @@ def _by_query_blocks(
         block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
         return dense(query, key, value, mask_terms=seen, terms=own, rate=rate, dropout_key=block_key)
 
-    blocks = _blocks(query, block)
-    return _join_blocks(jax.lax.map(attend_block, (jnp.arange(len(blocks)), blocks)), queries)
+    blocks = split_blocks(query, block)
+    return join_blocks(jax.lax.map(attend_block, (jnp.arange(len(blocks)), blocks)), queries)
 
 
 def weights(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
@@ -357,7 +357,11 @@ def blockwise(
     size, width = min(block, queries), min(block, keys)
     padded = 0, queries + -queries % size, 0, keys + -keys % width
     mask_terms, terms = mask_terms.slice_padded(*padded), tuple(term.slice_padded(*padded) for term in terms)
-    query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
+    query_blocks, key_blocks, value_blocks = (
+        split_blocks(query, size),
+        split_blocks(key, width),
+        split_blocks(value, width),
+    )
 
     def attend_block(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
         """Return the context of a block of queries, [B size N H].
@@ -403,19 +407,7 @@ def blockwise(
 
     rows = jnp.arange(query_blocks.shape[0])
     contexts = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), (rows, query_blocks))
-    return _join_blocks(contexts, queries)
-
-
-def _blocks(x: jax.Array, size: int) -> jax.Array:
-    """Split [B T N H], padded with zeros, into [blocks B size N H]."""
-    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
-    return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
-
-
-def _join_blocks(x: jax.Array, length: int) -> jax.Array:
-    """Join [blocks B size N H] to [B T N H], without padding."""
-    x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(len(x), -1, *x.shape[3:])[:, :length]
+    return join_blocks(contexts, queries)
 
 
 def cudnn(

@@ -94,7 +94,7 @@ class Bands(NamedTuple):
 
     def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]
         """Return the blocks of queries."""
-        return _blocks(slice_padded(x, 1, 0, self.blocks * self.size), self.size)
+        return split_blocks(x, self.size)
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
         """Return the band of each block of queries."""
@@ -150,11 +150,18 @@ def within_reach(backend: Backend) -> Backend:
         offsets = (offset + numbers * bands.size for offset in (all_bands.query_offset, all_bands.key_offset))
         inputs = (numbers, *offsets, bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
         contexts = jax.lax.map(attend_block, inputs, batch_size=bands.together(query.shape))
-        return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *contexts.shape[3:])[:, : query.shape[1]]
+        return join_blocks(contexts, query.shape[1])
 
     return attend
 
 
-def _blocks(x: jax.Array, size: int) -> jax.Array:
-    """Split [B T N H] into [T/size B size N H]."""
+def split_blocks(x: jax.Array, size: int) -> jax.Array:
+    """Split [B T N H], padded with zeros, into [blocks B size N H]."""
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
+
+
+def join_blocks(x: jax.Array, length: int) -> jax.Array:
+    """Join [blocks B size N H] to [B T N H], without padding."""
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(len(x), -1, *x.shape[3:])[:, :length]
