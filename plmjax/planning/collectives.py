@@ -154,17 +154,35 @@ def _devices(order: str | None, count: int) -> np.ndarray:
 
 def _gathered_elements(program: Program, reduction: Instruction) -> int:
     """Return the number of elements of an all-reduce of zeros, updated with a device's own part: in fact a gather."""
-    return sum(
-        operand.results[0].size
-        for operand in program.operands_of(reduction)
-        if operand.opcode == "dynamic-update-slice" and _is_zero(program, program.operands_of(operand)[0])
-    )
+    return sum(o.results[0].size for o in program.operands_of(reduction) if _is_own_part(program, o))
 
 
-def _is_zero(program: Program, array: Instruction) -> bool:
-    if array.opcode == "broadcast":
-        array = program.operands_of(array)[0]
-    return array.opcode == "constant" and array.arguments.strip("-") in ("0", "0.0")
+def _is_own_part(program: Program, array: Instruction) -> bool:
+    update, callers = _origin(program, array)
+    if update.opcode != "dynamic-update-slice":
+        return False
+    zeros, callers = _origin(program, program.operands_of(update)[0], callers)
+    if zeros.opcode == "broadcast":
+        zeros, _ = _origin(program, program.operands_of(zeros)[0], callers)
+    return zeros.opcode == "constant" and zeros.arguments.strip("-") in ("0", "0.0")
+
+
+def _origin(
+    program: Program, array: Instruction, callers: tuple[Instruction, ...] = ()
+) -> tuple[Instruction, tuple[Instruction, ...]]:
+    """Return the instruction that computes an array which is copied, or passed in and out of fusions, on its way.
+
+    callers: the fusions that the instruction is in, the innermost last; those of the result are returned.
+    """
+    while True:
+        if array.opcode in ("copy", "copy-start", "copy-done", "bitcast"):
+            array = program.operands_of(array)[0]
+        elif array.opcode == "fusion":
+            callers, array = (*callers, array), program.roots[array.called_computations["calls"][0]]
+        elif array.opcode == "parameter" and callers:
+            array, callers = program.operands_of(callers[-1])[int(array.arguments)], callers[:-1]
+        else:
+            return array, callers
 
 
 def _is_scattered(computation: str) -> bool:

@@ -62,6 +62,29 @@ def test_a_sum_of_zeros_and_own_parts_is_a_gather():
     assert found == [Collective("all-reduce", "f32", 2176.0, elements=544, group=8, count=1, gathered=256)]
 
 
+def test_own_parts_are_recognized_behind_copies_and_in_fusions():
+    fused = """%placing (a: f32[32,8], b: f32[4,8], c: s32[]) -> f32[32,8] {
+  %a = f32[32,8]{1,0} parameter(0)
+  %b = f32[4,8]{1,0} parameter(1)
+  %c = s32[] parameter(2)
+  %same = f32[32,8]{1,0} bitcast(%a)
+  ROOT %in_place = f32[32,8]{1,0} dynamic-update-slice(%same, %b, %c, %c)
+}
+
+ENTRY"""
+    called = """  %none = f32[] constant(0)
+  %zeros = f32[32,8]{1,0} broadcast(%none), dimensions={}
+  %placed = f32[32,8]{1,0} dynamic-update-slice(%zeros, %y, %nine, %nine)
+  %moving = (f32[32,8]{1,0}, f32[32,8]{1,0}, u32[]) copy-start(%placed)
+  %copied = f32[32,8]{1,0} copy-done(%moving)
+  %own = f32[32,8]{1,0} fusion(%zeros, %y, %nine), kind=kLoop, calls=%placing
+  %other = f32[32,8]{1,0} fusion(%stack, %y, %nine), kind=kLoop, calls=%placing
+  %sum = (f32[32,8]{1,0}, f32[32,8]{1,0}, f32[32,8]{1,0}) all-reduce(%copied, %own, %other), channel_id=8, to_apply=%add
+  %moved ="""
+    text = WRITTEN.replace("ENTRY", fused, 1).replace("  %moved =", called, 1)
+    assert [one.gathered for one in collectives(Program(text)) if one.elements == 3 * 256] == [2 * 256]
+
+
 def test_a_sum_of_which_each_device_keeps_its_part_is_named_after_its_computation():
     fused = """%all-reduce-scatter.1 (q: f32[32,8]) -> f32[4,8] {
   %q = f32[32,8]{1,0} parameter(0)
