@@ -11,9 +11,10 @@ from plmjax.planning.hlo import Array, Instruction, Program
 
 FREE_CALLS = (
     "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
-    "X64Combine", "X64SplitLow", "X64SplitHigh",
+    "X64Combine", "X64SplitLow", "X64SplitHigh",  # of a generator's 64-bit state
+    "PrepareAsyncCallStart", "PrepareAsyncCallDone",  # before a call of a SparseCore
 )  # fmt: skip
-"""Targets of the compiler's own custom calls without work; the last three belong to a generator's 64-bit state."""
+"""Targets of the compiler's own custom calls without work."""
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
     "async-start", "async-update", "async-done", "partition-id", "replica-id", "opt-barrier", "domain", "recv",

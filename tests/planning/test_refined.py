@@ -58,6 +58,7 @@ ENTRY %main (a: f32[8,8], b: f32[8,8], x: f32[16]) -> f32[8,8] {{
   %loop = (s32[], f32[16]{{0}}) while(%start), condition=%condition, body=%body
   %kernel = f32[8,8]{{1,0:S(1)}} custom-call(%first), custom_call_target="tpu_custom_call", {NAMED}add"}}
   %nothing = f32[8,8]{{1,0:S(1)}} custom-call(), custom_call_target="AllocateBuffer"
+  %prepared = token[] custom-call(), custom_call_target="PrepareAsyncCallDone"
   ROOT %sum = f32[8,8]{{1,0:S(1)}} add(%kernel, %second), {NAMED}add"}}, backend_config={{"estimated_cycles":"30"}}
 }}
 """
