@@ -11,7 +11,6 @@ Nothing of JAX is imported before the first of them is used.
 """
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,12 +25,9 @@ if TYPE_CHECKING:
     from plmjax.runs.finetuning import finetune
     from plmjax.runs.pretraining import pretrain
 
-try:
-    __version__ = importlib.metadata.version("plmjax")
-except importlib.metadata.PackageNotFoundError:  # run from its sources, which know no tag
-    __version__ = "0.0.dev0"
-
 from plmjax import libraries, platform
+
+__version__ = libraries.VERSION
 
 libraries.quiet()
 platform.choose()

@@ -1,12 +1,14 @@
-"""The libraries below plmjax: the versions that decide what a run computes, and the messages that users do not need."""
+"""The version of plmjax, those of the libraries that decide what a run computes, and messages that nobody needs."""
 
 import contextlib
 import importlib.metadata
 import logging
 import os
 
-from plmjax import __version__
-
+try:
+    VERSION = importlib.metadata.version("plmjax")
+except importlib.metadata.PackageNotFoundError:  # run from its sources, which know no tag
+    VERSION = "0.0.dev0"
 NAMES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -15,7 +17,7 @@ def versions() -> dict[str, str]:
 
     Hosts with different versions may compile different programs, which then wait for each other without end.
     """
-    return {f"the version of {name}": version for name, version in {"plmjax": __version__, **_installed()}.items()}
+    return {f"the version of {name}": version for name, version in {"plmjax": VERSION, **_installed()}.items()}
 
 
 def _installed() -> dict[str, str]:

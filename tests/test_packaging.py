@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-import plmjax
+from plmjax import libraries
 from tests.paths import ROOT
 
 
@@ -115,14 +115,14 @@ def test_the_last_release_has_one_name() -> None:
 
 def test_the_version_is_that_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", {"plmjax": "1.2.3"}.get)
-    assert runpy.run_path(plmjax.__file__)["__version__"] == "1.2.3"
+    assert runpy.run_path(libraries.__file__)["VERSION"] == "1.2.3"
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools_scm"]
-    assert runpy.run_path(plmjax.__file__)["__version__"] == settings["fallback_version"] == "0.0.dev0"
+    assert runpy.run_path(libraries.__file__)["VERSION"] == settings["fallback_version"] == "0.0.dev0"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,7 @@ MAY_IMPORT = {
 
 Other modules of the top import `BESIDE` alone.
 """
-BESIDE = set("errors files libraries option_values platform __version__".split())
+BESIDE = set("errors files libraries option_values platform".split())
 
 OPTIONAL = (
     "tensorflow tensorflow_datasets tokenizers sentencepiece sentencex safetensors matplotlib tensorboard sklearn "
@@ -115,7 +115,7 @@ def imports_between_parts(folder: Path) -> dict[str, set[str]]:
         part = Path(file.relative_to(folder).parts[0]).stem
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == inside:
-                names = [alias.name for alias in node.names if alias.name != "__version__"]
+                names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{inside}."):
                 names = [node.module.removeprefix(f"{inside}.").split(".")[0]]
             else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from plmjax import platform
+from plmjax import libraries, platform
 from plmjax.commands import help
 from plmjax.commands.command_line import experiment_options, parse, run_command, split_arguments
 from plmjax.errors import UserError, nearest, quoted
@@ -117,9 +117,7 @@ def run(arguments: Sequence[str]) -> None:
         print(usage())
         return
     if name == "--version":
-        from plmjax import __version__
-
-        print(__version__)
+        print(libraries.VERSION)
         return
     if name in GROUPS and rest[:1] in (["--help"], ["-h"]) and sum(verb.startswith(f"{name} ") for verb in VERBS) > 1:
         print(usage(name))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax import __version__
+from plmjax import libraries
 from plmjax.errors import Explained, Unavailable
 from plmjax.experiment import Hosts
 from plmjax.files import storage
@@ -132,7 +132,7 @@ def machine() -> dict[str, Any]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
-        "plmjax": __version__,
+        "plmjax": libraries.VERSION,
         "python": platform.python_version(),
         "libraries": versions,
         "system": platform.platform(),

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment, platform
+from plmjax import experiment, libraries, platform
 from plmjax.errors import Explained, UserError, nearest
 from plmjax.experiment import Experiment
 from plmjax.files import json_text, locks, patience, storage
@@ -196,7 +196,7 @@ class Checkpoints:
         }
         text = {
             "format": FORMAT,
-            "version": __version__,
+            "version": libraries.VERSION,
             "experiment": experiment.to_record(description.run),
             "step": step,
             "dataset": description.dataset,
