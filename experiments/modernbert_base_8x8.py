@@ -66,10 +66,10 @@ def published() -> Experiment:
     """149 million parameters, 2e12 tokens."""
     return _stages(
         warmup=3e9,
-        ramp=Phase(tokens=50e9, ramp=5, batch_size=3840),
+        ramp=Phase(tokens=50e9, ramp=5, batch_size=3840, accumulation=12),
         tokens=(1.669e12, 250e9, 50e9),
         batch_size=4608,
-        accumulation=(12, 9),
+        accumulation=(9, 9),
     )
 
 
