@@ -17,6 +17,8 @@ from plmjax.training.program import Program
 
 ELSEWHERE = ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "CANCELLED")
 """Beginnings of errors that say nothing about the program itself: too little memory, or a lost connection."""
+VECTOR_MEMORY = "memory space vmem"
+"""Part of an error about too little vector memory, which a kernel of the program takes, not the batch."""
 FIRST_LINES = 3
 """Number of lines of the compiler's message that are repeated."""
 
@@ -80,7 +82,9 @@ def _is_compiler_error(error: Exception) -> bool:
     """Return whether an error comes from XLA, or from the compiler of kernels."""
     if type(error).__module__.startswith("jax._src.pallas"):
         return True
-    return isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith(ELSEWHERE)
+    message = str(error)
+    elsewhere = message.startswith(ELSEWHERE) and VECTOR_MEMORY not in message
+    return isinstance(error, jax.errors.JaxRuntimeError) and not elsewhere
 
 
 def _option_error(run: Experiment, options: dict[str, str | bool], device: jax.Device, error: Exception) -> str | None:

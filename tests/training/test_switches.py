@@ -187,6 +187,14 @@ def test_a_lost_connection_and_too_little_memory_are_not_errors_of_the_program(b
         raise jax.errors.JaxRuntimeError(f"{beginning}: something")
 
 
+def test_a_kernel_that_needs_too_much_vector_memory_is_an_error_of_the_program() -> None:
+    with pytest.raises(UserError) as raised, switches.explain_compilation(bert(4), of_v5e(bert(4))):
+        raise jax.errors.JaxRuntimeError(
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 16.05M of 16.00M vmem."
+        )
+    assert str(raised.value).endswith(f"Used 16.05M of 16.00M vmem; try {OF_V5E}.")
+
+
 def test_a_step_that_needs_too_much_memory_names_them_too() -> None:
     program = of_v5e(bert(4))
     device = program.mesh.devices.flat[0]

@@ -104,7 +104,7 @@ class PositionalScores(BiasTerm):
 
         transposed: returns [B N S T].
         """
-        if self.kernels and shifted_product.is_faster(rows, self.table, columns):
+        if self.kernels and shifted_product.is_faster(rows, columns):
             return shifted_product.shifted_product(rows, self.table, columns, transposed=transposed)
         table = jnp.pad(self.table, [(0, 0), (1, 0), (0, 0), (0, 0)])
         parts = rows.reshape(len(table), -1, *rows.shape[1:])

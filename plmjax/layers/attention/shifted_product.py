@@ -8,8 +8,8 @@ backward pass reads each gradient once.
 
 A piece of 128 rows needs the distances of a block of columns and 128 more. Chips from v5 on move every row of a
 register by its own number of places in one instruction, if the number grows from row to row. In the backward pass it
-shrinks; there a product with a permutation, which is exact, reverses the rows of a piece. Earlier chips move the eight
-rows of a register together, and then each by the bits of its index.
+shrinks; there a product with a permutation, which is exact for finite numbers, reverses the rows of a piece. Earlier
+chips move the eight rows of a register together, and then each by the bits of its index.
 """
 
 import functools
@@ -29,7 +29,7 @@ BLOCK = 512
 WASTE = 1.5
 """Maximum number of scores of whole pieces for each score, for which the kernel is used."""
 MOST = 9 << 16
-"""Maximum number of elements of the vectors of a head.
+"""Maximum number of elements of the vectors of a head, those of whole pieces of rows and of columns.
 
 With their gradient, and two copies of each, they take 9 of 16 MiB in float32.
 """
@@ -39,14 +39,14 @@ FLOAT32 = ("TPU v2", "TPU v3")
 """Beginnings of the `device_kind` of chips whose kernels have no products of bfloat16."""
 
 
-def is_faster(rows: jax.Array, table: jax.Array, columns: int) -> bool:
+def is_faster(rows: jax.Array, columns: int) -> bool:
     """Return whether the traced program runs on a TPU on which the kernel is faster than a reshape.
 
     The mesh of the program tells the TPU (`plmjax.parallel.sharding.with_mesh`). Without a mesh no kernel is used. The
     arguments are those of `shifted_product`.
     """
-    length, distances, size = rows.shape[1], table.shape[1], rows.shape[3]
-    fits = distances * size <= MOST and _padded(length) * _padded(columns) <= WASTE * length * columns
+    length, height, width = rows.shape[1], _padded(rows.shape[1]), _padded(columns)
+    fits = (height + width) * rows.shape[3] <= MOST and height * width <= WASTE * length * columns
     return _device_kind().startswith("TPU") and fits
 
 
@@ -59,10 +59,14 @@ def shifted_product(
 
     Args:
         rows: [B T N H].
-        table: [G R N H], in the dtype of the rows, for G shards of the B rows: the first B / G rows, and so on.
+        table: [G R N H], in the dtype of the rows, for G shards of the B rows: the first B / G rows, and so on. G is 1
+            or a multiple of the number of shards in which the mesh has the rows.
         columns: S.
         transposed: returns [B N S T].
         interpret: computes with XLA, on any platform.
+
+    Raises:
+        ValueError: another number of tables.
     """
     length, kind = rows.shape[1], _device_kind()
     if kind.startswith(FLOAT32):
@@ -75,6 +79,11 @@ def shifted_product(
     kernel, mesh = functools.partial(_product, way), jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:
         divided = tuple(partition_spec(x.shape, ("batch", "heads")) for x in (rows, table))
+        if len(table) > 1 and divided[0][0] != divided[1][0]:
+            raise ValueError(
+                f"Expected one table or a multiple of the mesh's shards of {len(rows)} rows, found {len(table)}; copy "
+                f"the table for each shard."
+            )
         kernel = jax.shard_map(kernel, in_specs=divided, out_specs=divided[0], check_vma=False)
     found = kernel(rows, table)
     return found[..., :columns, :length] if transposed else found[..., :length, :columns]

@@ -106,14 +106,13 @@ def test_the_kernel_is_for_chips_and_rows_for_which_it_pays(kind: str) -> None:
     exceed the memory, and not without a mesh.
     """
     chip = kind in [chip.kind for chip in topologies.CHIPS.values()]
-    sizes = {(512, 512, 1023): chip, (110, 250, 359): chip, (1, 512, 512): False, (150, 300, 300): False,
-             (512, 8704, 9217): False}  # fmt: skip
+    sizes = {(512, 512): chip, (110, 250): chip, (4096, 5120): chip, (1, 512): False, (150, 300): False,
+             (512, 8832): False, (5120, 5120): False}  # fmt: skip
 
-    def found(rows: int, columns: int, distances: int) -> bool:
-        arrays = (jax.ShapeDtypeStruct((1, count, HEADS, 64), jnp.bfloat16) for count in (rows, distances))
-        return shifted_product.is_faster(*arrays, columns)
+    def found(rows: int, columns: int) -> bool:
+        return shifted_product.is_faster(jax.ShapeDtypeStruct((1, rows, HEADS, 64), jnp.bfloat16), columns)
 
-    assert not found(512, 512, 1023)
+    assert not found(512, 512)
     with on(kind):
         assert {each: found(*each) for each in sizes} == sizes
 
@@ -151,6 +150,12 @@ def test_devices_compute_their_own_rows_and_heads(tables: int) -> None:
         assert collectives(Program(step.lower(rows, table).compile().as_text())) == []
     for ours, theirs in zip(step(rows, table), gradients(looked_up, rows, table), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=3e-6 * np.abs(theirs).max())
+
+
+def test_tables_of_some_shards_are_refused() -> None:
+    mesh, x = meshes.make(Mesh(data=8), jax.devices()), jnp.ones((8, 9, HEADS, SIZE))
+    with pytest.raises(ValueError, match="Expected one table or a multiple of the mesh's shards of 8 rows, found 2"):
+        sharding.with_mesh(lambda x: INTERPRETED(x, x[:2], 1, transposed=False), mesh)(x)
 
 
 @pytest.mark.parametrize(
