@@ -116,9 +116,11 @@ def _by_query_blocks(
     queries, keys = query.shape[1], key.shape[1]
     padded = 0, queries + -queries % block, 0, keys
     mask_terms, terms = mask_terms.slice_padded(*padded), tuple(term.slice_padded(*padded) for term in terms)
+    wide, narrow = _widen((key, value, terms))
 
     def attend_block(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:  # [B block N H] -> [B block N H]
         number, query = inputs
+        key, value, terms = narrow(wide)
         cut = number * block, block, 0, keys
         seen, own = mask_terms.block(*cut), tuple(term.block(*cut) for term in terms)
         block_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
@@ -126,6 +128,17 @@ def _by_query_blocks(
 
     blocks = split_blocks(query, block)
     return join_blocks(jax.lax.map(attend_block, (jnp.arange(len(blocks)), blocks)), queries)
+
+
+def _widen(arrays: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Return arrays with those of 16 bits in float32, and the function that returns them in their dtypes again.
+
+    A loop adds up the gradients of the arrays that its steps share, in the dtype in which it gets them.
+    """
+    dtypes = jax.tree.map(lambda x: x.dtype, arrays)
+    narrow = (jnp.bfloat16, jnp.float16)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype in narrow else x, arrays)
+    return wide, lambda wide: jax.tree.map(lambda x, dtype: x.astype(dtype), wide, dtypes)
 
 
 def weights(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
@@ -357,11 +370,9 @@ def blockwise(
     size, width = min(block, queries), min(block, keys)
     padded = 0, queries + -queries % size, 0, keys + -keys % width
     mask_terms, terms = mask_terms.slice_padded(*padded), tuple(term.slice_padded(*padded) for term in terms)
-    query_blocks, key_blocks, value_blocks = (
-        split_blocks(query, size),
-        split_blocks(key, width),
-        split_blocks(value, width),
-    )
+    query_blocks = split_blocks(query, size)
+    wide, narrow = _widen((split_blocks(key, width), split_blocks(value, width)))
+    wide_terms, narrow_terms = _widen(terms)
 
     def attend_block(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
         """Return the context of a block of queries, [B size N H].
@@ -369,6 +380,8 @@ def blockwise(
         The inputs are the index of the block and its queries [B size N H].
         """
         row, query = inputs
+        key_blocks, value_blocks = narrow(wide)
+        wide_query, narrow_query = _widen(query)
 
         def add_key_block(
             state: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]
@@ -380,6 +393,7 @@ def blockwise(
             """
             largest, total, context = state
             column, key, value = inputs
+            query, terms = narrow_query(wide_query), narrow_terms(wide_terms)
             cut = row * size, size, column * width, width
             scores = _scores(query, key, mask_terms.block(*cut), tuple(term.block(*cut) for term in terms))
             scores = jnp.where(column * width + jnp.arange(width) < keys, scores, -jnp.inf)
@@ -400,7 +414,7 @@ def blockwise(
             jnp.zeros((rows, heads, size)),
             jnp.zeros((rows, heads, size, features)),
         )
-        columns = jnp.arange(key_blocks.shape[0])
+        columns = jnp.arange(len(key_blocks))
         step = jax.checkpoint(add_key_block, prevent_cse=False)
         (_, total, context), _ = jax.lax.scan(step, start, (columns, key_blocks, value_blocks))
         return jnp.einsum("BNTH->BTNH", context / total[..., None]).astype(value.dtype)

@@ -3,6 +3,10 @@
 cuDNN's kernel needs a GPU, so JAX's own attention stands for it.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +15,7 @@ import pytest
 from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms, SameSegment, Window
 from plmjax.errors import UserError
 from plmjax.layers.attention import backends
+from plmjax.layers.attention.relative_shift import PositionalScores
 from tests.products import equations
 
 PADDED = KeyMask(jnp.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]))
@@ -109,3 +114,31 @@ def test_softmax_and_context_of_bfloat16_are_summed_in_float32(name: str) -> Non
                     sums.setdefault(product, set()).add(equation.outvars[0].aval.dtype.name)
         assert equation.primitive.name not in ("exp", "reduce_max", "div") or dtypes == {"float32"}
     assert sums == SUMS[name]
+
+
+@pytest.mark.parametrize("name", ["dense", "blockwise"])
+def test_blocks_sum_gradients_of_bfloat16_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of keys, values and a table of distances, in 32 blocks of queries: as exact as one block, but for the rounding of
+    each block's own part, which is as large as that of the sum.
+    """
+    drawn, length = np.random.default_rng(0), 128
+    arrays = [drawn.normal(size=(1, count, 1, 8)) for count in (length, length, length, 2 * length - 1, length)]
+    *inputs, cotangent = (jnp.asarray(array, jnp.bfloat16) for array in arrays)
+
+    def gradients(backend: Callable, dtype: Any) -> list[np.ndarray]:
+        def attend(query: jax.Array, key: jax.Array, value: jax.Array, table: jax.Array) -> jax.Array:
+            terms = (PositionalScores(None, table, length),)
+            return backend(query, key, value, mask_terms=MaskTerms(), terms=terms, rate=0.0, dropout_key=None)
+
+        _, back = jax.vjp(attend, *(each.astype(dtype) for each in inputs))
+        return [np.asarray(each, np.float32) for each in back(cotangent.astype(dtype))]
+
+    expected, whole = gradients(backends.dense, jnp.float32), gradients(backends.dense, jnp.bfloat16)
+    if name == "dense":
+        monkeypatch.setattr(backends, "SCORES_AT_ONCE", 4 * 4 * length)
+        monkeypatch.setattr(backends, "LANES", 4)
+        found = gradients(backends.dense, jnp.bfloat16)
+    else:
+        found = gradients(functools.partial(backends.blockwise, block=4), jnp.bfloat16)
+    for true, once, blocks in zip(expected, whole, found, strict=True):
+        assert np.linalg.norm(blocks - true) <= 1.5 * np.linalg.norm(once - true)
