@@ -11,7 +11,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Kind, Purpose
+from plmjax.contracts.template import TEXT_ALONE
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError, listed
@@ -50,7 +53,9 @@ class Model:
 
         A language model reads a text alone, without the special tokens of its tasks.
         """
-        template = huggingface.rows_of(self.module) if huggingface.has_form(self.module) else None
+        system, written = self.config.system, (Purpose.PRETRAINING, Purpose.CAUSAL_LM, Purpose.ENCODING)
+        modules = {type(self.config.module(each, Execution())) for each in written if each in system}
+        template = TEXT_ALONE if system.kind is Kind.DECODER and type(self.module) in modules else None
         return rows.inputs(self.config, self.tokenizer, texts, length, template=template)
 
     def __call__(self, texts: Sequence[str | tuple[str, str]], length: int = 0, **options: Any) -> Any:
@@ -73,7 +78,16 @@ class Model:
         flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
         inputs = self.inputs(texts, length) | arrays
         self._check({*inputs, *dict(flags)})
-        return _apply(self.module, flags, self.params, inputs)
+        try:
+            return _apply(self.module, flags, self.params, inputs)
+        except TypeError as error:  # of a module inside, to which this one passes its further inputs
+            name, _, unknown = str(error).partition("() got an unexpected keyword argument ")
+            if unknown.strip("'") not in options:
+                raise
+            module = name.partition(".")[0]
+            raise UserError(
+                f"Expected options that {module} takes, found {unknown}; correct or leave it out."
+            ) from None
 
     def _check(self, given: set[str]) -> None:
         """Raise UserError unless the module takes these inputs, and no others."""

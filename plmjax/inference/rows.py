@@ -55,8 +55,8 @@ def inputs(
             attention_mask bool [B T]. For pairs that the model reads in both orders all are [B 2 T].
 
     Raises:
-        UserError: no text, texts mixed with pairs that are read in both orders, a length that exceeds the model's
-            positions, or a tokenizer without its special tokens.
+        UserError: no text, empty texts alone for a model without special tokens, texts mixed with pairs that are read
+            in both orders, a length that exceeds the model's positions, or a tokenizer without its special tokens.
     """
     texts = list_of_texts(texts)
     if config.longest is not None and length > config.longest:
@@ -74,6 +74,8 @@ def inputs(
         raise UserError("Expected texts or pairs for a model that reads pairs in both orders, found both; split them.")
     rows = [template.lay_out(texts, vocabulary, length or config.longest) for each in orders for texts in each]
     width = length or max(len(row.tokens) for row in rows)
+    if not width:
+        raise UserError("Expected a text of at least one token, found empty ones alone; give a list of other texts.")
     shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
     fields = pad(rows, template, vocabulary, width)
     return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}

@@ -18,6 +18,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.inference.models import Model
+from plmjax.models.compressed.configs import CompressedGpt2Config
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
@@ -102,15 +103,25 @@ def test_the_batches_of_a_run_are_those_of_its_experiment_from_any_step(small_ru
     assert (first["input_ids"] != second["input_ids"]).any()
 
 
-def test_a_language_model_reads_a_text_alone(small_run: Path) -> None:
+@pytest.mark.parametrize("of", [Gpt2Config, CompressedGpt2Config])
+def test_a_language_model_reads_a_text_alone(of: Any, small_run: Path) -> None:
     """Its tasks add special tokens, which the tokenizer of a language model need not have."""
     tokenizer = plmjax.load(small_run).tokenizer
-    config = Gpt2Config.tiny(vocab_size=tokenizer.vocabulary.size)
+    config = of.tiny(vocab_size=tokenizer.vocabulary.size)
     module = config.module(Purpose.PRETRAINING, Execution())
     ids = jnp.asarray([tokenizer.encode("One text.")])
     params = nn.meta.unbox(module.init(jax.random.key(0), ids))["params"]
     found = Model(module, params, tokenizer)(["One text."])
     np.testing.assert_allclose(found.logits, module.apply({"params": params}, ids).logits, atol=1e-6)
+    with pytest.raises(UserError, match="Expected a text of at least one token, found empty ones alone"):
+        Model(module, params, tokenizer)([""])
+
+
+@pytest.mark.parametrize("option", [{"output_hidden_state": True}, {"decoder_input_ids": np.ones((1, 3), int)}])
+def test_an_option_that_a_module_inside_does_not_take_is_named(option: dict[str, Any], small_run: Path) -> None:
+    (name,) = option
+    with pytest.raises(UserError, match=f"^Expected options that BertModel takes, found '{name}'; correct or leave"):
+        plmjax.load(small_run)(TEXTS, **option)
 
 
 @pytest.mark.parametrize(
