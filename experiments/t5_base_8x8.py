@@ -11,7 +11,7 @@ released_checkpoints.md). A cased unigram vocabulary of 32,000 pieces and 100 se
 user provides the text; the paper used C4, 750 GB of filtered web pages.
 
 Plans of `eleven_billion` (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured, over the chosen meshes. GiB are of the
-16 of a core of v3 and the 32 of a chip of v4. The other sizes were not planned, and none of these runs was made.
+16 of a core of v3 and the 32 of a chip of v4. Of the other runs `nano` alone was planned. None was made.
 
     slice     data x fsdp   ms a step     refined, ms   roofline   MFU   refined MFU    GiB   hours   chip-hours
     v3:8x16       128 x 2       6,048   5,788 to 6,066      2,962   49 %    49 to 51 %   13.2   1,680      215,025
@@ -87,7 +87,10 @@ def nano() -> Experiment:
 
     Published: 1.942 +- 0.004 nats a target token of held-out C4 (four seeds, table 1); 1.995 by nanoT5 with Adafactor.
     The learning rate is T5's, and falls linearly to 0 over the last tenth of the steps, from 1 / sqrt(58,982).
-    This run was not planned.
+
+    Plans (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured: refined, a step of 219 to 230 ms on v3:2x2 (roofline
+    130, MFU 48 to 51 %, 6.2 of 16 GiB), all in 4.0 to 4.2 hours; 64 to 71 ms on v5e:2x4 (roofline 35, MFU 49 to 54 %,
+    5.5 of 16 GiB), all in 1.2 to 1.3 hours. This run was not made.
 
     Deviation: nanoT5 clips the gradient at 1 and has no z-loss; T5's code clips nothing and has one. nanoT5's best run,
     1.953, had AdamW with steps relative to the size of the parameters, which plmjax has for Adafactor only.
