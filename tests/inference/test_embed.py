@@ -29,7 +29,10 @@ def texts(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(("layer", "pooling"), [(-1, "mean"), (0, "cls"), (-2, "cls"), (-1, "none")])
+@pytest.mark.parametrize(
+    ("layer", "pooling"),
+    [(-1, "mean"), pytest.param(0, "cls", marks=pytest.mark.nightly), (-2, "cls"), (-1, "none")],
+)
 def test_embeds_every_line_as_transformers_does(small_run, texts, reference, tmp_path, layer, pooling):
     output = tmp_path / "out.npz"
     assert embed_file(small_run, texts, output, layer=layer, pooling=pooling, batch_size=4) == len(TEXTS)
@@ -54,7 +57,7 @@ def test_a_line_has_the_same_vector_in_any_company(small_run, texts, tmp_path):
         np.testing.assert_array_equal(np.load(tmp_path / "one.npz")["embeddings"][0], together[row])
 
 
-@pytest.mark.parametrize("suffix", ["npz", "jsonl"])
+@pytest.mark.parametrize("suffix", ["npz", pytest.param("jsonl", marks=pytest.mark.nightly)])
 def test_compressed_text_is_read_and_the_number_of_cut_texts_told(small_run, tmp_path, suffix, monkeypatch):
     monkeypatch.setattr(embedding, "BLOCK", 2)
     lines = ["film " * 200, "a film", "plot " * 200, 'a "cut": true}']
@@ -184,6 +187,7 @@ def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monk
     assert np.load(tmp_path / "lines.npz")["lengths"].tolist()[:2] == [1, 0]
 
 
+@pytest.mark.nightly
 def test_a_vector_of_a_row_that_ends_in_its_summary_is_the_last(small_run, texts, tmp_path):
     """XLNet's, in bfloat16."""
     description = checkpoints.describe(checkpoints.find(small_run))
@@ -201,10 +205,11 @@ def test_a_vector_of_a_row_that_ends_in_its_summary_is_the_last(small_run, texts
 
 
 @pytest.mark.parametrize("suffix", ["npz", pytest.param("jsonl", marks=pytest.mark.nightly)])
-def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, monkeypatch, suffix):
+def test_damaged_and_changed_parts_are_made_again(small_run, tmp_path, monkeypatch, suffix):
     """Whole or not, a part that is not the one that was written is never joined."""
     monkeypatch.setattr(embedding, "BLOCK", 1)
     whole, other = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
+    texts = _text(tmp_path / "texts.txt", "a film\na plot\nfilm a\nplot a")  # of one length
     embed_file(small_run, texts, whole)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stopping(patch, "replace_file", other)

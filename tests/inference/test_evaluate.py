@@ -84,7 +84,7 @@ def embedded(run: Path, folder: Path) -> np.ndarray:
 # Two programs each, the other two: pytest -m nightly tests/inference
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.nightly if case in ("embed", "language model") else ()) for case in USES],
+    [pytest.param(case, marks=() if case == "fill mask" else pytest.mark.nightly) for case in USES],
 )
 def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, decoder_run, tmp_path: Path) -> None:
     name, use = USES[case]
@@ -98,6 +98,7 @@ def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, dec
     np.testing.assert_allclose(found["bfloat16"], found["float32"], rtol=0.1, atol=0.1)
 
 
+@pytest.mark.nightly
 def test_unknown_tokens_are_counted_by_every_command_that_reads_text(
     small_run: Path, classifiers: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
 ) -> None:

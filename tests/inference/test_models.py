@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
 from plmjax.models.word2vec import Word2VecConfig
+from tests.systems.modules import outputs, random_params
 
 TEXTS = ["One text.", ("The first of a pair,", "and the second.")]
 
@@ -37,6 +36,7 @@ def test_a_run_and_what_is_saved_of_it_have_the_same_outputs(small_run: Path, tm
     np.testing.assert_array_equal(plmjax.load(tmp_path / "saved")(TEXTS).logits, found.logits)
 
 
+@pytest.mark.nightly
 def test_an_imported_encoder_without_the_heads_of_pretraining_is_loaded(small_run: Path, tmp_path: Path) -> None:
     whole = plmjax.load(small_run)
     encoder = whole.config.module(Purpose.ENCODING, Execution())
@@ -61,6 +61,10 @@ def test_a_classifier_keeps_its_labels_and_predicts_a_list(
     for texts, said in ((["a", "b\nc"], "one line, found 2 lines in text 2"), ([("a", "b")], "found .* as number 1")):
         with pytest.raises(UserError, match=said):
             list(plmjax.predict(run, texts))
+
+
+@pytest.mark.nightly
+def test_a_tagger_predicts_lists_of_words(tuned: Callable[[str], tuple[Path, str, str]]) -> None:
     tagger, _, _ = tuned("tagged")
     assert list(plmjax.predict(tagger, [["a", "poor", "film"]])) == list(plmjax.predict(tagger, ["a poor film"]))
 
@@ -110,9 +114,9 @@ def test_a_language_model_reads_a_text_alone(of: Any, small_run: Path) -> None:
     config = of.tiny(vocab_size=tokenizer.vocabulary.size)
     module = config.module(Purpose.PRETRAINING, Execution())
     ids = jnp.asarray([tokenizer.encode("One text.")])
-    params = nn.meta.unbox(module.init(jax.random.key(0), ids))["params"]
+    params = random_params(module)
     found = Model(module, params, tokenizer)(["One text."])
-    np.testing.assert_allclose(found.logits, module.apply({"params": params}, ids).logits, atol=1e-6)
+    np.testing.assert_allclose(found.logits, outputs(module, params, {"input_ids": ids}).logits, atol=1e-6)
     with pytest.raises(UserError, match="Expected a text of at least one token, found empty ones alone"):
         Model(module, params, tokenizer)([""])
 

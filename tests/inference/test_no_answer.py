@@ -74,8 +74,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "file", "possible"),
     [
-        ("imported", "v1.json", False), ("imported", "v2.json", True), ("v1", "v2.json", True), ("v2", "v1.json", True),
-        *(pytest.param(one, f"{one}.json", one == "v2", marks=pytest.mark.nightly) for one in ("v1", "v2")),
+        ("imported", "v1.json", False), ("v1", "v2.json", True),
+        *(pytest.param(one, "v2.json", True, marks=pytest.mark.nightly) for one in ("imported", "v2")),
+        *(pytest.param(one, "v1.json", one == "v2", marks=pytest.mark.nightly) for one in ("v1", "v2")),
     ],
 )  # fmt: skip
 def test_a_labelled_file_with_such_questions_may_be_answered_by_none(
@@ -93,14 +94,18 @@ def test_a_labelled_file_with_such_questions_may_be_answered_by_none(
         assert all(predictions.values())
 
 
-@pytest.mark.parametrize(("name", "possible"), [("imported", True), ("v1", False), ("v2", True)])
+@pytest.mark.parametrize(
+    ("name", "possible"), [("imported", True), ("v1", False), pytest.param("v2", True, marks=pytest.mark.nightly)]
+)
 def test_a_file_without_labels_is_answered_as_the_run_was_trained(name: str, possible: bool, folder: Path) -> None:
     found = list(predict(folder / name, folder / "bare.json"))
     assert all(("null_odds" in record) == possible for record in found)
     assert {not record["prediction"] for record in found} == {possible}
 
 
-@pytest.mark.parametrize(("name", "file"), [("imported", "v1.json"), ("v1", "bare.json")])
+@pytest.mark.parametrize(
+    ("name", "file"), [("imported", "v1.json"), pytest.param("v1", "bare.json", marks=pytest.mark.nightly)]
+)
 def test_a_threshold_has_its_effect_everywhere(name: str, file: str, folder: Path, tmp_path: Path) -> None:
     for threshold, none in ((-1e9, True), (math.inf, False)):
         if file == "bare.json":
@@ -112,9 +117,13 @@ def test_a_threshold_has_its_effect_everywhere(name: str, file: str, folder: Pat
         assert {not text for text in texts} == {none}
 
 
-def test_windows_of_an_import_fit_its_positions_and_the_command_changes_them(folder: Path, capsys) -> None:
+def test_windows_of_an_import_fit_its_positions(folder: Path) -> None:
     data = checkpoints.describe(checkpoints.find(folder / "imported")).experiment.data
     assert (data.sequence_length, data.question_length, data.stride) == (128, 42, 41)
+
+
+@pytest.mark.nightly
+def test_the_command_changes_the_windows_of_an_import(folder: Path, capsys) -> None:
     run = ["evaluate", str(folder / "imported"), "--data", str(folder / "v2.json")]
     capsys.readouterr()
     cli.run([*run, "--data.stride", "8", "--data.sequence_length", "32", "--data.question_length", "9", "--json"])

@@ -73,7 +73,7 @@ def test_of_a_file_with_labels_and_without_is_what_evaluation_writes(kind, tuned
 
 
 @pytest.mark.parametrize(
-    "kind", [*(pytest.param(one, marks=pytest.mark.nightly) for one in ("single", "tagged")), "questions"]
+    "kind", ["single", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("tagged", "questions"))]
 )
 def test_a_long_file_is_predicted_in_parts_and_in_order(kind, tuned, monkeypatch):
     checkpoint, _, bare = tuned(kind)

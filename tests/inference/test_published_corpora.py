@@ -21,7 +21,7 @@ from plmjax.data import formats, tokenizers
 from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.layouts import BidirectionalStreams, Windows
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment, Training
+from plmjax.experiment import Data, Experiment, Training, load, override
 from plmjax.inference.evaluate import evaluate
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
@@ -77,6 +77,20 @@ def characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same of random parameters."""
+    folder, symbols = tmp_path_factory.mktemp("untrained"), len(set(BYTES[:-1]))
+    text = write("enwik8", folder / "enwik8")
+    sizes = f"{SHORT} {TRANSFORMER_XL} --model.vocab_size {symbols} --training.unroll 1"
+    run = override(load("experiments/transformer_xl_8x8.py"), sizes.split())
+    tokenizers.train(run.tokenizer.kind, symbols, [BYTES[:-1].decode()], folder / "tokenizer")
+    params = random_params(run.objective.module(run.model, Execution()))
+    files = checkpoints.tokenizer_files(folder / "tokenizer")
+    checkpoints.save_parameters(folder / "run", params, run, tokenizer=files)
+    return folder / "run", text
+
+
+@pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder, symbols = tmp_path_factory.mktemp("wikitext"), len(set(WIKITEXT["train"].split())) + 1
     return pretrained("experiments/awd_lstm_wikitext2.py", AWD_LSTM, "wikitext-2", symbols=symbols, folder=folder)
@@ -105,6 +119,7 @@ def test_bits_are_of_each_byte(characters, capsys):
     assert not undocumented(found)
 
 
+@pytest.mark.nightly
 def test_a_run_on_bytes_tells_its_bits(characters, capsys):
     run, _ = characters
     last = metrics.read(run / "metrics.jsonl")[-1]
@@ -150,8 +165,8 @@ def test_perplexity_of_words_does_not_depend_on_the_tokens(decoder_run, tmp_path
     ],
     ids=["cut", "memory", "no prompt", "a byte"],
 )
-def test_a_mistake_is_one_sentence(command: str, names: tuple[str, ...], fails, characters, tmp_path) -> None:
-    run, text = characters
+def test_a_mistake_is_one_sentence(command: str, names: tuple[str, ...], fails, untrained, tmp_path) -> None:
+    run, text = untrained
     (tmp_path / "enwik8").write_bytes(text.read_bytes()[:-1])
     said = fails(*shlex.split(command.format(run=run, text=text, cut=tmp_path)))
     assert all(name in said for name in names)
