@@ -199,18 +199,18 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from plmjax.objectives.next_token import NextToken
     from plmjax.training.checkpoints import checkpoints
 
-    folder = tmp_path_factory.mktemp("decoder")
-    tokenizer = tokenizers.train("byte-bpe", 300, [prose.read_text(encoding="utf-8")], folder / "tokenizer")
-    sizes = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 64, "initializer_range": 0.3}
-    config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
-    module = config.module(Purpose.PRETRAINING, Execution())
-    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
-    data, training = Data(layout=Chunks(), sequence_length=DECODER_ROW), Training(unroll=1)
-    run = Experiment(model=config, objective=NextToken(), data=data, training=training)
-    checkpoints.save_parameters(
-        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
-    )
-    return folder / "run"
+    def make(folder: Path) -> None:
+        tokenizer = tokenizers.train("byte-bpe", 300, [prose.read_text(encoding="utf-8")], folder / "tokenizer")
+        sizes = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 64, "initializer_range": 0.3}
+        config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
+        module = config.module(Purpose.PRETRAINING, Execution())
+        params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
+        data, training = Data(layout=Chunks(), sequence_length=DECODER_ROW), Training(unroll=1)
+        run = Experiment(model=config, objective=NextToken(), data=data, training=training)
+        files = checkpoints.tokenizer_files(folder / "tokenizer")
+        checkpoints.save_parameters(folder / "run", params, run, tokenizer=files)
+
+    return copied(tmp_path_factory, made_once(tmp_path_factory, "decoder", make)) / "run"
 
 
 @pytest.fixture(scope="session")

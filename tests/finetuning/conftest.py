@@ -20,6 +20,7 @@ from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training.checkpoints import checkpoints
+from tests.once import made_once
 from tests.systems.modules import initial_params
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "actor", "scene", "the", "was", "a"]
@@ -28,20 +29,21 @@ WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "actor
 @pytest.fixture(scope="session")
 def sentiment(tmp_path_factory) -> tuple[str, str]:
     """(train, validation) files of sentences that are positive iff they hold a word of praise."""
-    directory = tmp_path_factory.mktemp("task")
-    draws = np.random.default_rng(0)
-    paths = []
-    for split, rows in (("train", 200), ("validation", 37)):
-        lines = ["label\tsentence"]
-        for _ in range(rows):
-            positive = bool(draws.integers(2))
-            judgement = draws.choice(WORDS[:3] if positive else WORDS[3:6])
-            rest = draws.choice(WORDS[6:], size=draws.integers(1, 9))
-            lines.append(f"{'positive' if positive else 'negative'}\t{' '.join([*rest[:3], judgement, *rest[3:]])}")
-        path = directory / f"{split}.tsv"
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        paths.append(str(path))
-    return tuple(paths)
+
+    def make(folder: Path) -> None:
+        draws = np.random.default_rng(0)
+        for split, rows in (("train", 200), ("validation", 37)):
+            lines = ["label\tsentence"]
+            for _ in range(rows):
+                positive = bool(draws.integers(2))
+                judgement = draws.choice(WORDS[:3] if positive else WORDS[3:6])
+                words = draws.choice(WORDS[6:], size=draws.integers(1, 9))
+                label, words = "positive" if positive else "negative", [*words[:3], judgement, *words[3:]]
+                lines.append(f"{label}\t{' '.join(words)}")
+            (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    folder = made_once(tmp_path_factory, "sentiment", make)
+    return str(folder / "train.tsv"), str(folder / "validation.tsv")
 
 
 @contextlib.contextmanager

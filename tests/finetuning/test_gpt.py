@@ -62,6 +62,7 @@ def classified(pretrained: Path, sentiment: tuple[str, str], tmp_path_factory: p
     return workdir, finetune(task(sentiment, SequenceClassification(language_model=0.5)), pretrained, workdir)
 
 
+@pytest.mark.nightly
 def test_a_run_learns_the_task_and_the_next_token(classified: Any) -> None:
     _, metrics = classified
     assert metrics["eval/accuracy"] > 0.8
@@ -71,6 +72,7 @@ def test_a_run_learns_the_task_and_the_next_token(classified: Any) -> None:
     assert terms["next_token"] < 2.5  # a random token of the task's words has log(13) = 2.6 nats
 
 
+@pytest.mark.nightly
 def test_special_tokens_are_added_behind_the_tokenizers_own(classified: Any, pretrained: Path) -> None:
     workdir, _ = classified
     own, after = (tokenizers.load(path / "tokenizer") for path in (pretrained, workdir))

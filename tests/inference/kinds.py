@@ -99,7 +99,8 @@ def make(kind: str, pretrained: Path, folder: Path) -> tuple[Path, str, str]:
     data = type(data)(**vars(data) | {"train": labelled, "sequence_length": 32, "pack": 3})
     description = checkpoints.describe(checkpoints.find(pretrained))
     model, objective = description.experiment.model, objective.fit_labels(data.read("train"))
-    drawn = objective.module(model, Execution()).init(jax.random.key(1), jnp.ones((1, 4), jnp.int32))["params"]
+    init = jax.jit(objective.module(model, Execution()).init)
+    drawn = init(jax.random.key(1), jnp.ones((1, 4), jnp.int32))["params"]
     flat = flax.traverse_util.flatten_dict(jax.tree.map(np.asarray, flax.core.meta.unbox(drawn)))
     large = {"kernel", "word_embeddings"} if kind == "tagged" else {"kernel"}
     flat = {path: leaf if large.isdisjoint(path) else 12 * leaf for path, leaf in flat.items()}

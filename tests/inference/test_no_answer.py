@@ -24,7 +24,7 @@ from plmjax.interop.run_directories import import_checkpoint
 from plmjax.models.bert import BertConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 TEXTS = [f"the film {number} was a fine plot of great actors and poor scenes in town {number}" for number in range(8)]
 KINDS = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold")
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     huggingface.save(module, params, folder / "hf")
     encoder, of_encoder = huggingface.load(folder / "hf", architecture="BertModel")
     given = inputs(config, tokenizer, [("what was fine?", TEXTS[0])])
-    first = encoder.apply({"params": of_encoder}, **given).last_hidden_state[0, 0]
+    first = outputs(encoder, of_encoder, given).last_hidden_state[0, 0]
     # A vector has its largest product with itself: the model points at [CLS], so that no question has an answer.
     params["classifier"]["kernel"] = np.stack([first, first], axis=1)
     huggingface.save(module, params, folder / "hf")

@@ -18,7 +18,7 @@ from plmjax.interop import awd_lstm, libraries
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 SIZES = {"embedding_size": 6, "hidden_size": 10, "num_layers": 2}
 
@@ -67,7 +67,7 @@ def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Pa
     config = description.experiment.model
     assert config == UlmfitConfig.base(vocab_size=size, **SIZES)
     ids = np.array([[1, 5, 3, 2, 4]])
-    found = config.module(Purpose.PRETRAINING, Execution()).apply({"params": params}, ids)
+    found = outputs(config.module(Purpose.PRETRAINING, Execution()), params, {"input_ids": ids})
     x = state["0.encoder.weight"][torch.tensor(ids)]
     for layer, (below, own) in enumerate(((6, 10), (10, 6))):
         module, prefix = torch.nn.LSTM(below, own, batch_first=True), f"0.rnns.{layer}"

@@ -107,7 +107,8 @@ def test_both_networks_are_exported_and_the_discriminator_embeds_and_begins_a_ta
     (tmp_path / "lines").write_text("a b\n")
     embed_file(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls")
     row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("b"), 3]])
-    hidden = DebertaForPreTraining(run.model).apply({"params": params}, row, method="discriminate").last_hidden_state
+    read = jax.jit(DebertaForPreTraining(run.model).apply, static_argnames="method")
+    hidden = read({"params": params}, row, method="discriminate").last_hidden_state
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npz")["embeddings"][0], hidden[0, 0], atol=1e-5)
 
     task = SequenceClassification(labels=("no", "yes"))
@@ -125,7 +126,8 @@ def test_the_generator_fills_masks(tmp_path, tokenizer) -> None:  # noqa: F811
     run, params = run_of_both(tmp_path / "run", tokenizer)
     size = len(VOCABULARY)
     row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("[MASK]"), VOCABULARY.index("b"), 3]])
-    logits = DebertaForPreTraining(run.model).apply({"params": params}, row, method="generate").logits[0, 2, :size]
+    read = jax.jit(DebertaForPreTraining(run.model).apply, static_argnames="method")
+    logits = read({"params": params}, row, method="generate").logits[0, 2, :size]
     expected = np.asarray(jax.nn.softmax(logits))
     (filled,) = fill_mask(tmp_path / "run", "a [MASK] b", size)
     np.testing.assert_allclose([share for _, share in filled], np.sort(expected)[::-1], rtol=1e-4)
@@ -149,8 +151,9 @@ def test_a_discriminator_alone_is_trained_on_beside_a_new_generator(tmp_path, to
     table = alone["embeddings"]["word_embeddings"]["embedding"]
     np.testing.assert_array_equal(begun["generator"]["embeddings"]["word_embeddings"]["embedding"], table)
     ids = np.arange(1, 12, dtype=np.int32)[None]
-    before = DebertaModel(DEBERTA).apply({"params": alone}, ids).last_hidden_state
-    after = module.apply({"params": begun}, ids, method="discriminate").last_hidden_state
+    before = jax.jit(DebertaModel(DEBERTA).apply)({"params": alone}, ids).last_hidden_state
+    read = jax.jit(module.apply, static_argnames="method")
+    after = read({"params": begun}, ids, method="discriminate").last_hidden_state
     np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
     flat = flax.traverse_util.flatten_dict(random_params(module), sep="/")
     assert BesideGenerator().map(flat, DEBERTA, DEBERTA) == flat

@@ -68,10 +68,9 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
 
 
 @needs_torch
-# T5's texts are those of tests/generation/test_settings_of_transformers.py; 5 s: pytest -m nightly tests/interop
-@pytest.mark.parametrize(
-    "config", [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.nightly)]
-)
+# by day texts are those of tests/generation/test_settings_of_transformers.py; 5 s: pytest -m nightly tests/interop
+@pytest.mark.nightly
+@pytest.mark.parametrize("config", [TRANSLATOR, T5], ids=["transformer", "t5"])
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     """The tokenizer was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
     run = a_run(tmp_path, dataclasses.replace(config, **IDS))

@@ -74,6 +74,7 @@ def test_gensim_finds_the_neighbors_of_the_run(vectors: WordVectors, monkeypatch
     np.testing.assert_allclose([cosine for _, cosine in found], [cosine for _, cosine in expected], atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_spacy_opens_the_vectors_as_a_pipeline(vectors: WordVectors, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("spacy", reason="needs spaCy, which no extra installs: pip install spacy")
     means = []

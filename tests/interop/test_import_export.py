@@ -70,6 +70,7 @@ MODULES = {
     "BertForSequenceClassification": BertForSequenceClassification(CONFIG, num_labels=3),
 }
 """Those of other classes: test_every_architecture.py."""
+BY_DAY = {"BertModel without pooler", "BertForSequenceClassification"}
 
 
 @pytest.fixture
@@ -81,7 +82,10 @@ def tokenizer(tmp_path):
 
 
 @needs_torch
-@pytest.mark.parametrize("architecture", MODULES)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.nightly) for name in MODULES],
+)
 def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
@@ -166,6 +170,7 @@ def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(
     assert found["eval/loss"] == pytest.approx(metrics["eval/loss"], rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_google_import_equals_transformers_import(tmp_path, tokenizer):
     pytest.importorskip("tensorflow")
     source = tmp_path / "google"

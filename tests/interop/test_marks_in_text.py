@@ -167,7 +167,9 @@ ADDED = ["a <ent>b <Rel> c", "<rel>a [PAD2] b[PAD2]", "abc <ENT> [MASK]d"]
 
 
 @needs_torch
-@pytest.mark.parametrize("whole", [False, True], ids=["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "whole", [pytest.param(False, id="vocab.txt", marks=pytest.mark.nightly), pytest.param(True, id="tokenizer.json")]
+)
 def test_added_tokens_survive_import_export_and_import(whole: bool, tmp_path: Path) -> None:
     import transformers
 

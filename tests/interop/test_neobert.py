@@ -17,7 +17,7 @@ from plmjax.interop import libraries, neobert, run_directories, transformers_fil
 from tests.families import rotations
 from tests.families.rotations import NEOBERT
 from tests.optional import needs_torch, torch
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 RELEASED = {
     "model_type": "neobert", "architectures": ["NeoBERTLMHead"], "hidden_size": 768, "num_hidden_layers": 28,
@@ -46,7 +46,7 @@ def test_files_hold_the_tensors_of_the_formula_and_are_read_again(tmp_path: Path
     found = libraries.load(tmp_path)
     assert found.library == "chandar-lab/NeoBERT" and found.module.config == NEOBERT
     chex.assert_trees_all_equal(found.params, params)
-    logits = found.module.apply({"params": found.params}, ids[None]).logits[0]
+    logits = outputs(found.module, found.params, {"input_ids": ids[None]}).logits[0]
     np.testing.assert_allclose(logits, scores.numpy(), rtol=1e-5, atol=1e-5)
 
 

@@ -182,6 +182,7 @@ def test_a_folder_is_imported_with_all_that_makes_its_vectors(name, encoder, tmp
     assert settings[0] == settings[1]
 
 
+@pytest.mark.nightly
 @needs_sentence_transformers
 def test_a_folder_of_an_older_version_is_read(encoder, tmp_path) -> None:
     """With its encoder and its tensors in folders of their own, flags for the poolings, and its own lower case."""
@@ -275,6 +276,7 @@ def test_the_token_that_represents_a_row_is_the_first_or_the_last() -> None:
         assert _recipe(run, None, normalize=True) == TextVectors(("mean",), (Normalize(),))
 
 
+@pytest.mark.nightly
 @needs_sentence_transformers
 def test_a_later_export_replaces_it_and_other_files_stay(run, tmp_path, fails) -> None:
     (tmp_path / "mine").mkdir()

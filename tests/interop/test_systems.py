@@ -164,6 +164,7 @@ def test_a_headless_gpt2_becomes_a_run_and_a_language_model_again(gpt2, tmp_path
     assert (tokenizer.eos_token_id, tokenizer.model_max_length) == (0, config.n_positions)
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_a_gpt2_classifier_of_transformers_is_imported_and_exported(gpt2, tmp_path: Path) -> None:
     """Its last token is found by the id of padding, without which it is refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -23,7 +24,7 @@ from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
 from tests.optional import needs_sentence_transformers, torch
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 from tests.training import built
 
 MODEL = BertConfig.tiny(vocab_size=97, hidden_size=24, num_attention_heads=3, num_hidden_layers=1)
@@ -55,7 +56,10 @@ LOSSES: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @needs_sentence_transformers
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.nightly if kind in ("pairs", "dot products") else ()) for kind in LOSSES],
+)
 def test_losses_and_their_gradients_are_those_of_sentence_transformers(kind: str) -> None:
     from sentence_transformers import util
     from sentence_transformers.sentence_transformer import losses
@@ -69,7 +73,7 @@ def test_losses_and_their_gradients_are_those_of_sentence_transformers(kind: str
         sums, weights, factors = objective.sums_of(outputs, batch), objective.weights(batch), objective.coefficients()
         return sum(factors.get(term, 1.0) * sums.losses[term] / weights[term] for term in weights)
 
-    found, gradient = jax.value_and_grad(loss)(vectors)
+    found, gradient = jax.jit(jax.value_and_grad(loss))(vectors)
     theirs = [
         torch.tensor(vectors[:, place, 0], dtype=torch.float64, requires_grad=True) for place in range(2 + negatives)
     ]
@@ -111,7 +115,10 @@ def stepped(mesh: tuple[int, int, int], accumulation: int = 1, dropout: float = 
 
 @pytest.mark.parametrize(
     ("mesh", "accumulation"),
-    [((8, 1, 1), 1), ((1, 1, 1), 4), pytest.param((2, 2, 2), 2, marks=pytest.mark.nightly)],
+    [
+        ((8, 1, 1), 2),
+        *(pytest.param(*one, marks=pytest.mark.nightly) for one in (((8, 1, 1), 1), ((1, 1, 1), 4), ((2, 2, 2), 2))),
+    ],
 )
 def test_eight_devices_and_microbatches_have_the_negatives_of_the_whole_batch(mesh: Any, accumulation: int) -> None:
     before, expected, metrics = stepped((1, 1, 1))
@@ -145,17 +152,24 @@ def test_places_without_an_example_cost_nothing() -> None:
     vectors = np.random.default_rng(0).normal(size=(batch["example_ids"].size // 3, 3, 24)).astype(np.float32)
     there = np.asarray(batch["example_ids"]) >= 0
     assert there[:, 0].sum() == 5 < there[:, 0].size
-    found = objective.sums_of(TextEncoderOutput(vectors), batch)
-    vectors[~there.reshape(-1, 3)] = 7.0
-    other = objective.sums_of(TextEncoderOutput(vectors), batch)
-    assert objective.weights(batch)["task"] == 5 and float(found.losses["task"]) == float(other.losses["task"])
-    gradient = jax.grad(lambda x: objective.sums_of(TextEncoderOutput(x), batch).losses["task"])(
-        jnp.zeros_like(vectors)
+    compute = jax.jit(
+        jax.value_and_grad(lambda vectors: objective.sums_of(TextEncoderOutput(vectors), batch).losses["task"])
     )
+    found, _ = compute(vectors)
+    vectors[~there.reshape(-1, 3)] = 7.0
+    other, _ = compute(vectors)
+    assert objective.weights(batch)["task"] == 5 and float(found) == float(other)
+    _, gradient = compute(jnp.zeros_like(vectors))
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("model", "pooling"), [(MODEL, "mean"), (MODEL, "cls"), (XLNET, "mean"), (XLNET, "cls")])
+@pytest.mark.parametrize(
+    ("model", "pooling"),
+    [
+        (MODEL, "mean"), (XLNET, "cls"),
+        *(pytest.param(*one, marks=pytest.mark.nightly) for one in ((MODEL, "cls"), (XLNET, "mean"))),
+    ],
+)  # fmt: skip
 def test_packed_texts_have_the_vectors_of_the_recipe(model: Any, pooling: str) -> None:
     """The recipe pools the hidden states of each text alone; an XLNet's row ends in [CLS]."""
     objective, task = Contrastive(pooling=pooling), Retrieval(sequence_length=40, pack=4, passage_prefix="40 41 ")
@@ -165,12 +179,12 @@ def test_packed_texts_have_the_vectors_of_the_recipe(model: Any, pooling: str) -
     packed = rows.batch(rows.in_order, np.arange(len(rows)))
     module = objective.module(model, Execution())
     params = random_params(module)
-    vectors = module.apply({"params": params}, **objective.model_inputs(packed), deterministic=True).vectors[0]
+    vectors = outputs(module, params, objective.model_inputs(packed)).vectors[0]
     recipe, encoder = objective.text_vectors(task, model), model.module(Purpose.EMBEDDING, Execution())
     texts = [[10, 11], [12], [40, 41, 20, 21, 22], [40, 41, 23]]
     for number, text in enumerate(texts):
         row = np.array([model.template.lay_out([text], VOCABULARY).tokens])
-        states = encoder.apply({"params": params[model.system.name]}, row).last_hidden_state[0]
+        states = outputs(encoder, params[model.system.name], {"input_ids": row}).last_hidden_state[0]
         place = packed["example_ids"][0].tolist().index(number)
         np.testing.assert_allclose(vectors[place], recipe.pool(np.asarray(states)), atol=1e-5)
 
@@ -182,14 +196,14 @@ def test_two_passes_over_a_line_differ_by_dropout_alone() -> None:
     module = Contrastive(pooling="cls").module(MODEL.with_dropout(0.3), Execution())
     params, inputs = random_params(module), Contrastive().model_inputs(batch)
 
-    def vectors(**options: Any) -> np.ndarray:
-        found = module.apply({"params": params}, **inputs, **options).vectors
-        return np.asarray(found).reshape(3, 2, 24)
+    @functools.partial(jax.jit, static_argnames="deterministic")
+    def vectors(**options: Any) -> jax.Array:
+        return module.apply({"params": params}, **inputs, **options).vectors.reshape(3, 2, 24)
 
     assert params.keys() == {"bert"}  # and no layer above [CLS]
-    alone = vectors(deterministic=True)
+    alone = np.asarray(vectors(deterministic=True))
     np.testing.assert_allclose(alone[:, 0], alone[:, 1], atol=1e-6)
-    dropped = vectors(deterministic=False, rngs={"dropout": jax.random.key(0)})
+    dropped = np.asarray(vectors(deterministic=False, rngs={"dropout": jax.random.key(0)}))
     assert np.abs(dropped[:, 0] - dropped[:, 1]).max(axis=-1).min() > 1e-2
 
 
