@@ -23,6 +23,7 @@ COMMANDS = [
 ]
 SHORTER = {
     "pretrain": SMALL_BERT,
+    "tokenizer": ["--vocab_size", "800"],
     "finetune": ["--training.batch_size", "16", "--data.sequence_length", "16"],
     "plan": (
         "--model.num_hidden_layers 2 --model.hidden_size 128 --model.num_attention_heads 2 --model.vocab_size 2048 "
@@ -31,6 +32,12 @@ SHORTER = {
     "bench": [*SMALL_BERT, "--measured_steps", "2"],
 }
 """Options that turn a run of minutes into one of seconds; nothing else is added to a command."""
+FEW_STEPS = ["--training.steps", "2", "--training.evaluate_every", "0", "--checkpoint.every", "0"]
+NIGHTLY = (
+    "--workdir runs/mine", "report runs/bert_tiny", "--seeds", "-m tpu", "evaluate runs/bert_tiny", "compress prune",
+    "generate runs/", "--stride", "--task blimp",
+)  # fmt: skip
+"""Parts of commands that quick tests run too: `small_run` is runs/mine, and each of the others has a file of tests."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Pat
     """The files that the pages take for granted: the experiments, some text, two finished runs, a labelled task."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "experiments").symlink_to(ROOT / "experiments")
-    shutil.copytree(small_run, folder / "runs" / "bert_tiny")
+    for name in ("bert_tiny", "mine"):  # what the command of each of them makes of such a text
+        shutil.copytree(small_run, folder / "runs" / name)
     shutil.copytree(decoder_run, folder / "runs" / "gpt2_tiny")
     (folder / "my_text").mkdir()
     shutil.copy(prose, folder / "my_text")
@@ -52,15 +60,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Pat
     return folder
 
 
-# Two programs that the TPU's compiler takes 11 s each for; tests/planning/test_estimate.py plans such a BERT, and
-# tests/third_party/test_windowed.py by the command: pytest -m slow tests/test_readme.py
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(command, marks=pytest.mark.slow if command.startswith("plmjax plan") else ())
-        for command in COMMANDS
-    ],
-)
+def marks(command: str) -> tuple[pytest.MarkDecorator, ...]:
+    # Two programs that the TPU's compiler takes 11 s each for; tests/planning/test_estimate.py plans such a BERT, and
+    # tests/third_party/test_windowed.py by the command: pytest -m slow tests/test_readme.py
+    if command.startswith("plmjax plan"):
+        return (pytest.mark.slow,)
+    return (pytest.mark.nightly,) if any(part in command for part in NIGHTLY) else ()
+
+
+@pytest.mark.parametrize("command", [pytest.param(command, marks=marks(command)) for command in COMMANDS])
 def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     program, verb, *arguments = shlex.split(command)
@@ -76,8 +84,10 @@ def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     if "experiments/continued.py" in arguments:  # whose model is the checkpoint's
         options = zip(SMALL_BERT[::2], SMALL_BERT[1::2], strict=True)
         more = [word for option in options if not option[0].startswith("--model.") for word in option]
-    if "datasets/mine" in arguments and verb == "pretrain":
-        more += ["--model.vocab_size", "4096"]
+    if "--workdir runs/mine" in command:
+        shutil.rmtree(folder / "runs" / "mine")  # the copy
+    elif verb == "pretrain":
+        more += FEW_STEPS
     cli.run([verb, *arguments, *more])
 
 
