@@ -1,6 +1,7 @@
 """Cloud TPU and a bucket on this machine, and the program as a user calls it."""
 
 import functools
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from plmjax.runs import checks
 from tests.tpu.jobs import TINY
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
-from tpu import package
+from tpu import package, versions
 
 check = checks.on_devices
 passed: set[tuple[str, int, int]] = set()
@@ -21,12 +22,17 @@ def pack(names: tuple[str, ...], root: Path, made: tuple[tuple[str, bytes], ...]
     return _pack(names, root, dict(made))
 
 
-_pack = package.pack
+@functools.cache
+def select(experiment: str, include: tuple[str, ...]) -> package.Selection:
+    return _select(package.ROOT, experiment, include)
+
+
+_pack, _select, constraints = package.pack, package.select, functools.cache(versions.constraints)
 
 
 @pytest.fixture
 def checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An experiment that passed its checks is not traced again for as many devices, nor the project packed again.
+    """An experiment that passed its checks is not traced again for as many devices, nor the project read again.
 
     For tests of what follows a submission, each of which has one; test_submit.py and test_docs.py have all of it.
     """
@@ -36,7 +42,13 @@ def checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
             check(run, devices, slices)
             passed.add((repr(run), devices, slices))
 
+    def selected(root: Path, experiment: str = "", include: Collection[str] = ()) -> package.Selection:
+        own = root == package.ROOT
+        return select(experiment, tuple(include)) if own else _select(root, experiment, include)
+
     monkeypatch.setattr(checks, "on_devices", on_devices)
+    monkeypatch.setattr(package, "select", selected)
+    monkeypatch.setattr(versions, "constraints", constraints)
     monkeypatch.setattr(package, "pack", lambda names, root, made: pack(tuple(names), root, (*made.items(),)))
 
 

@@ -113,6 +113,7 @@ OPERATED = [
 ]
 
 
+@pytest.mark.nightly
 def test_the_operations_of_a_job_on_this_machine(
     small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

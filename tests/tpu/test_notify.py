@@ -80,8 +80,10 @@ def live(service: CloudTpu, bucket: Path) -> jobs.Job:
 EVENTS = ["waiting", "lost", "still", "still", "done"]
 
 
-@pytest.mark.parametrize("way", ["long", "scheduled"])
-@pytest.mark.parametrize("refusals", [[], [500, 404, 200, 503, 200, 200, 429, 500, 500, 500]])
+@pytest.mark.parametrize("way", [pytest.param("long", marks=pytest.mark.nightly), "scheduled"])
+@pytest.mark.parametrize(
+    "refusals", [pytest.param([], marks=pytest.mark.nightly), [500, 404, 200, 503, 200, 200, 429, 500, 500, 500]]
+)
 def test_every_event_is_told_exactly_once(service, bucket: Path, webhook: Webhook, way: str, refusals: list) -> None:
     job, said = live(service, bucket), []
     webhook.refusals = list(refusals)

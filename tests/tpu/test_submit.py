@@ -24,7 +24,7 @@ from tpu import job as jobs
 from tpu import package, queue, submission, versions
 
 ROOT = package.ROOT
-LARGE = "experiments/bert_large_8x8.py"
+LARGE, TINY = "experiments/bert_large_8x8.py", "experiments/bert_tiny.py"
 SLICE = ["--accelerator", "v5e", "--topology", "8x8"]
 PLACE = ["--project", "p", "--zone", "us-west4-a"]
 
@@ -198,7 +198,7 @@ def test_slices_that_the_service_does_not_give_are_not_requested(
     fails, tpu, tmp_path: Path, offline, accelerator: str, topology: str, said: str
 ) -> None:
     """GKE gives some of them: their nodes are chosen by the shape."""
-    usual = [LARGE, "--accelerator", accelerator, "--topology", topology, "--bucket", "gs://b"]
+    usual = [TINY, "--accelerator", accelerator, "--topology", topology, "--bucket", "gs://b"]
     found = fails(*usual, *PLACE, "--data.path", "gs://b/wikipedia")
     assert said in found and ("--kubernetes FILE" in found) is (accelerator != "v2")
     file = ["--kubernetes", tmp_path / "job.yaml", "--dry_run", "--data.path", "gs://b/wikipedia"]
@@ -320,6 +320,7 @@ def job_and_script(printed: str) -> tuple[dict, dict[str, str]]:
     return job, {name: value for name, _, value in settings}
 
 
+@pytest.mark.usefixtures("checked_once")
 def test_a_task_is_fine_tuned_from_a_run_in_the_bucket(tpu, offline) -> None:
     code, printed, said = tpu(
         "submit", "finetune_glue:mrpc", *PLACE, *SLICE, "--bucket", "gs://b", "--from", "gs://b/runs/bert", "--dry_run",
@@ -338,6 +339,7 @@ def test_a_task_is_fine_tuned_from_a_run_in_the_bucket(tpu, offline) -> None:
     assert cost.startswith("cost    96.00 an hour at 1.5 a chip-hour; plmjax plan experiments/finetune_glue.py:mrpc ")
 
 
+@pytest.mark.usefixtures("checked_once")
 def test_a_folder_of_a_users_own_is_packed_with_plmjax_beside_it(tpu, offline, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("mine.py", "beside.py", "notes.txt", "venv/lib/x.py", ".hidden/y.py"):
@@ -373,11 +375,13 @@ def test_a_folder_of_a_users_own_is_packed_with_plmjax_beside_it(tpu, offline, t
     assert code == 0 and sum(line.startswith("pack ") for line in printed.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("checked_once")
 def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: Path) -> None:
     marks = [tmp_path / f"ran{number}" for number in range(3)]
     path = f"gs://b/x\ntouch {marks[0]}\n# '; touch {marks[1]}; $(touch {marks[2]})"
     _, printed, _ = tpu(
-        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry_run", "--workdir", path, "--data.path", path
+        "submit", TINY, *PLACE, "--accelerator", "v5e", "--topology", "4x4", "--bucket", "gs://b", "--dry_run",
+        "--workdir", path, "--data.path", path,
     )  # fmt: skip
     create = next(block for line, block in parts(printed).items() if "CreateQueuedResource" in line)
     script = create["queuedResource"]["tpu"]["nodeSpec"][0]["node"]["metadata"]["startup-script"]

@@ -77,7 +77,7 @@ def test_a_single_host_may_write_to_its_disk(bucket: Path) -> None:
     assert disk.mode.name == "READ_WRITE"
 
 
-@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("slices", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_flex_start_is_requested_with_its_longest_duration(submit, service, bucket: Path, monkeypatch, slices) -> None:
     monkeypatch.setenv("TPU_REST_ENDPOINT", service.rest())
     code, _, said = submit(*WEST, "--flex_start", "--max_run_duration", "1d12h", "--slices", slices)

@@ -37,7 +37,14 @@ def test_a_job_that_failed_is_given_back_and_not_run_again(submit, service, buck
     assert len(service.called("CreateQueuedResource")) == 1 and not service.resources
 
 
-@pytest.mark.parametrize("loss", [("SUSPENDING", "SUSPENDED"), ("NODE:PREEMPTED",), ("NODE:TERMINATED", "SUSPENDED")])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        ("SUSPENDING", "SUSPENDED"),
+        ("NODE:PREEMPTED",),
+        pytest.param(("NODE:TERMINATED", "SUSPENDED"), marks=pytest.mark.nightly),
+    ],
+)
 def test_a_slice_that_is_preempted_is_asked_for_again(submit, service, bucket: Path, loss: tuple[str, ...]) -> None:
     service.lives = [("ACCEPTED", "ACTIVE", *loss), ("WAITING_FOR_RESOURCES", "ACTIVE")]
     ends(service, bucket, 12, Verdict("done"))

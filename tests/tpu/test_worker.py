@@ -336,7 +336,7 @@ def test_a_stop_and_a_verdict_are_seen_while_it_waits(host, cloud, clock) -> Non
     assert failed.run() == 2 and left() == ["0"] and clock.now - begin <= 11
 
 
-@pytest.mark.parametrize("hours", [1, 30])
+@pytest.mark.parametrize("hours", [pytest.param(1, marks=pytest.mark.nightly), 30])
 def test_a_job_goes_on_after_an_outage_of_its_bucket(
     host, cloud, clock, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
@@ -367,9 +367,10 @@ FAILED = "The selfcheck found rings differs; see {bucket}/jobs/tiny/selfcheck/1.
 @pytest.mark.parametrize(
     ("codes", "state", "ran", "reason"),
     [
-        ("0 0", "done", "selfcheck pretrain", ""),
+        pytest.param("0 0", "done", "selfcheck pretrain", "", marks=pytest.mark.nightly),
         ("69 0 75@1 0", "done", "selfcheck selfcheck pretrain pretrain", ""),  # a host that came late
-        ("3 -9 0 0", "done", "selfcheck selfcheck selfcheck pretrain", ""),  # it crashed, and was killed
+        # it crashed, and was killed
+        pytest.param("3 -9 0 0", "done", "selfcheck selfcheck selfcheck pretrain", "", marks=pytest.mark.nightly),
         ("1 0", "failed", "selfcheck", FAILED),
         ("2 0", "failed", "selfcheck", "plmjax: Expected a better run, found this one."),
     ],
