@@ -60,7 +60,7 @@ def outputs(module: nn.Module, params: dict) -> jax.Array:
 
 
 @pytest.mark.parametrize(
-    "system", ["albert", *(pytest.param(name, marks=pytest.mark.nightly) for name in CONFIGS if name != "albert")]
+    "system", ["bert", *(pytest.param(name, marks=pytest.mark.nightly) for name in CONFIGS if name != "bert")]
 )
 def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
     config = CONFIGS[system]

@@ -15,7 +15,6 @@ from plmjax.errors import UserError
 from plmjax.objectives.distilbert import DistilBertPretraining
 from plmjax.training.checkpoints import checkpoints
 
-LATE = ("block_movement", "lottery")
 TRAINED = ["--training.steps", "4", "--training.evaluate_every", "0", "--checkpoint.every", "0"]
 
 
@@ -46,7 +45,8 @@ def test_a_pruned_run_is_a_run(small_run: Path, tmp_path: Path, capsys) -> None:
     assert record[0]["from"] == str(small_run) and record[1]["from"] == str(output) and len(record[1]["sha256"]) == 64
 
 
-@pytest.mark.parametrize("method", ["movement", *(pytest.param(name, marks=pytest.mark.nightly) for name in LATE)])
+@pytest.mark.nightly  # by day each rule has its steps in pruning, and distillation/test_distil.py trains by a command
+@pytest.mark.parametrize("method", ["movement", "block_movement", "lottery"])
 def test_methods_that_train(method: str, small_run: Path, tmp_path: Path) -> None:
     output, (early, late) = (
         tmp_path / "pruned",

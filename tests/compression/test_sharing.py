@@ -44,7 +44,9 @@ def logits(module: nn.Module, flat: dict[str, np.ndarray]) -> jax.Array:
     return module.apply({"params": flax.traverse_util.unflatten_dict(flat, sep="/")}, IDS).logits
 
 
-@pytest.mark.parametrize("config", [BERT, ALBERT], ids=["bert", "albert"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(BERT, id="bert"), pytest.param(ALBERT, id="albert", marks=pytest.mark.nightly)]
+)
 def test_a_group_for_each_layer_changes_nothing(config) -> None:
     module, params = made(config)
     model = with_groups(config, config.depth)

@@ -52,7 +52,7 @@ def given(mixed: MixtureSource, start: int, count: int, phase=RUN) -> dict[str, 
     return {name: (ids[owners == place] - rows.firsts[place]).tolist() for place, name in enumerate(names)}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+@pytest.mark.parametrize("layout", [*LAYOUTS[:2], pytest.param(LAYOUTS[2], marks=pytest.mark.nightly)], ids=repr)
 def test_a_batch_is_the_same_for_any_hosts_and_any_start(datasets, layout) -> None:
     stage = (0, {"wiki": 3, "books": 2})
     whole = take(source(datasets, stage, layout=layout).train(RUN, 0), 9)

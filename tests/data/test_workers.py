@@ -66,7 +66,13 @@ def test_results_come_in_order_from_tasks_that_are_taken_as_needed(processes: in
     assert len(taken) <= 7 + WAITING * processes
 
 
-@pytest.mark.parametrize("tasks", [[(0,), (1,)], [(1,), (0,)]], ids=["the first", "the last"])
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        pytest.param([(0,), (1,)], id="the first", marks=pytest.mark.nightly),
+        pytest.param([(1,), (0,)], id="the last"),
+    ],
+)
 def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[int]]) -> None:
     """They do not hear the signal that the library sends them, and it does not look at the process started last."""
     begin, sentence = time.monotonic(), "found one ended by the system"

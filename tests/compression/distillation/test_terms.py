@@ -105,7 +105,7 @@ def test_the_triple_loss(restrict: bool) -> None:
     assert (scores in program) != restrict, "scores of the tokens that are not hidden"
 
 
-@pytest.mark.parametrize(("strategy", "layer"), [("skip", 2), ("last", 3)])
+@pytest.mark.parametrize(("strategy", "layer"), [("skip", 2), pytest.param("last", 3, marks=pytest.mark.nightly)])
 def test_patience(strategy: str, layer: int) -> None:
     found = pair("classification", PatientDistillation(strategy=strategy, soft=0.25, patience=10.0))
     mine, taught = found.outputs("student"), found.outputs("teacher")

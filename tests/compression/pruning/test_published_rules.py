@@ -31,7 +31,7 @@ from plmjax.training.step import total_loss
 from tests.optional import torch, transformers
 
 STEPS, ROWS, LENGTH = 20, 4, 10
-COMPARED = (0, 1, 2, 3, 7, 11, 13, 14, 15, 19)
+COMPARED = (0, 2, 3, 7, 13, 14, 19)
 """Steps that both take from the same parameters; masks begin to be smaller at step 2, and are the last from 14 on."""
 RATE, SCORES_RATE = 0.02, 1.0
 CONFIG = BertConfig(
@@ -188,7 +188,9 @@ def by_linear(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=() if rule == "movement" else pytest.mark.nightly) for rule in RULES]
+)
 def test_steps_are_those_of_the_released_rule(rule: str, tmp_path: Path) -> None:
     """Every step begins with the same weights and scores: a rounding error could turn a mask and everything after."""
     pruning = RULES[rule]

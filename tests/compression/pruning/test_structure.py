@@ -64,7 +64,9 @@ def zeroed(flat: dict, name: str) -> dict:
     return flat
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize(
+    "name", ["bert", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("distilbert", "roberta"))]
+)
 def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
     module, flat = model_of(name)
     flat = zeroed(flat, name)

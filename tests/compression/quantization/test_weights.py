@@ -100,7 +100,7 @@ Those of distances, of global tokens and of convolutions do not.
 
 @pytest.mark.parametrize(
     "system",
-    [pytest.param(name, marks=() if name in ("bert", "t5", "xlnet") else pytest.mark.nightly) for name in PROJECTIONS],
+    [pytest.param(name, marks=() if name in ("t5", "xlnet") else pytest.mark.nightly) for name in PROJECTIONS],
 )
 def test_what_multiplies_in_int8_is_stored_so(system: str) -> None:
     row = FAMILIES[system]

@@ -91,7 +91,9 @@ def test_a_log_has_a_line_every_ten_seconds(monkeypatch, capsys) -> None:
     ]
 
 
-@pytest.mark.parametrize(("clean", "processes"), [((), 1), (CLEAN, 2)])
+@pytest.mark.parametrize(
+    ("clean", "processes"), [((), 1), (CLEAN, 1), pytest.param(CLEAN, 2, marks=pytest.mark.nightly)]
+)
 def test_as_many_bytes_are_shown_as_there_are(clean, processes, tokenizer, tmp_path: Path, monkeypatch, capsys) -> None:
     """Whatever the number of stages and of processes, the input counts once."""
     for part in range(3):

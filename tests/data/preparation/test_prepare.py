@@ -96,7 +96,9 @@ def test_a_file_is_closed_as_soon_as_it_is_full(corpus, tokenizer, tmp_path, mon
     assert len(full) > 1 and all(1500 <= tokens < 2500 for tokens in full) and last < 2500
 
 
-@pytest.mark.parametrize("clean", [(), ("gopher", *CLEAN), pytest.param(CLEAN[:4], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "clean", [("gopher", *CLEAN), *(pytest.param(one, marks=pytest.mark.nightly) for one in ((), CLEAN[:4]))]
+)
 def test_units_are_the_same_on_any_number_of_processes(units, tokenizer, tmp_path, clean, monkeypatch):
     """Also where keys are compared in parts. The checksums of all files stand in the ledger."""
     (units / "2.txt").write_text("\n\n".join(map(document, range(15, 45))))  # copies
@@ -417,8 +419,9 @@ print(total, re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]
     assert peaks[1] < peaks[0] + 10 and peaks[1] < 200
 
 
-def test_units_in_a_bucket_are_joined_there(units, tokenizer, tmp_path, object_store):
+def test_units_in_a_bucket_are_joined_there(units, tokenizer, tmp_path, object_store, monkeypatch):
     """They are uploaded one by one, and moved to their names in the dataset."""
+    monkeypatch.setattr(run, "UNIT_BYTES", 10_000)
     object_store.create("units")
     for output in (tmp_path / "out", "gs://units/out"):
         prepare([units], "auto", tokenizer, output, clean=["exact_duplicates"], processes=1, progress=False)

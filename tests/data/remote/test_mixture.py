@@ -57,7 +57,9 @@ def taken(source: MixtureSource, start: int, count: int, places: np.ndarray | No
     return corpora.take(source.train(PHASE, start, places), count)
 
 
-@pytest.mark.parametrize("layout", [Chunks(), SentencePairs(duplicates=2)], ids=repr)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(Chunks(), marks=pytest.mark.nightly), SentencePairs(duplicates=2)], ids=repr
+)
 def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folders, layout) -> None:
     limit = limit_of(folders[0])
     source = opened(mixed, limit, layout)

@@ -130,7 +130,7 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(layout: layouts.Layout, served,
     assert len(names) > 0.7 * plan.rows  # a layout that leaves tokens out has fewer rows than an epoch takes
 
 
-@pytest.mark.parametrize("pack", [1, 3])
+@pytest.mark.parametrize("pack", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, tmp_path: Path, pack: int) -> None:
     texts = [corpora.documents(600, V, seed=seed, sentences=3, words=12) for seed in (1, 2)]
     records = {}
