@@ -277,6 +277,7 @@ def test_the_file_of_an_experiment_is_imported(
     assert "imported" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @of("evaluate", "checkpoint", "data", "output", "json", "ensemble", "max_unknown")
 def test_an_evaluation_of_a_task_is_of_its_file(classifiers: Path, tmp_path: Path) -> None:
     file, lines = (
@@ -366,6 +367,7 @@ def test_the_nearest_words_are_listed(vectors: Path) -> None:
     assert len(lines) == 2 and lines[0].split()[1] == "queen"
 
 
+@pytest.mark.nightly
 @of("predict", "checkpoint", "input", "output", "format", "ensemble", "max_unknown")
 def test_examples_are_predicted(classifiers: Path, tmp_path: Path) -> None:
     (tmp_path / "new.jsonl").write_text(
@@ -394,6 +396,7 @@ def embedded(folder: Path, small_run: Path) -> Callable[[str], dict[str, np.ndar
     return embed
 
 
+@pytest.mark.nightly
 @of("embed", "checkpoint", "input", "output", "layer", "mix", "pooling")
 def test_vectors_are_those_asked_for(embedded: Callable[[str], dict[str, np.ndarray]]) -> None:
     first, last = (embedded(f"--layer {layer}")["embeddings"] for layer in (0, 1))
@@ -401,6 +404,7 @@ def test_vectors_are_those_asked_for(embedded: Callable[[str], dict[str, np.ndar
     assert not np.allclose(embedded("--pooling cls")["embeddings"], last)
 
 
+@pytest.mark.nightly
 @of("attention", "checkpoint", "input", "output", "second")
 def test_the_attention_of_a_pair_has_the_tokens_of_both(folder: Path, small_run: Path) -> None:
     for name, second in (("one", ""), ("pair", f"--second {folder}/lines.txt")):
@@ -426,6 +430,7 @@ def test_the_last_checkpoints_are_averaged(small_run: Path, tmp_path: Path) -> N
     assert f"steps 6 in {tmp_path}/one" in said(f"average {small_run} --output {tmp_path}/one --last 1")
 
 
+@pytest.mark.nightly
 @of("compress prune", "rows", "rounds")
 def test_heads_are_pruned_on_as_many_rows_in_as_many_rounds(small_run: Path, tmp_path: Path) -> None:
     said(f"compress prune {small_run} --output {tmp_path}/heads --method heads --sparsity 0.5 --rows 3 --rounds 2")
@@ -457,6 +462,7 @@ def augmented(small_run: Path, vectors: Path, tmp_path_factory: pytest.TempPathF
     return augment
 
 
+@pytest.mark.nightly
 @of("augment", "checkpoint", "input", "output", "text", "vectors", "keep", "copies", "candidates", "fraction", "seed")
 def test_examples_are_augmented_as_asked(augmented: Callable[[str], list[str]]) -> None:
     text, *copies = augmented("--copies 3 --candidates 4 --fraction 0.9 --seed 1")
@@ -474,6 +480,7 @@ def test_a_folder_is_imported_as_asked(small_run: Path, tmp_path: Path) -> None:
     assert not any(path.startswith("masked_language_model") for path in parameters(tmp_path / "run"))
 
 
+@pytest.mark.nightly
 @of("export", "checkpoint", "output", "architecture", "to", "platforms", "rows", "length")
 def test_a_run_is_exported_as_asked(small_run: Path, tmp_path: Path) -> None:
     said(f"export {small_run} {tmp_path}/folder --architecture BertModel")
@@ -483,6 +490,7 @@ def test_a_run_is_exported_as_asked(small_run: Path, tmp_path: Path) -> None:
     assert signature["platforms"] == ["cpu", "tpu"] and signature["inputs"]["input_ids"]["shape"] == [2, 6]
 
 
+@pytest.mark.nightly
 @of("export", "pooling", "normalize")
 def test_vectors_of_texts_are_exported_as_asked(small_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")

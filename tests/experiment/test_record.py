@@ -122,11 +122,6 @@ CLASSES = (
     "class Wide(BertConfig):\n    width: int = SIZE\n\n\ndef experiment():\n"
     "    run = experiments.load('bert_tiny')\n    return dataclasses.replace(run, model=Wide(vocab_size=4096))\n"
 )
-WRITE = (
-    "from pathlib import Path\nfrom plmjax import experiment\n"
-    "for name in ('kept', 'changed', 'moved'):\n"
-    "    experiment.write(experiment.load(f'mine/{name}.py'), Path(f'{name}.json'))\n"
-)
 READ = (
     "import sys\nfrom pathlib import Path\nfrom plmjax import experiment\nfrom plmjax.errors import UserError\n"
     "for name in sys.argv[2:]:\n"
@@ -136,7 +131,7 @@ READ = (
 )
 
 
-def test_the_file_of_a_class_is_imported_again_only_where_it_was_named(tmp_path: Path) -> None:
+def test_the_file_of_a_class_is_imported_again_only_where_it_was_named(tmp_path: Path, monkeypatch) -> None:
     """By another process, from another folder, under a name that the working directory does not give it."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here / "mine", elsewhere, tmp_path / "forged" / "mine"):
@@ -154,7 +149,13 @@ def test_the_file_of_a_class_is_imported_again_only_where_it_was_named(tmp_path:
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.splitlines()
 
-    python(WRITE, here)
+    with monkeypatch.context() as patch:
+        patch.chdir(here)
+        patch.syspath_prepend(here)
+        for name in ("kept", "changed", "moved"):
+            experiment.write(experiment.load(f"mine/{name}.py"), Path(f"{name}.json"))
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "beside")]:
+        del sys.modules[name]
     text = (here / "kept.json").read_text()
     (here / "forged.json").write_text(text.replace(str(here), str(tmp_path / "forged")))
     (here / "renamed.json").write_text(text.replace('"mine.kept": ', '"kept": '))

@@ -16,8 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from plmjax import platform
 from plmjax.commands import cli
@@ -449,13 +451,15 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypa
 
 
 def test_compiled_programs_may_lie_in_a_bucket(object_store: ObjectStore, bucket: str) -> None:
-    program = "import plmjax.files.storage, jax; jax.jit(lambda x: x + 1)(1.0)"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", f"gs://{bucket}/programs")
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0 and [name for name in object_store.buckets[bucket] if name.startswith("programs/")]
+    before = jax.config.jax_compilation_cache_dir
+    compilation_cache.reset_cache()
+    jax.config.update("jax_compilation_cache_dir", f"gs://{bucket}/programs")
+    try:
+        jax.jit(lambda x: x + 41)(1.0)
+    finally:
+        compilation_cache.reset_cache()
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert [name for name in object_store.buckets[bucket] if name.startswith("programs/")]
 
 
 # --------------------------------------------------------------------------------------------------------- errors
