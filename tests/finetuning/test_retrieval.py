@@ -74,6 +74,7 @@ def finished(folder: Path, small_run: Path, tmp_path_factory: pytest.TempPathFac
     return workdir, finetune(experiment(folder), small_run, workdir)
 
 
+@pytest.mark.nightly
 def test_learns_to_find_unseen_passages_and_keeps_the_best_evaluation(
     finished: tuple[Path, dict[str, float]], folder: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_learns_to_find_unseen_passages_and_keeps_the_best_evaluation(
     assert (workdir / "evaluations" / "words" / "search.trec").is_file()
 
 
+@pytest.mark.nightly
 def test_evaluates_other_splits_sizes_and_limits(finished: tuple[Path, dict[str, float]], folder: Path) -> None:
     workdir, metrics = finished
     tested = evaluate(workdir, folder, ndcg_at=(3,), features=8)

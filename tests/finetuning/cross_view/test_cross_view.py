@@ -188,6 +188,7 @@ def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
     assert sums.metrics["texts/view_nats"] == (pytest.approx(expected, rel=1e-5), count)
 
 
+@pytest.mark.nightly
 def test_a_wide_beam_finds_the_likeliest_of_all_translations():
     given, texts = batch("none"), dataclasses.replace(cvt.OBJECTIVE.tasks[-1], beams=30, length_penalty=0.0)
     modules = TaskModules(cvt.MODULE, {"params": cvt.parameters()}, "texts", jax.random.key(0))
