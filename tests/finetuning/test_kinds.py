@@ -154,7 +154,6 @@ def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_
     assert size[1] > 2 * size[0]  # of 37 and of 160 examples
 
 
-@pytest.mark.nightly  # by day batches follow from the step, and pretraining is stopped, in tests/training/test_loop.py
 @EVERY
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path):
     _, run, workdir, metrics = finished
