@@ -207,13 +207,13 @@ LITE = lite_transformer.LiteTransformerConfig(
     encoder_ffn_dim=37,
     decoder_ffn_dim=29,
     convolution_heads=3,
-    encoder_kernel_sizes=(3, 5, 5),
+    encoder_kernel_sizes=(5, 5, 5),
     decoder_kernel_sizes=(4, 4, 7),
     pad_token_id=3,
     eos_token_id=4,
     decoder_start_token_id=4,
 ).with_dropout(0.0)
-"""With kernels that differ, and equal ones that are stacked."""
+"""With kernels of the decoder that differ, and equal ones that are stacked."""
 LITE_TRAINED = dataclasses.replace(
     LITE.with_dropout(0.2),
     vocab_size=56,

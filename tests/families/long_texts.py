@@ -210,7 +210,8 @@ def decoder_scores(config: Any, params: Mapping[str, jax.Array], text: Mapping[s
 
 DECODER_ROW = Family(
     oracle=FormulaOracle(
-        {decoder.LongformerDecoderForCausalLM: decoder_scores, decoder.LongformerDecoderModel: decoder_model}
+        {decoder.LongformerDecoderForCausalLM: decoder_scores, decoder.LongformerDecoderModel: decoder_model},
+        forward=True,
     ),
     heads=(Head(decoder.LongformerDecoderForCausalLM(DECODER), packs=False),),
     bodies=(decoder.LongformerDecoderModel(DECODER),),

@@ -187,7 +187,8 @@ TXL_ROW = Family(
             InSegments: txl_in_segments,
             transformer_xl.TransformerXlForCausalLM: txl_scores,
             transformer_xl.TransformerXlModel: txl_model,
-        }
+        },
+        forward=True,
     ),
     heads=(Head(InSegments(TXL), packs=False), Head(transformer_xl.TransformerXlForCausalLM(TXL), packs=False)),
     bodies=(transformer_xl.TransformerXlModel(TXL),),
@@ -307,7 +308,8 @@ SPAN_ROW = Family(
             InSegments: span_in_segments,
             adaptive_span.AdaptiveSpanForCausalLM: span_scores,
             adaptive_span.AdaptiveSpanModel: span_model,
-        }
+        },
+        forward=True,
     ),
     heads=(Head(InSegments(SPAN), packs=False), Head(adaptive_span.AdaptiveSpanForCausalLM(SPAN), packs=False)),
     bodies=(adaptive_span.AdaptiveSpanModel(SPAN),),
