@@ -21,11 +21,13 @@ from plmjax import experiment, platform
 from plmjax.errors import SAVED, UNAVAILABLE, Unavailable
 from plmjax.files import locks, storage
 from plmjax.parallel import guard, hosts
-from plmjax.training import metrics
+from plmjax.runs import folder
+from plmjax.training import loop, metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
-from tests.third_party import recurrent  # noqa: F401 - whose classes the checkpoints name
+from tests.third_party import experiments
+from tests.third_party.source import ChainSource
 from tests.xla_flags import cpu_flags
 
 STRANGER = ("-m", "tests.third_party.train", "recurrent")
@@ -85,6 +87,15 @@ def train(workdir: Path, *arguments: object, **settings) -> list[Ended]:
     return start(*STRANGER, workdir, *arguments, *EVERY_TWO, **settings)
 
 
+def train_alone(workdir: Path) -> None:
+    """The same on one host of four devices: in this process, in which nothing is loaded anew."""
+    run = experiment.override(experiments.recurrent(), EVERY_TWO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "devices", lambda platform: jax.devices()[:4])
+        folder.record_experiment(storage.path(workdir), run)
+        loop.train(run, workdir, ChainSource(run.data), tokenizer={})
+
+
 def lost(ended: list[Ended], sentence: str) -> None:
     """Every host stopped as one that has lost another, before any time limit, and its last line names whom."""
     for host in ended:
@@ -110,8 +121,7 @@ def assert_same_run(expected: Path, found: Path) -> None:
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run on one host of four devices."""
     workdir = tmp_path_factory.mktemp("hosts") / "one"
-    (ended,) = train(workdir, count=1, devices=4)
-    assert ended.code == 0, ended.err
+    train_alone(workdir)
     return workdir
 
 
@@ -150,8 +160,7 @@ def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(
     assert ended[0].out == "" and "step  6/12" in ended[1].out
     assert json.loads((run / "progress.json").read_text())["worker"] == 1
     assert checkpoints.describe(checkpoints.find(run)).step == saved >= 7
-    (ended,) = train(run, count=1)
-    assert ended.code == 0, ended.err
+    train_alone(run)
     assert_same_run(one, run)
 
 
@@ -161,6 +170,7 @@ def killed(workdir: Path, victim: int) -> None:
     lost(ended, f"Host {victim} (worker {victim}, {socket.gethostname()}) stopped: its process was killed by SIGKILL.")
 
 
+@pytest.mark.nightly  # by day test_guard.py has the trainer that is killed, and test_host_registry.py the host
 def test_a_host_that_dies_is_named(tmp_path):
     killed(tmp_path, victim=1)
 
@@ -256,13 +266,14 @@ def test_hosts_that_do_not_share_a_folder_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("limits", "pace", "seconds"),
     [
-        ("stall_minutes=0.01", "hosts.STEP", 0.6),
+        ("stall_minutes=0.01, activity_minutes=0.02", "hosts.STEP", 0.6),
         pytest.param("activity_minutes=0.01", "hosts.ACTIVITY", 0.6, marks=pytest.mark.nightly),
         pytest.param("stall_minutes=0.01, activity_minutes=0", "hosts.ACTIVITY", None, marks=pytest.mark.nightly),
-        ("stall_minutes=0.01, activity_minutes=0.01", "hosts.UNLIMITED", None),
+        pytest.param("stall_minutes=0.01, activity_minutes=0.01", "hosts.UNLIMITED", None, marks=pytest.mark.nightly),
     ],
 )
 def test_a_stall_on_one_host_prints_every_stack_and_ends(limits, pace, seconds):
+    """What has no limit before it takes longer than both limits."""
     program = f"""
 import time
 from plmjax import experiment
@@ -271,6 +282,8 @@ from plmjax.parallel import hosts
 def waits_for_ever():
     time.sleep(3)
 with hosts.watch_for_stalls(experiment.Hosts({limits})):
+    hosts.report_progress("waiting", hosts.UNLIMITED)
+    time.sleep(2)
     for _ in range(3):
         hosts.report_progress("restoring", {pace})
         time.sleep(0.4)

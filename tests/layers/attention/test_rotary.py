@@ -1,5 +1,6 @@
 """Rotary positions against transformers' functions, and attention with fewer heads of keys."""
 
+import functools
 import importlib
 
 import flax.linen as nn
@@ -66,10 +67,11 @@ def test_heads_of_queries_share_keys_and_values() -> None:
         return attention.attend_rotated(x, rotation, keys, MaskTerms(), deterministic=True)
 
     grouped = RotaryAttention(24, 6, 0.0, init, key_value_heads=2)
-    found, variables = grouped.init_with_output(jax.random.key(0), x, method=attend)
+    found, variables = jax.jit(functools.partial(grouped.init_with_output, method=attend))(jax.random.key(0), x)
     params = dict(nn.meta.unbox(variables)["params"])
     assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (24, 2, 4)
     for name in ("key", "value"):
         params[name] = {part: np.repeat(leaf, 3, axis=-2) for part, leaf in params[name].items()}
-    whole = RotaryAttention(24, 6, 0.0, init).apply({"params": params}, x, method=attend)
+    apply = functools.partial(RotaryAttention(24, 6, 0.0, init).apply, method=attend)
+    whole = jax.jit(apply)({"params": params}, x)
     np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)

@@ -62,8 +62,8 @@ def test_a_convolution_reads_zeros_at_padding() -> None:
         inputs = here.inputs(x, mask)
         return here(inputs, jnp.pad(inputs, ((0, 0), (1, 1), (0, 0))), deterministic=True)
 
-    run = functools.partial(convolution.apply, method=convolved)
-    drawn = convolution.init(jax.random.key(0), x, None, method=convolved)
+    run = jax.jit(functools.partial(convolution.apply, method=convolved))
+    drawn = jax.jit(functools.partial(convolution.init, method=convolved))(jax.random.key(0), x, None)
     drawn = jax.tree.map(lambda leaf: leaf + 0.5, nn.meta.unbox(drawn))
     ours, theirs = run(drawn, x, shown), run(drawn, x * shown[..., None], None)
     np.testing.assert_allclose(ours[:, :2], theirs[:, :2], rtol=1e-6)
