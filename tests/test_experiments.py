@@ -10,6 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from plmjax import experiment as experiments
+from plmjax.compression.distillation.students import RandomLayers, TakenLayers
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout
@@ -59,21 +60,19 @@ from tests.experiment_names import EXPERIMENTS
 from tests.metric_names import undocumented
 from tests.paths import ROOT
 
-
-def step_of(run: Experiment) -> tuple:
-    """Return the classes of a step's start, objective and layout: all but its model, sizes and rates."""
-    return type(run.weight_mapping), type(run.objective), type(getattr(run.data, "layout", None))
+ORDINARY = (WeightMapping, DecoderFromEncoder, EncoderFromDecoder, RandomLayers, TakenLayers)
+"""Starts of models that begin without them, too. They have tests in tests/runs and tests/compression."""
 
 
 def traced() -> list[ParameterSet]:
-    """An experiment for each kind of step that begins in a way of its own; the others are nightly."""
-    kinds = {name: step_of(experiments.load(str(ROOT / name))) for name in EXPERIMENTS}
-    first = {one: name for name, one in reversed(kinds.items())}
-    by_day = {name for (begins, *_), name in first.items() if begins is not WeightMapping}
-    # One to four seconds each, for other models, which tests/systems has by day, other objectives, which
+    """An experiment for each model that a start makes, a tiny one where there is one; the others are nightly."""
+    starts = {name: type(experiments.load(str(ROOT / name)).weight_mapping) for name in EXPERIMENTS}
+    first = {starts[name]: name for name in sorted(reversed(EXPERIMENTS), key=lambda name: "tiny" in name)}
+    by_day = {name for begins, name in first.items() if begins not in ORDINARY}
+    # One to seven seconds each, for other models, which tests/systems has by day, other objectives, which
     # tests/training/test_step.py and tests/finetuning have, and other sizes, which test_its_sizes_fit has, and
     # test_goldens.py with their parameters: pytest -m nightly tests/test_experiments.py
-    return [pytest.param(name, marks=() if name in by_day else pytest.mark.nightly) for name in kinds]
+    return [pytest.param(name, marks=() if name in by_day else pytest.mark.nightly) for name in EXPERIMENTS]
 
 
 PUBLISHED = {

@@ -1,6 +1,9 @@
 """Text from models with other caches than all keys and values: states, last words, a memory, buckets, windows."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,30 +30,39 @@ from tests.generation.model import (
 NEW = 12
 
 
-def models(*nightly: str) -> pytest.MarkDecorator:
-    """nightly: the models of the nightly tests."""
-    systems = {"awd_lstm": AWD_LSTM, "nnlm": NNLM, "transformer_xl": TRANSFORMER_XL, "reformer": REFORMER}
-    systems["modernbert"] = MODERNBERT
-    return pytest.mark.parametrize(
-        "config",
-        [
-            pytest.param(config, id=name, marks=pytest.mark.nightly if name in nightly else ())
-            for name, config in systems.items()
-        ],
-    )
+SYSTEMS = {
+    "awd_lstm": AWD_LSTM, "nnlm": NNLM, "transformer_xl": TRANSFORMER_XL, "reformer": REFORMER,
+    "modernbert": MODERNBERT,
+}  # fmt: skip
+
+
+@functools.cache
+def reader(config: ModelConfig) -> Callable[..., Any]:
+    """The model without a cache, traced once for all texts."""
+    return jax.jit(config.module(Purpose.CAUSAL_LM, Execution()).apply)
 
 
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
     """float32 [T V]: of the token after each of a row, which is read at once."""
     padded = jnp.asarray([row + [0] * (32 - len(row))])
-    logits = jax.jit(config.module(Purpose.CAUSAL_LM, Execution()).apply)(
-        {"params": scaled_parameters(config)}, padded
-    ).logits
+    logits = reader(config)({"params": scaled_parameters(config)}, padded).logits
     return np.asarray(jax.nn.log_softmax(logits[0, : len(row)]))
 
 
-@models("awd_lstm", "transformer_xl", "reformer")
-@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(beams=3, sequences=3)], ids=["greedy", "beams"])
+STRATEGIES = {"greedy": Greedy(), "beams": BeamSearch(beams=3, sequences=3)}
+WRITTEN = [
+    pytest.param(
+        *(config, strategy),
+        id=f"{way}-{name}",
+        marks=() if name == "nnlm" or (name, way) == ("modernbert", "greedy") else pytest.mark.nightly,
+    )
+    for way, strategy in STRATEGIES.items()
+    for name, config in SYSTEMS.items()
+]
+"""Beams take the rows of any cache alike, which tests/contracts/test_cache.py has."""
+
+
+@pytest.mark.parametrize(("config", "strategy"), WRITTEN)
 def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(config, strategy) -> None:
     writer = BatchGenerator(config, scaled_parameters(config), VOCABULARY)
     texts = writer(PROMPTS, Settings(strategy, max_new_tokens=NEW))
@@ -88,7 +100,14 @@ def test_text_goes_on_behind_a_memory_that_is_full(settings) -> None:
     assert tokens == text.tokens and len(tokens) > config.mem_len
 
 
-@models("transformer_xl", "reformer")
+BESIDE = [
+    pytest.param(config, id=name, marks=() if name in ("awd_lstm", "nnlm") else pytest.mark.nightly)
+    for name, config in SYSTEMS.items()
+]
+"""By day without keys: those of prompts beside each other are read by the test above, too."""
+
+
+@pytest.mark.parametrize("config", BESIDE)
 def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
     writer, settings = BatchGenerator(config, scaled_parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
     (alone,) = writer(PROMPTS[1:2], settings)

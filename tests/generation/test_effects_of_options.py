@@ -132,9 +132,11 @@ def no_character_twice(text: Record) -> bool:
 
 BY_NIGHT = (
     "min_length", "no_repeat_ngram_size", "repetition_penalty", "bad_words_ids", "forced_bos_token_id",
-    "forced_eos_token_id", "renormalize_logits", "top_k", "top_p", "length_normalization",
+    "forced_eos_token_id", "renormalize_logits", "top_k", "top_p", "length_normalization", "length_penalty",
+    "temperature", "sequences",
 )  # fmt: skip
-"""Options whose scores test_constraints.py compares, and whose way to them test_generate.py shows; a second each."""
+"""Options whose scores test_constraints.py or test_beam_search.py compares, and whose way to them test_generate.py
+shows; one to two seconds each."""
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,7 @@ def test_a_text_shows(option: str, decoder: Decoder, greedy: Record) -> None:
     assert shows(texts, greedy), texts
 
 
+@pytest.mark.nightly  # 5 s: by day test_against_transformers.py has two ways to stop
 @EFFECTS.of("early_stopping")
 def test_a_beam_search_that_stops_later_finds_longer_texts(decoder: Decoder, greedy: Record) -> None:
     ends = " ".join(str(decoder.id(character)) for character in {*greedy["text"][:3], *"qac"})

@@ -45,8 +45,10 @@ def test_the_settings_are_those_of_the_checkpoint_and_greedy_where_it_leaves_tha
 
 @pytest.mark.parametrize(
     ("stored", "strategy"),
-    [(Generation(max_new_tokens=3), Greedy()), (Generation(temperature=0.7, max_new_tokens=3), Sampling(0.7))],
-    ids=["greedy", "sampling"],
+    [
+        pytest.param(Generation(max_new_tokens=3), Greedy(), id="greedy", marks=pytest.mark.nightly),
+        pytest.param(Generation(temperature=0.7, max_new_tokens=3), Sampling(0.7), id="sampling"),
+    ],
 )
 def test_a_call_without_settings_has_those_of_the_run(stored: Generation, strategy: object) -> None:
     run = dataclasses.replace(experiments.gpt2(), generation=stored)

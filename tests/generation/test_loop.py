@@ -91,7 +91,10 @@ def test_nothing_is_compiled_for_another_length() -> None:
         assert text.tokens == other.tokens
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(2)], ids=["greedy", "beams"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param(Greedy(), id="greedy"), pytest.param(BeamSearch(2), id="beams", marks=pytest.mark.nightly)],
+)
 def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(strategy: Any) -> None:
     """The prompts have 5, 1 and 11 of 24 tokens. A text of fewer tokens is the beginning of a longer one."""
     found = writer()(PROMPTS, Settings(strategy, max_length=24, min_length=24))
@@ -119,7 +122,7 @@ def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tup
     return how, {"params": params, "progress": progress, "lengths": lengths, "until": jnp.int32(9)}
 
 
-@pytest.mark.parametrize("unroll", [1, 2])
+@pytest.mark.parametrize("unroll", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_the_cache_is_changed_in_place(unroll: int) -> None:
     how, given = prefilled(Greedy(), Execution(unroll=unroll), Mesh(data=1, fsdp=1, tensor=1), 1)
     compiled = loop.decode.lower(*how, **given).compile()

@@ -90,12 +90,12 @@ def plain(system: str, strategy: str) -> list[list[int]]:
     return [text.tokens for (text,) in ours(system)(small.PROMPTS, settings_of(read.generation))]
 
 
-# T5 and the two others read a source and write from the same token on; two programs of 3 to 5 s each for those:
-# pytest -m nightly tests/generation
+# T5 and the two others read a source and write from the same token on; two programs of 3 to 5 s each for those, and for
+# beams, whose texts test_against_transformers.py has: pytest -m nightly tests/generation
 @pytest.mark.parametrize(
     ("system", "strategy"),
     [
-        pytest.param(*case, marks=() if case == ("t5", "beams") else pytest.mark.nightly)
+        pytest.param(*case, marks=() if case == ("t5", "greedy") else pytest.mark.nightly)
         for case in itertools.product(SYSTEMS, STRATEGIES)
     ],
 )

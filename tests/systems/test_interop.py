@@ -26,15 +26,16 @@ def auto_class(name: str) -> Any:
 
 
 # test_parity converts the parameters of every head by the same table, and the nightly tests/interop/
-# test_every_architecture.py imports and exports every class; half a second to 3 s each here:
-# pytest -m nightly tests/systems/test_interop.py
+# test_every_architecture.py imports and exports every class; half a second to 3 s each here, by day for an encoder, a
+# decoder and both: pytest -m nightly tests/systems/test_interop.py
+BY_DAY = ("bert", "gpt2", "t5")
 CASES = [
     pytest.param(
         (family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.nightly
     )
     for name, family in IN_TRANSFORMERS.items()
     for number, module in enumerate(family.checkpoints)
-    for day in [name == "bert" or module == family.heads[0].module]
+    for day in [name in BY_DAY and module == family.heads[0].module]
 ]
 
 

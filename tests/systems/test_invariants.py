@@ -30,13 +30,15 @@ READERS = [one for one in HEADS if any("attention_mask" in name for name in one.
 """Heads whose texts may be padded."""
 
 
-def by_day(heads: list[ParameterSet], also: Callable[[Head], bool] = lambda head: False) -> pytest.MarkDecorator:
-    """The first head of a system for each kind of layers, and those of BERT that the day needs `also`."""
+def by_day(
+    heads: list[ParameterSet],
+    also: Callable[[Head], bool] = lambda head: False,
+    names: tuple[str, ...] = REPRESENTATIVES,
+) -> pytest.MarkDecorator:
+    """The first head of each named system, one for each kind of layers, and those of BERT that the day needs `also`."""
     # The others are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m nightly
     # tests/systems/test_invariants.py
-    day = [FAMILIES[name].heads[0] for name in REPRESENTATIVES] + [
-        head for head in FAMILIES["bert"].heads if also(head)
-    ]
+    day = [FAMILIES[name].heads[0] for name in names] + [head for head in FAMILIES["bert"].heads if also(head)]
     marked = [
         pytest.param(family, head, id=one.id, marks=() if head in day else pytest.mark.nightly)
         for one in heads
@@ -45,9 +47,11 @@ def by_day(heads: list[ParameterSet], also: Callable[[Head], bool] = lambda head
     return pytest.mark.parametrize(("family", "head"), marked)
 
 
-every_reading_head = by_day(READERS, lambda head: bool(head.of_sequences))
+# Rows of test_parity.py are padded, too, and equal texts that are not: by day three more, with dictated padding.
+every_reading_head = by_day(READERS, lambda head: bool(head.of_sequences), names=("bert", "elmo", "t5"))
 every_packing_head = by_day([one for one in READERS if one.values[1].packs], lambda head: bool(head.of_sequences))
-every_head_the_first_by_day = by_day(READERS)
+# Attention and a recurrence: test_traces.py has the types of all others by day.
+two_heads_by_day = by_day(READERS, names=("bert", "elmo"))
 every_predicting_head = by_day([one for one in HEADS if one.values[1].predicts])
 # Masks are a layer's, and what a system adds to them is compared with its reference: 1 to 4 s for each other one.
 every_reading_family = pytest.mark.parametrize(
@@ -186,7 +190,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions(family: Family, h
     np.testing.assert_allclose(there, expected, rtol=1e-6, atol=1e-6)
 
 
-@every_head_the_first_by_day
+@two_heads_by_day
 def test_bfloat16_computes_close_by_with_float32_parameters(family: Family, head: Head) -> None:
     half = head.module.clone(execution=Execution(dtype=jnp.bfloat16))
     assert {leaf.dtype for leaf in jax.tree.leaves(boxed_shapes(half))} == {jnp.dtype(jnp.float32)}
@@ -264,11 +268,9 @@ def test_execution_changes_nothing(name: str, head: Head, execution: Execution) 
 
 
 # test_step.py proves the whole step of a system on this mesh, without dropout. The program of a module alone, with
-# dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m nightly tests/systems/test_invariants.py
-SHARDED = [
-    pytest.param(name, marks=() if name in ("bert", "gpt2") or family.own_loop else pytest.mark.nightly)
-    for name, family in FAMILIES.items()
-]
+# dropout, takes 2 to 8 s more, and most draw it as the stack of BERT does: pytest -m nightly
+# tests/systems/test_invariants.py
+SHARDED = [pytest.param(name, marks=() if name == "bert" else pytest.mark.nightly) for name in FAMILIES]
 
 
 @pytest.mark.parametrize("name", SHARDED)

@@ -36,8 +36,8 @@ class Repeated(ChainSource):
         return batch
 
 
-BY_DAY = ("bert", "gpt2", "glove")
-"""An encoder, a decoder and tables of words. That nothing keeps a gradient of the others from flowing, or a position
+BY_DAY = ("bert", "glove")
+"""An encoder and tables of words. That nothing keeps a gradient of the others from flowing, or a position
 from being seen, test_parity and test_invariants prove; their losses, tests/objectives."""
 # Two programs of 2 to 7 s for each of the others: pytest -m nightly tests/systems/test_learning.py
 LEARNERS = [

@@ -26,12 +26,17 @@ def compared(family: Family) -> dict[str, nn.Module]:
     return named
 
 
-def by_day(name: str, family: Family, module: nn.Module) -> bool:
-    """The first head of every system with every kind of inputs, and all modules of BERT, as it was published.
+SETTINGS = ("ib_bert", "eurobert", "neobert")
+"""Systems that are settings of another one: MobileBERT's teacher, and two of ModernBERT's."""
+
+
+def by_day(name: str, family: Family, module: nn.Module, kind: str) -> bool:
+    """The first head of every system with code of its own, with its first kind of inputs, and BERT's of sequences.
 
     Further heads are a product or two upon the same layers, and every switch has a layer of its own, with a test.
     """
-    return module == family.heads[0].module or (name == "bert" and module in [head.module for head in family.heads])
+    first, of_sequences = family.heads[0].module, type(module).__name__ == "BertForSequenceClassification"
+    return name not in SETTINGS and kind == next(iter(family.batches)) and (module == first or of_sequences)
 
 
 # Half a second to five each: pytest -m nightly tests/systems/test_parity.py
@@ -39,7 +44,7 @@ CASES = [
     pytest.param(
         *(family, module, kind),
         id=f"{name}-{case}-{kind}",
-        marks=() if by_day(name, family, module) else pytest.mark.nightly,
+        marks=() if by_day(name, family, module, kind) else pytest.mark.nightly,
     )
     for name, family in FAMILIES.items()
     for case, module in compared(family).items()
@@ -78,7 +83,8 @@ READ_ELSEWHERE = ("roberta", "longformer", "mobilebert")
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.nightly if name in ("transformer", "bart", "led") else ())
+        # One to three seconds each for the others, whose tables are flax's, too: pytest -m nightly tests/systems
+        pytest.param(name, marks=() if name == "bert" else pytest.mark.nightly)
         for name in WITHOUT_LEARNING
         if name not in READ_ELSEWHERE
     ],

@@ -131,10 +131,13 @@ OF_OTHER_STEPS = {"static_seed", "length_deviation", "entities"}
 """Settings of an objective for static masks, for windows, and for an evaluation."""
 
 
-# The heads of every system are traced every time, below; one to three seconds for each step of layers that another step
-# has: pytest -m nightly tests/systems/test_traces.py
+# One to three seconds for each step of layers that another step has, or of a loss that another step has:
+# pytest -m nightly tests/systems/test_traces.py
+AS_ANOTHER = ("longformer", "transformer_xl", "lite_transformer_decoder")
+"""Representatives that predict masked tokens, or the next ones, as another representative does."""
 TRACED = [
-    pytest.param(name, marks=() if name in REPRESENTATIVES or name not in FAMILIES else pytest.mark.nightly)
+    pytest.param(name, marks=() if name in by_day or name not in FAMILIES else pytest.mark.nightly)
+    for by_day in [[name for name in REPRESENTATIVES if name not in AS_ANOTHER]]
     for name in STEPS
     if name not in UNTRACED
 ]
@@ -213,7 +216,17 @@ def traced(name: str) -> list[Traced]:
     return found
 
 
-every_system = pytest.mark.parametrize("name", [name for name in FAMILIES if name not in UNTRACED])
+# A second for all modules of each system whose layers another one has: pytest -m nightly tests/systems/test_traces.py
+TRACED_HEADS = (*REPRESENTATIVES, "modernbert", "deberta", "cvt")
+"""By day a system for each kind of layers, with rotations, distances and taggers."""
+every_system = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in TRACED_HEADS else pytest.mark.nightly)
+        for name in FAMILIES
+        if name not in UNTRACED
+    ],
+)
 
 
 @every_system

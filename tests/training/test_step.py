@@ -31,7 +31,7 @@ from tests.third_party import experiments
 from tests.training import built as of_phase
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
-CUT = ("bert", "recurrent", "word2vec", "glove", "hierarchical_softmax")
+CUT = ("gpt2", "recurrent", "word2vec", "glove", "hierarchical_softmax")
 """Steps that a mesh cuts in different ways: layers, states of an LSTM, tables of words, and sums over rows."""
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system. 3 to 19 s each
 # for the other systems: pytest -m nightly tests/training/test_step.py
@@ -39,7 +39,7 @@ MESHED = [
     pytest.param(name, mesh, marks=() if by_day else pytest.mark.nightly)
     for name in STEPS
     for mesh in MESHES
-    for by_day in [name == "gpt2" or (mesh == "all" and name in CUT)]
+    for by_day in [(name, mesh) == ("gpt2", "data") or (mesh == "all" and name in CUT)]
 ]
 TERMS = ("gpt2", "recurrent", "word2vec", "glove")
 """Objectives whose losses are weighed in ways of their own, and a carry."""
@@ -57,7 +57,8 @@ with `devices_in_turn`."""
 # By day layers travel with each of two microbatches; test_ring_exchange.py has one, too. 2 to 14 s each for the others:
 # pytest -m nightly tests/training/test_step.py
 RINGED = [
-    pytest.param("bert", {"accumulation": 2, "remat": "dots"}),
+    pytest.param("gpt2", {"accumulation": 2, "remat": "dots"}),
+    pytest.param("bert", {"accumulation": 2, "remat": "dots"}, marks=pytest.mark.nightly),
     pytest.param("transformer_xl", {"accumulation": 2}, marks=pytest.mark.nightly),
     *(pytest.param(name, {"remat": "dots"}, marks=pytest.mark.nightly) for name in STEPS if name not in UNRINGED),
 ]
@@ -67,7 +68,7 @@ SMOOTH = {"epsilon": 1e-3, "schedule": Linear()}
 
 @functools.cache
 def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = False, **settings) -> programs.Program:
-    """One phase of a run of 2 steps, its compiled step shared by the tests."""
+    """One phase of a run of 2 steps; its step is compiled when it is first taken, and shared by the tests."""
     make, source = STEPS[name]
     run = experiments.changed(make(), optimizer=SMOOTH)
     zero = settings.pop("zero", True)
@@ -75,7 +76,8 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
     run = experiments.changed(run, training={"steps": 2} | settings, mesh=sizes)
     run = run if dropout else experiments.without_dropout(run)
     built = of_phase.program(run, source, int(np.prod(mesh)))
-    return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
+    compiled = functools.cache(lambda: built.train.lower(built.state, built.batch).compile())
+    return dataclasses.replace(built, train=lambda state, batch: compiled()(state, batch))
 
 
 @functools.cache
@@ -404,7 +406,10 @@ def test_same_seed_and_step_give_the_same_bits_with_dropout():
     )
 
 
-@pytest.mark.parametrize("setting", [{"dtype": "bfloat16"}, {"gradient_dtype": "bfloat16"}])
+# Gradients alone take 2 s; by day, test_an_evaluation_does_not_depend_on_the_dtype_of_gradients and the sums above
+@pytest.mark.parametrize(
+    "setting", [{"dtype": "bfloat16"}, pytest.param({"gradient_dtype": "bfloat16"}, marks=pytest.mark.nightly)]
+)
 def test_bfloat16_keeps_float32_parameters_and_comes_close(setting):
     _, metrics = train(program("gpt2"), "gpt2")
     found, found_metrics = train(program("gpt2", **setting), "gpt2")

@@ -3,6 +3,7 @@ for chips.
 """
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -44,11 +45,23 @@ SIZES = {
     "two rows share a table": (4, 2, 64, 64, 127),
 }
 """Rows of the batch, tables, rows, columns, distances."""
+ONCE = {
+    ("parts of pieces", False, False), ("two rows share a table", True, True), ("whole pieces", True, False),
+    ("blocks of rows and columns", False, False), ("causal, with a memory", False, False),
+}  # fmt: skip
+"""(name, transposed, by_stride): by day every size once, and both values of the others. One to seven seconds each."""
+EVERY_PAIR = [
+    pytest.param(
+        *case,
+        id=f"{name}-{transposed}-{'from v5 on' if by_stride else 'before v5'}",
+        marks=() if case in ONCE else pytest.mark.nightly,
+    )
+    for case in itertools.product(SIZES, (False, True), (True, False))
+    for name, transposed, by_stride in [case]
+]
 
 
-@pytest.mark.parametrize("by_stride", [True, False], ids=["from v5 on", "before v5"])
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("name", list(SIZES))
+@pytest.mark.parametrize(("name", "transposed", "by_stride"), EVERY_PAIR)
 def test_every_pair_gets_the_product_of_its_distance(
     name: str, transposed: bool, by_stride: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +79,7 @@ def test_every_pair_gets_the_product_of_its_distance(
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=3e-6 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_products_of_bfloat16_have_the_digits_of_float32(transposed: bool) -> None:
     """The cotangent is rounded once, as that of XLA's product."""
     random = np.random.default_rng(0)
@@ -82,7 +95,7 @@ def test_products_of_bfloat16_have_the_digits_of_float32(transposed: bool) -> No
         np.testing.assert_array_equal(ours, theirs.astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize("name", by_day("causal, a memory that is empty in part", "both sides, a table for each row"))
+@pytest.mark.parametrize("name", by_day("both sides, a table for each row"))
 def test_scores_of_distances_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shifted_product, "is_faster", lambda *_: True)
     monkeypatch.setattr(shifted_product, "shifted_product", INTERPRETED)
