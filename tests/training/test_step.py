@@ -229,7 +229,8 @@ def test_the_learning_rate_is_that_of_the_step():
 
 
 def test_a_run_traces_its_step_and_its_evaluation_once(tmp_path, monkeypatch):
-    """Over eight steps, several evaluations and a carry that goes from batch to batch."""
+    """Over eight steps, several evaluations and a carry that goes from batch to batch, on two devices."""
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
     chex.clear_trace_counter()
     monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=1))
     monkeypatch.setattr(programs, "evaluation_step", chex.assert_max_traces(programs.evaluation_step, n=1))

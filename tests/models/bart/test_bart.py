@@ -88,7 +88,12 @@ def test_the_decoder_reads_packed_sources_where_they_are() -> None:
     """Each sequence begins with the start token, and is read as if it were alone."""
     ids = np.array([[7, 8, 9, 5, 6, 0]])
     packed = {"positions": np.array([[0, 1, 2, 0, 1, 0]]), "segment_ids": np.array([[1, 1, 1, 2, 2, 0]])}
-    found = outputs(MODEL, parameters(), {"input_ids": ids} | packed).last_hidden_state
-    for own in (slice(0, 3), slice(3, 5)):
-        alone = outputs(MODEL, parameters(), {"input_ids": ids[:, own]}).last_hidden_state
-        np.testing.assert_allclose(found[:, own], alone, rtol=1e-5, atol=1e-5)
+    found = outputs(MODEL, parameters(), {"input_ids": ids} | packed).last_hidden_state[0]
+    alone = {name: np.zeros_like(field) for name, field in SOURCE.items()}  # of its shapes, for one program
+    sequences = slice(0, 3), slice(3, 5)
+    for row, own in enumerate(sequences):
+        alone["input_ids"][row, : own.stop - own.start] = ids[0, own]
+        alone["attention_mask"][row, : own.stop - own.start] = 1
+    expected = outputs(MODEL, parameters(), alone).last_hidden_state
+    for row, own in enumerate(sequences):
+        np.testing.assert_allclose(found[own], expected[row, : own.stop - own.start], rtol=1e-5, atol=1e-5)
