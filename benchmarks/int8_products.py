@@ -26,6 +26,7 @@ from turns import in_turns
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.layers.int8 import PROJECTIONS
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import topologies
 from plmjax.planning import compilation, estimate, hlo, refined
@@ -39,7 +40,7 @@ def forward(precision: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any
     """Return the function of (parameters, ids) that computes hidden states, and the shapes of its arguments."""
     config = BertConfig.base() if planned else BertConfig.small(vocab_size=8192)
     dtype, unroll = (jnp.bfloat16, 1) if planned else (jnp.float32, config.depth)
-    module = config.module(Purpose.ENCODING, Execution(dtype=dtype, unroll=unroll, matmul_precision=precision))
+    module = config.module(Purpose.ENCODING, Execution(dtype=dtype, unroll=unroll, projection=PROJECTIONS[precision]))
     ids = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
     params = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids))["params"]
     return lambda params, ids: module.apply({"params": params}, ids).last_hidden_state, (params, ids)

@@ -312,7 +312,7 @@ def test_a_resumed_run_follows_the_same_evaluations(tmp_path):
     assert falls > 0 and rates[0] == 30.0 and rates[-1] == 30.0 * 0.5**falls
 
     # What the checkpoint stands for, and is fine-tuned or exported from, is the mean; a resume goes on from the rest.
-    mean = optimizers.evaluated(whole.state.optimizer_state, whole.state.params)
+    mean = optimizers.evaluation_params(whole.state.optimizer_state, whole.state.params)
     saved, _ = checkpoints.load_parameters(tmp_path / "whole")
     chex.assert_trees_all_equal(saved, jax.device_get(mean))
     with pytest.raises(AssertionError):

@@ -27,7 +27,7 @@ def test_sharded_equals_unsharded(rule):
     run = experiments.changed(experiments.without_dropout(experiments.gpt2()), training={"steps": 2})
     run = dataclasses.replace(run, optimizer=RULES[rule])
     states = [trained(run, sizes)[1] for sizes in ((2, 2, 2), (1, 1, 1))]
-    found = [(one.params, optimizers.evaluated(one.optimizer_state, one.params)) for one in states]
+    found = [(one.params, optimizers.evaluation_params(one.optimizer_state, one.params)) for one in states]
     chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
 
 
