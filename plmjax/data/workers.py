@@ -65,6 +65,13 @@ class _Context(multiprocessing.context.SpawnContext):
         return self.workers[-1]
 
 
+class _Processes(dict):
+    """Process id -> process of an executor. Python 3.11 reads it without a lock while another thread adds a process."""
+
+    def values(self) -> list[_Worker]:
+        return list(super().values())
+
+
 _STARTING = threading.Lock()
 
 
@@ -84,6 +91,7 @@ class Workers:
             self._own = _made(make, arguments)
         else:
             self._executor = concurrent.futures.ProcessPoolExecutor(processes, self._context, _start, (make, arguments))
+            self._executor._processes = _Processes()
 
     def __enter__(self) -> Self:
         return self

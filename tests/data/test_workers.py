@@ -133,6 +133,22 @@ def test_the_end_of_a_process_is_named_while_another_starts(slow: str, monkeypat
     assert not multiprocessing.active_children()
 
 
+class SlowToEnd(SlowToStart):
+    """A process that is not ended before another one has started."""
+
+    def terminate(self) -> None:
+        super().terminate()
+        time.sleep(1)
+
+
+def test_a_process_may_start_while_the_others_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that ends them meets one more. Pytest reports what a thread raises."""
+    monkeypatch.setattr("plmjax.data.workers._Worker", SlowToEnd)
+    with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="with code 3"):
+        list(workers.results(left, [(0,)] * 4))
+    assert not multiprocessing.active_children()
+
+
 def test_a_mistake_at_the_start_of_a_process_is_that_of_the_command() -> None:
     with Workers(2, refused, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="write it"):
         list(workers.results(blocked, [()]))
