@@ -1,9 +1,10 @@
 """Prepare a dataset from raw text, once: units on several processes or machines, then their files in one dataset."""
 
 import collections
+import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,14 +81,7 @@ def prepare(
     tensorflow_runtime.require("describes a prepared dataset, for TensorFlow Datasets too")
     output = storage.path(output)
     sentences.check(language)
-    if not 0 <= validation < 1:
-        raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
-    if processes is not None and processes < 1:
-        raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
-    if piece_tokens is not None and piece_tokens < 1:
-        raise UserError(
-            f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
-        )
+    _check_numbers(validation, processes, piece_tokens)
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
     tokenizer = tokenizer.with_parsed_names(special_names)
     if fields and not streams:
@@ -102,58 +96,78 @@ def prepare(
     description |= {"special_names": [*tokenizer.names_read.values()]} if tokenizer.names_read else {}
     description |= {"piece_tokens": piece_tokens} if piece_tokens else {}
     description |= cleaner.description
+    show = print if progress else _show_nothing
     if output_folder.is_finished(output, sources, description, tokenizer):
         output_folder.tidy_after_kill(output)
-        if progress:
-            print(f"dataset    {output} was prepared before from the same text; nothing to do")
-        dataset = store.open_dataset(output)
-        for line in counts(dataset) if progress else ():
-            print(line)
-        return dataset
-    if progress and format == "auto":
-        print(_formats([storage.path(source["path"]) for source in sources]))
+        show(f"dataset    {output} was prepared before from the same text; nothing to do")
+        return _show_counts(store.open_dataset(output), show)
+    if format == "auto":
+        show(_formats([storage.path(source["path"]) for source in sources]))
+
+    # Convert the units, and join their files in one dataset.
     source = formats.Input(tuple(map(os.fspath, inputs)), format, text_key, parts, split, formats.declared(format))
     made_from = output_folder.digest(sources, description, tokenizer)
     how = (language, validation, max_unknown, cleaner, piece_tokens, SIZES, made_from)
     conversion = Conversion(source, tokenizer, *how)
     total = sum(entry["bytes"] for entry in sources)
     report = cleaner.report()
+    workers = {"runner": runner, "runner_options": runner_options}
+    with (
+        _explain_full_disk(output),
+        Pool(conversion, output, processes or os.cpu_count() or 1, **workers) as pool,
+        output_folder.lock(output, made_from),
+        Bar(total, progress) as bar,
+    ):
+        all_units = units(source, total, UNIT_BYTES)
+        shards, unigrams = _shards(conversion, all_units, output, pool=pool, report=report, unknown=unknown, bar=bar)
+        if not bar.tokens:
+            raise _nothing_prepared(sources, format, report)
+        report.tokens = bar.tokens
+        reports = {cleaning.REPORT: json.dumps(report.to_json(), indent=1, ensure_ascii=False)} if clean else {}
+        kept = {"sources": sources, "description": description, "reports": reports, "unigrams": unigrams}
+        store.finish(output, shards, tokenizer, **kept)
+
+    show(unknown)
+    if names := report.special_names():
+        show(names)
+    if clean:
+        show(report)
+    dataset = _show_counts(store.open_dataset(output), show)
+    documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
+    if validation and not documents["validation"]:
+        show(_nothing_held_out(documents["train"], validation))
+    return dataset
+
+
+def _check_numbers(validation: float, processes: int | None, piece_tokens: int | None) -> None:
+    if not 0 <= validation < 1:
+        raise UserError(f"Expected a fraction of validation documents from 0 up to 1, found {validation}; try 0.05.")
+    if processes is not None and processes < 1:
+        raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    if piece_tokens is not None and piece_tokens < 1:
+        raise UserError(
+            f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
+        )
+
+
+@contextlib.contextmanager
+def _explain_full_disk(output: Path) -> Iterator[None]:
     try:
-        with (
-            Pool(
-                conversion, output, processes or os.cpu_count() or 1, runner=runner, runner_options=runner_options
-            ) as pool,
-            output_folder.lock(output, made_from),
-            Bar(total, progress) as bar,
-        ):
-            shards, unigrams = _shards(
-                conversion, units(source, total, UNIT_BYTES), output, pool=pool, report=report, unknown=unknown, bar=bar
-            )
-            if not bar.tokens:
-                raise _nothing_prepared(sources, format, report)
-            report.tokens = bar.tokens
-            reports = {cleaning.REPORT: json.dumps(report.to_json(), indent=1, ensure_ascii=False)} if clean else {}
-            store.finish(
-                output, shards, tokenizer, sources=sources, description=description, reports=reports, unigrams=unigrams
-            )
+        yield
     except OSError as error:
         lack = storage.out_of_space(error)
         if lack is None:
             raise
         raise UserError(f"Expected room for the dataset in {output}, found {lack[0]}; {lack[1]} and repeat.") from error
-    dataset = store.open_dataset(output)
-    if progress:
-        print(unknown)
-        if names := report.special_names():
-            print(names)
-    if progress and clean:
-        print(report)
-    documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
-    if progress:
-        for line in counts(dataset):
-            print(line)
-    if progress and validation and not documents["validation"]:
-        print(_nothing_held_out(documents["train"], validation))
+
+
+def _show_nothing(line: object) -> None:
+    """Take the place of `print` where no progress is asked for."""
+
+
+def _show_counts(dataset: store.Dataset, show: Callable[[object], None]) -> store.Dataset:
+    for line in counts(dataset):
+        show(line)
     return dataset
 
 

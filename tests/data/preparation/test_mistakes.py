@@ -42,7 +42,7 @@ def prepared(tokenizer, tmp_path: Path) -> Callable[..., store.Dataset]:
 
 
 OPTIONS = [
-    ({"validation": 1.0}, "share of validation .. 1.0"),
+    ({"validation": 1.0}, "fraction of validation .. 1.0"),
     ({"language": "xx"}, "'xx'"),
     ({"max_unknown": 1.5}, "--max_unknown .. 1.5"),
     ({"format": "wikipedia"}, "wikipedia"),
