@@ -1,7 +1,8 @@
 """The commands that use a checkpoint."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -56,7 +57,6 @@ def evaluate(
     """
     load_classes(experiment)
     from plmjax.inference import evaluate as evaluation
-    from plmjax.inference.zero_shot import zero_shot
     from plmjax.interop.word_vector_runs import is_file_of_vectors
     from plmjax.training.metrics import to_json
 
@@ -67,56 +67,62 @@ def evaluate(
             f"Expected --task similarity or analogy for the word vectors in {checkpoint}, found none; add it, and the "
             f"file of words in --data."
         )
-    share = {} if max_unknown is None else {"max_unknown": max_unknown}
+    options = {"ensemble": ensemble, "window": window, "stride": stride, "memory": memory, "split": split}
+    options |= {} if max_unknown is None else {"max_unknown": max_unknown}
     if task is None:
-        settings = evaluation.settings_of(checkpoint, overrides)
         found = evaluation.evaluate(
-            checkpoint,
-            data,
-            output,
-            ensemble=ensemble,
-            window=window,
-            stride=stride,
-            memory=memory,
-            split=split,
-            **share,
-            **settings,
+            checkpoint, data, output, **options, **evaluation.settings_of(checkpoint, overrides)
         )
-    elif overrides and task != "retrieval":
-        raise UserError(f"Expected no {overrides[0]} with --task {task}, found it; leave it out.")
-    elif ensemble:
-        raise UserError(f"Expected no --ensemble with --task {task}, found {len(ensemble)} runs; leave it out.")
-    elif data is None:
-        raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
-    elif stride is not None:
-        raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
-    elif memory is not None:
-        raise UserError(f"Expected no --memory with --task {task}, found {memory}; leave it out.")
-    elif split is not None and task != "retrieval":
-        raise UserError(f"Expected no --split with --task {task}, found {split}; leave it out.")
-    elif task == "retrieval":
-        if window is not None:
-            raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
-        from plmjax.inference.retrieval import score_retrieval
-
-        found = score_retrieval(checkpoint, data, output, split=split, **share, **_columns(overrides))
-    elif task in ("similarity", "analogy"):
-        if window is not None:
-            raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
-        if max_unknown is not None:
-            raise UserError(f"Expected no --max_unknown with --task {task}, found {max_unknown}; leave it out.")
-        from plmjax.inference import word_vector_scores as scores
-        from plmjax.interop import word_vectors as vectors
-
-        found = scores.score(vectors.read(checkpoint), task, data, output)
     else:
-        found = zero_shot(checkpoint, task, data, output, window=window, **share)
+        found = _score(task, checkpoint, data, output, overrides=overrides, options=options)
     if json_:
         print(to_json(found))
     else:
         width = max(24, *map(len, found))
         for name, value in found.items():
             print(f"{name:<{width}} {value:.6g}" if isinstance(value, float) else f"{name:<{width}} {value}")
+
+
+TASK_OPTIONS = {
+    "lambada": ("window", "max_unknown"),
+    "blimp": ("window", "max_unknown"),
+    "similarity": (),
+    "analogy": (),
+    "retrieval": ("split", "max_unknown"),
+}
+"""Task that `evaluate` scores without training -> the options that apply to it, besides --data, --output and --json."""
+
+
+def _score(
+    task: str,
+    checkpoint: str,
+    data: str | None,
+    output: Path | None,
+    *,
+    overrides: Overrides,
+    options: Mapping[str, Any],
+) -> Mapping[str, Any]:
+    """Return the metrics of a task of `TASK_OPTIONS`."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    refused = [f"--{name}" for name in given if name not in TASK_OPTIONS[task]]
+    if task != "retrieval":
+        refused = [*overrides[:1], *refused]
+    if refused:
+        raise UserError(f"{refused[0]} does not apply to --task {task}; leave it out.")
+    if data is None:
+        raise UserError(f"--task {task} needs --data; name its file or folder.")
+    if task == "retrieval":
+        from plmjax.inference.retrieval import score_retrieval
+
+        return score_retrieval(checkpoint, data, output, **given, **_columns(overrides))
+    if task in ("similarity", "analogy"):
+        from plmjax.inference import word_vector_scores as scores
+        from plmjax.interop import word_vectors as vectors
+
+        return scores.score(vectors.read(checkpoint), task, data, output)
+    from plmjax.inference.zero_shot import zero_shot
+
+    return zero_shot(checkpoint, task, data, output, **given)
 
 
 def _columns(overrides: Sequence[str]) -> dict[str, Any]:

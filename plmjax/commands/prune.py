@@ -69,7 +69,7 @@ def prune(
         output: Run directory to write, with one checkpoint.
         method: magnitude, two_of_four or heads, which do not train; gradual, movement, soft_movement, block_movement
             or lottery.
-        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed.
+        sparsity: Fraction of the layers' weights that become 0; with heads, the fraction of the heads that are removed.
             two_of_four and soft_movement have none.
         rows: With heads, the number of training rows on which the importance of a head is measured.
         rounds: With heads, the number of rounds of measuring and removing.

@@ -13,9 +13,9 @@ from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, f
 CODE = "huggingface/datatrove, src/datatrove/pipeline/filters"
 END_MARKS = (".", "'", '"', "!", "?")
 LEAST_ENDED = 0.12
-"""A page is dropped if at most this share of its lines ends with a mark."""
+"""A page is dropped if at most this fraction of its lines ends with a mark."""
 SHORT_LINE, MOST_SHORT = 30, 0.67
-"""Characters of a short line, and the share of short lines from which on a page is dropped."""
+"""Characters of a short line, and the fraction of short lines from which on a page is dropped."""
 MOST_REPEATED = 0.01
 """Share of the characters in repeated lines from which on a page is dropped."""
 MOST_ENDS = 0.3

@@ -24,9 +24,9 @@ LEAST_STOP_WORDS = 2
 MOST_REPEATED_LINES, MOST_REPEATED_CHARACTERS = 0.3, 0.2
 """Share of the lines that are repeated, and of the characters in them."""
 TOP_GRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Number of words -> maximum share of the characters in the most frequent sequence of so many words."""
+"""Number of words -> maximum fraction of the characters in the most frequent sequence of so many words."""
 REPEATED_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Number of words -> maximum share of the characters in sequences of so many words that occurred before."""
+"""Number of words -> maximum fraction of the characters in sequences of so many words that occurred before."""
 
 
 def _words(text: str) -> list[str]:

@@ -117,7 +117,7 @@ def score_rankings(
 
 
 def _ndcg(found: Sequence[str], judged: Mapping[str, int], limit: int) -> float:
-    """Return the discounted gain as a share of the largest possible one.
+    """Return the discounted gain as a fraction of the largest possible one.
 
     A passage at rank r, from 1, gains its score / log2(r + 1); scores below 0 gain nothing.
     """
@@ -137,6 +137,6 @@ def _reciprocal_rank(found: Sequence[str], judged: Mapping[str, int], limit: int
 
 
 def _recall(found: Sequence[str], judged: Mapping[str, int], limit: int) -> float:
-    """Return the share of the passages that answer the query that are among the first `limit`."""
+    """Return the fraction of the passages that answer the query that are among the first `limit`."""
     right = {name for name, score in judged.items() if score > 0}
     return len(right.intersection(found[:limit])) / len(right) if right else 0.0

@@ -197,7 +197,7 @@ class Polynomial(WarmedUp):
     name: ClassVar[str] = "polynomial"
 
     power: float = 1.0
-    """Exponent of the share of the steps that are left."""
+    """Exponent of the fraction of the steps that are left."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
