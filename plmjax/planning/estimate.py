@@ -206,8 +206,7 @@ def describe(
     experiment: Experiment, compilation: Compilation, part: topologies.Slice, with_breakdown: bool = False
 ) -> dict[str, Any]:
     """Return the plan of one phase; `with_breakdown` adds its cycles by category."""
-    program, memory, phase = compilation.program, compilation.memory, compilation.program.phase
-    state, chip = program.state, part.chip
+    program, phase, chip = compilation.program, compilation.program.phase, part.chip
     read = hlo.Program(compilation.text)
     shards = meshes.batch_shards(program.mesh)
     flops = program.experiment.training_objective.train_flops(program.experiment.model, program.batch)
@@ -222,9 +221,6 @@ def describe(
     own = cycles / chip.clock if cycles and chip.clock else None
     roofline = max(compute, hbm, interconnect)
     seconds = roofline if own is None else own + interconnect
-    parameters, optimizer = sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
-    fixed = sharding.bytes_on_device((state.constants, state.collections))
-    rest = sharding.bytes_on_device((state.carry, state.key, state.step, program.batch))
     tokens = experiment.data.tokens(phase.batch_size, phase.sequence_length)
     made = {
         "phase": phase.index,
@@ -235,19 +231,8 @@ def describe(
         "accumulation": phase.accumulation,
         "batch_size": phase.batch_size,
         "tokens_per_step": tokens,
-        "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
-        "memory": {
-            "parameters": parameters,
-            "optimizer": optimizer,
-            "constants": fixed,
-            "carry_and_batch": rest,
-            "layout_padding": memory.argument_size_in_bytes - parameters - optimizer - fixed - rest,
-            "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-            "activations": memory.temp_size_in_bytes,
-            "code": memory.generated_code_size_in_bytes,
-            "total": compilation.total,
-            "device": part.device_memory,
-        },
+        "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params)),
+        "memory": _memory(compilation) | {"device": part.device_memory},
         "collectives": [dataclasses.asdict(one) for one in communicated],
         "model_flops": flops,
         "estimate": {
@@ -288,6 +273,26 @@ def describe(
             sent = interconnect * chip.clock
             made["breakdown"] = breakdown(ends, times, sent, _parameter_sizes(program))
     return made
+
+
+def _memory(compilation: Compilation) -> dict[str, int]:
+    """Return the bytes of each part of a device's memory, and of all of them."""
+    program, memory = compilation.program, compilation.memory
+    state = program.state
+    parameters, optimizer = sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
+    fixed = sharding.bytes_on_device((state.constants, state.collections))
+    rest = sharding.bytes_on_device((state.carry, state.key, state.step, program.batch))
+    return {
+        "parameters": parameters,
+        "optimizer": optimizer,
+        "constants": fixed,
+        "carry_and_batch": rest,
+        "layout_padding": memory.argument_size_in_bytes - parameters - optimizer - fixed - rest,
+        "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "activations": memory.temp_size_in_bytes,
+        "code": memory.generated_code_size_in_bytes,
+        "total": compilation.total,
+    }
 
 
 def _parts(costs: refined.Costs, time: refined.Timeline, clock: float) -> dict[str, float]:
