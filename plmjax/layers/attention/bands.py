@@ -1,13 +1,13 @@
 """Attention in bands: each block of queries reads only the keys within its window.
 
-Time and memory grow with T x window instead of T x S. The keys of a block of queries are its own block, and the blocks
-before and after it that are within the window:
+Time and memory grow with T x window instead of T x S. The keys of a block of queries are the keys of the block, and
+those before and after it that are within the window:
 
-                         queries      [0 1 2 3] [4 5 6 7] [8 9 . .]
-    keys of the second block, 3 before:    [0 1 2 3 4 5 6 7]
+                             queries              [0 1 2 3] [4 5 6 7] [8 9 . .]
+    keys of the second block, 2 before and 2 after:     [2 3 4 5 6 7 8 9]
 
-Bands consist of full, adjacent blocks, so there is no gather (Beltagy et al., arXiv 2004.05150, section 3.2, cut their
-"sliding chunks" in the same way).
+A band has as many keys as a number of blocks. So bands are made of adjacent slices of the keys, and there is no gather
+(Beltagy et al., arXiv 2004.05150, section 3.2, cut "sliding chunks" in a similar way).
 """
 
 import functools
@@ -29,6 +29,10 @@ Backend = Callable[..., jax.Array]
 LEAST, MOST = 128, 512
 """Limits of the number of queries in a block. A block has as many queries as the longer side of the window, within
 these limits, in steps of `LEAST`.
+"""
+TILE = 16
+"""Number of keys in a tile of bfloat16 in the memory of a TPU. A band begins at such a multiple before its queries if
+that does not make it wider.
 """
 TOGETHER = 2**24
 """Maximum number of bytes of float32 scores of several blocks that are computed together.
@@ -55,7 +59,8 @@ class Exists(MaskTerm):
 class Bands(NamedTuple):
     """The sizes of blocks and bands.
 
-    size: number of queries in a block. blocks: number of blocks of queries. width: number of keys in a band.
+    size: number of queries in a block. blocks: number of blocks of queries. width: number of keys in a band, a multiple
+        of size.
     start: index of the first band's first key; below 0 if there is padding before the keys.
     """
 
@@ -72,9 +77,10 @@ class Bands(NamedTuple):
             return None
         before, after = (max(limit, 0) for limit in mask_terms.reach)
         size = min(LEAST * max(1, math.ceil(max(before, after) / LEAST)), MOST)
-        left, right = math.ceil(before / size), math.ceil(after / size)
-        width = (left + 1 + right) * size
-        start = mask_terms.query_offset - mask_terms.key_offset - left * size
+        width = (1 + math.ceil((before + after) / size)) * size
+        whole_tiles = math.ceil(before / TILE) * TILE
+        before = whole_tiles if size + whole_tiles + after <= width else before
+        start = mask_terms.query_offset - mask_terms.key_offset - before
         return cls(size, math.ceil(queries / size), width, start) if width < keys else None
 
     @property
