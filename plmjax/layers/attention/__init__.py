@@ -1,1 +1,1 @@
-"""Attention: its heads, its backends, relative positions, and the cache of a decoder."""
+"""Attention: multi-head modules, backends, relative and rotary positions, and the key-value cache of a decoder."""

@@ -1,10 +1,10 @@
-"""Backends of attention, softmax(Q K^T + bias) V: all scores at once, or one block at a time.
+"""Backends of attention, softmax(Q K^T + bias) V: all scores at once, one block at a time, or cuDNN's fused kernel.
 
-The blocks are for rows that are too long for [T S] arrays. A backend takes queries [B T N H], already scaled, keys and
+`blockwise` is for rows that are too long for [T S] arrays. A backend takes queries [B T N H], already scaled, keys and
 values [B S N H], the mask terms, the bias terms, the dropout rate and the dropout key (None: no dropout). It returns
-[B T N H]. Backends agree except for rounding; with dropout they draw different bits. The backends in `BACKENDS` skip
-everything outside a window (`plmjax.layers.attention.bands`). None of them returns the attention weights: `weights`
-computes these separately, for `output_attentions`.
+[B T N H]. The results of backends are equal except for rounding; with dropout they draw different masks. The backends
+in `BACKENDS` skip everything outside a window (`plmjax.layers.attention.bands`). None of them returns attention
+weights: `weights` computes these separately, for `output_attentions`.
 """
 
 import functools
@@ -27,23 +27,23 @@ from plmjax.layers.product import float32_product
 SCORES = ("batch", "heads")
 """Logical names of the first axes of scores, [B N T S]."""
 BLOCK = 512
-"""Number of queries and of keys in a block: as many scores as in a row of 512 tokens."""
+"""Number of queries and of keys in a block of `blockwise`."""
 SCORES_AT_ONCE = 2**26
-"""Maximum number of bytes of float32 scores that the dense backend makes at once on a device; for a group of heads with
-those of its bias terms. The vector memory of a TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that
-the scores are never moved to the HBM.
+"""Maximum number of bytes of float32 scores that the dense backend computes at once on a device. Bias terms with a
+score for every row, head, query and key count too. The vector memory of a TPU v5e or v6e, 128 MiB, has room for this
+many besides everything else, so that scores are never moved to HBM.
 """
 LANES = 128
-"""Number of columns of a TPU's register, of which a block of queries is a multiple."""
+"""Number of columns of a TPU's register. The number of queries in a block is a multiple of it."""
 MANY_KEYS = 4
-"""Number of keys for each query from which dropout's mask is drawn with the keys last.
+"""Ratio of keys to queries from which the dropout mask is drawn with the keys as its last axis.
 
-On a TPU v5e a layer with 512 queries and 16,384 keys is then a fifth shorter, one with 128 and 512 by 3 %. Layers with
-fewer keys for each query are longer, by up to 20 % (benchmarks/planned_attention.py).
+On a TPU v5e a layer with 512 queries and 16,384 keys then takes a fifth less time, and one with 128 and 512 takes 3 %
+less. With a smaller ratio a layer would take up to 20 % more time (benchmarks/planned_attention.py).
 """
 TOO_SMALL = ("TPU v2", "TPU v3")
-"""Kinds of device whose vector memory, 16 MiB, is too small for the scores of a group: a loop over groups only costs
-time.
+"""Values of `device_kind` whose vector memory, 16 MiB, is too small for the scores of a group of heads. A loop over
+groups would only cost time.
 """
 
 
@@ -60,13 +60,13 @@ def dense(
     """Compute all scores of a head at once, [B 1 T S], with a custom backward pass.
 
     The forward pass keeps the inputs, the context, and the largest score and the softmax's denominator of each query,
-    [B N T]. It keeps no array of the size of the scores. The backward pass computes the scores and draws dropout's mask
-    again (Dao et al., arXiv 2205.14135, appendix B). Only reverse-mode differentiation is defined, and once; JAX
-    refuses forward mode.
+    [B N T]. It keeps no array of the size of the scores. The backward pass computes the scores and draws the dropout
+    mask again (Dao et al., arXiv 2205.14135, appendix B). Only first-order reverse-mode differentiation is defined; JAX
+    raises an error for forward mode.
 
-    If all scores together exceed `SCORES_AT_ONCE`, a few heads are computed at a time; if those of one head do, a block
-    of its queries at a time. There are two exceptions, where everything is computed together: the devices of
-    `TOO_SMALL`, and a mask that threefry draws. That mask must not depend on the number of rows on a device.
+    If all scores together exceed `SCORES_AT_ONCE`, a few heads are computed at a time. If those of one head do, a block
+    of queries is computed at a time. In two cases everything is computed together: on the devices of `TOO_SMALL`, and
+    if threefry draws the dropout mask, because that mask must not depend on the number of rows on a device.
     """
     rows, length, heads, _ = query.shape
     row_pieces, head_pieces = shard_counts((rows, heads), SCORES)
@@ -84,16 +84,16 @@ def dense(
 
 
 def _large_terms(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> int:
-    """Return the number of terms that have a score of their own for every row, head, query and key."""
+    """Return the number of terms whose scores have the full shape [B N T S]."""
     rows, length, heads, _ = query.shape
     shapes = (jax.eval_shape(lambda term=term: _term_scores(term, query, key, mask_terms)).shape for term in terms)
     return sum(shape == (rows, heads, length, key.shape[1]) for shape in shapes)
 
 
 def _queries_at_once(queries: int, size: int) -> int:
-    """Return the number of queries of a block: all, or fewer if the scores of a head exceed `SCORES_AT_ONCE`.
+    """Return the number of queries in a block: all, or fewer if the scores of one head exceed `SCORES_AT_ONCE`.
 
-    size: number of bytes of the scores of a query.
+    size: number of bytes of the scores of one query and one head.
     """
     if queries * size <= SCORES_AT_ONCE:
         return queries
@@ -112,7 +112,7 @@ def _by_query_blocks(
     rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """Call `dense` for one block of queries after the other, with all keys."""
+    """Call `dense` for each block of queries in turn, with all keys."""
     queries, keys = query.shape[1], key.shape[1]
     padded = 0, queries + -queries % block, 0, keys
     mask_terms, terms = mask_terms.slice_padded(*padded), tuple(term.slice_padded(*padded) for term in terms)
@@ -131,9 +131,10 @@ def _by_query_blocks(
 
 
 def _widen(arrays: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Return arrays with those of 16 bits in float32, and the function that returns them in their dtypes again.
+    """Cast 16-bit arrays of a tree to float32. Return the tree, and a function that casts it back.
 
-    A loop adds up the gradients of the arrays that its steps share, in the dtype in which it gets them.
+    A loop sums the gradients of arrays that its steps share in the dtype of these arrays. In float32 the sum is
+    precise.
     """
     dtypes = jax.tree.map(lambda x: x.dtype, arrays)
     narrow = (jnp.bfloat16, jnp.float16)
@@ -144,7 +145,7 @@ def _widen(arrays: Any) -> tuple[Any, Callable[[Any], Any]]:
 def weights(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
     """Return the attention weights without dropout: float32 [B N T S].
 
-    query, key, mask_terms, terms: as for a backend. The weight of a hidden key is 0, also for a query that sees no key.
+    The arguments are those of a backend. The weight of a hidden key is 0, also if a query sees no key.
     """
     hidden = mask_terms.bias(query.shape[1], key.shape[1])
     probabilities = jax.nn.softmax(_scores(query, key, mask_terms, terms), axis=-1)
@@ -156,7 +157,7 @@ class _Groups(NamedTuple):
 
     Attributes:
         count: number of groups.
-        pieces: number of shards into which devices divide the heads; each shard has a part of every group.
+        pieces: number of shards into which the mesh divides the heads. Each shard has a part of every group.
     """
 
     count: int
@@ -164,9 +165,9 @@ class _Groups(NamedTuple):
 
     @classmethod
     def of(cls, heads: int, size: int, pieces: int) -> Self:
-        """Return one group if the scores of a device's heads, `size` bytes each, fit into `SCORES_AT_ONCE`.
+        """Return one group if the scores of all heads on a device, `size` bytes each, fit into `SCORES_AT_ONCE`.
 
-        Otherwise return the smallest number of groups whose scores fit into half of it.
+        Otherwise return the smallest number of groups such that the scores of one group fit into half of it.
         """
         if heads * size <= SCORES_AT_ONCE:
             return cls(1, pieces)
@@ -181,9 +182,11 @@ class _Groups(NamedTuple):
         axes: tuple[int | None, ...],
         out_axes: tuple[int | None, ...],
     ) -> tuple[jax.Array, ...]:
-        """Return the results of function(number, inputs of a group ...) for all groups.
+        """Call function(index of a group, its part of each input ...) for all groups, and join the results.
 
-        axes: axis of the heads in each input; None if all groups share it.
+        The index is None if there is one group.
+
+        axes: axis of the heads in each input; None if all groups share the input.
         out_axes: axis of the heads in each result; None if the results of the groups are summed.
         """
         if self.count == 1:
@@ -218,7 +221,7 @@ def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
 
 
 def _scores(query: jax.Array, key: jax.Array, mask_terms: MaskTerms, terms: tuple[BiasTerm, ...]) -> jax.Array:
-    """Return Q K^T plus the mask bias plus all bias terms: float32 [B N T S]."""
+    """Return the sum of Q K^T, the mask bias and all bias terms: float32 [B N T S]."""
     scores = float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
     hidden = mask_terms.bias(query.shape[1], key.shape[1])
     scores = scores if hidden is None else scores + hidden
@@ -260,15 +263,17 @@ def _attend_forward(
 
     inputs, axes = (query, key, value, *arrays), (2, 2, 2, *_head_axes(terms))
     context, largest, total = groups.map(forward, inputs, axes, (2, 1, 1))
-    # Two numbers instead of their logsumexp: if all keys are hidden, float32 has no digits left for the sum.
+    # The maximum and the sum are kept instead of their logsumexp. If all keys are hidden, the maximum is so large in
+    # magnitude that float32 has few digits left for the logarithm of the sum.
     return context, (query, key, value, mask_terms, terms, dropout_key, context, largest, total)
 
 
 def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
     query, key, value, mask_terms, terms, dropout_key, context, largest, total = kept
     cotangent = (cotangent / _queries_first(total)).astype(cotangent.dtype)
-    # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights. All groups
-    # at once: a loop would copy the context for them, and XLA adds this sum to the product that makes the cotangent.
+    # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights. It is
+    # computed for all groups at once: a loop would copy the context, and XLA fuses this sum with the product that
+    # computes the cotangent.
     mean = jnp.sum(cotangent.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)  # [B T N]
     arrays, structure = jax.tree.flatten(terms)
     learn = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
@@ -308,10 +313,7 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
 
 
 def _head_axes(terms: tuple[BiasTerm, ...]) -> tuple[int | None, ...]:
-    """Return the axis of the heads in each array of the terms, counted from the front.
-
-    It is None for arrays that all heads share.
-    """
+    """Return the axis of the heads in each array of the terms, from 0; None for arrays that all heads share."""
     found = [axis for term in terms for axis in term.head_axes()]
     leaves = jax.tree.leaves(terms)
     return tuple(None if axis is None else leaf.ndim + axis for axis, leaf in zip(found, leaves, strict=True))
@@ -322,15 +324,16 @@ def _dropout(
 ) -> Callable[[jax.Array], jax.Array]:
     """Return the dropout function of one group of heads, for scores [B N T S].
 
-    number: index of the group; None with one group.
+    number: index of the group; None if there is one group.
 
-    The hardware generator draws a mask as [B N S T], with the queries last. XLA then stores all arrays of scores in
-    this order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
-    register, and the forward pass of attention of 64 rows of 128 tokens would take twice as long.
+    The hardware generator draws the mask as [B N S T], with the queries last. XLA then stores all arrays of scores in
+    this order on a TPU, and a sum over keys adds whole registers. With the keys last it would move numbers within each
+    register, and the forward pass of attention for 64 rows of 128 tokens would take twice as long.
 
-    There are three exceptions. On a CPU, where threefry draws, a mask in this order costs time. With bias terms the
-    scores keep the keys last: the kernel that makes many of them (`shifted_product`) writes them so. With many keys for
-    each query (`MANY_KEYS`) XLA stores the scores so too, and would move the mask.
+    The mask is drawn with the keys last in three cases. If threefry draws it, as on a CPU, the other order costs time.
+    With bias terms, the scores have the keys last, because the kernel that computes many terms (`shifted_product`)
+    writes them in this order. With many keys for each query (`MANY_KEYS`), XLA stores the scores in this order, and
+    would transpose the mask.
     """
     own = key if key is None or number is None else jax.random.fold_in(key, number)
 
@@ -361,10 +364,13 @@ def blockwise(
     dropout_key: jax.Array | None,
     block: int = BLOCK,
 ) -> jax.Array:
-    """Compute the scores of one block of queries and one block of keys at a time.
+    """Compute the scores of one block of queries and one block of keys at a time, with an online softmax.
 
-    The softmax is online (Milakov and Gimelshein, arXiv 1805.02867). The backward pass computes the scores again (Rabe
-    and Staats, arXiv 2112.05682). Memory grows with T + S, not with T S, unless a term is an array.
+    Sources: Milakov and Gimelshein, arXiv 1805.02867, for the softmax; Rabe and Staats, arXiv 2112.05682, for the
+    backward pass, which computes the scores again. Memory grows with T + S instead of T S, unless a bias term is an
+    array [T S].
+
+    block: number of queries and of keys in a block.
     """
     queries, keys = query.shape[1], key.shape[1]
     size, width = min(block, queries), min(block, keys)
@@ -436,11 +442,11 @@ def cudnn(
 ) -> jax.Array:
     """Compute attention in cuDNN's fused kernel, on an NVIDIA GPU and in bfloat16 (`jax.nn.dot_product_attention`).
 
-    No scores are stored. Mask terms other than `Causal` alone become a dense mask, [B 1 T S]. The kernel is for rows of
-    an even length that attend to themselves. Rows that attend to a cache, a memory or a source are computed by `dense`.
+    No scores are stored. Mask terms other than `Causal` alone become a dense mask, [B 1 T S]. The kernel needs as many
+    queries as keys, in an even number. Otherwise, such as with a cache or a memory, `dense` computes the attention.
 
     Raises:
-        UserError: dropout or bias terms, which the kernel lacks.
+        UserError: dropout or bias terms are requested, which the kernel lacks.
     """
     if dropout_key is not None:
         raise UserError(
@@ -475,7 +481,7 @@ def _is_causal(mask_terms: MaskTerms) -> bool:
 
 
 fused_attention = functools.partial(jax.nn.dot_product_attention, scale=1.0, implementation="cudnn")
-"""JAX's call of cuDNN's kernel for scaled queries."""
+"""Function that calls cuDNN's kernel through JAX, for queries that are already scaled."""
 
 BACKENDS = {"dense": within_reach(dense), "blockwise": within_reach(blockwise), "cudnn": within_reach(cudnn)}
 """Dict from name to backend. `Execution.attention` is one of the names."""

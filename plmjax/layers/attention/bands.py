@@ -25,17 +25,17 @@ from plmjax.contracts.mask_terms import MaskTerm, MaskTerms
 from plmjax.layers.partitioning import shard_counts
 
 Backend = Callable[..., jax.Array]
-"""A function as described in `plmjax.layers.attention.backends`."""
+"""A function with the arguments and the result that `plmjax.layers.attention.backends` describes."""
 LEAST, MOST = 128, 512
-"""Limits of the number of queries in a block. A block has as many queries as the longer side of the window, within
-these limits, in steps of `LEAST`.
+"""Minimum and maximum number of queries in a block. Within these limits it is the length of the longer side of the
+window, rounded up to a multiple of `LEAST`.
 """
 TILE = 16
-"""Number of keys in a tile of bfloat16 in the memory of a TPU. A band begins at such a multiple before its queries if
-that does not make it wider.
+"""Number of keys in a tile of bfloat16 in the memory of a TPU. A band begins a multiple of this many keys before its
+queries if that does not make it wider.
 """
 TOGETHER = 2**24
-"""Maximum number of bytes of float32 scores of several blocks that are computed together.
+"""Maximum number of bytes of float32 scores when several blocks are computed together.
 
 With one row of 8,192 tokens and a window of 129 keys, four blocks together take a quarter less time on a TPU v5e than
 one after the other. With eight rows, one block already fills the device (benchmarks/planned_attention.py).
@@ -57,11 +57,12 @@ class Exists(MaskTerm):
 
 
 class Bands(NamedTuple):
-    """The sizes of blocks and bands.
+    """The sizes of blocks of queries and of their bands of keys.
 
-    size: number of queries in a block. blocks: number of blocks of queries. width: number of keys in a band, a multiple
-        of size.
-    start: index of the first band's first key; below 0 if there is padding before the keys.
+    size: number of queries in a block.
+    blocks: number of blocks.
+    width: number of keys in a band, a multiple of `size`.
+    start: index of the first key of the first band; below 0 if keys are padded on the left.
     """
 
     size: int
@@ -71,7 +72,7 @@ class Bands(NamedTuple):
 
     @classmethod
     def of(cls, mask_terms: MaskTerms, queries: int, keys: int) -> Self | None:
-        """Return the bands of rows with a static window, or None if bands save no computation."""
+        """Return the bands, or None if the window is not static or bands save no computation."""
         offsets = mask_terms.query_offset, mask_terms.key_offset
         if None in mask_terms.reach or not all(isinstance(offset, int) for offset in offsets):
             return None
@@ -89,9 +90,9 @@ class Bands(NamedTuple):
         return self.width + (self.blocks - 1) * self.size
 
     def together(self, shape: tuple[int, ...]) -> int | None:
-        """Return the number of blocks of queries [B T N H] that are computed together, None for one.
+        """Return the number of blocks to compute together, a divisor of the number of blocks; None for one.
 
-        It divides the number of blocks.
+        shape: [B T N H] of the queries.
         """
         rows, _, heads, _ = shape
         (shards,) = shard_counts((rows,), ("batch",))
@@ -104,8 +105,8 @@ class Bands(NamedTuple):
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
         """Return the band of each block of queries."""
-        # Cut with the heads before the keys, as a TPU multiplies them: it then moves every key once, not once for each
-        # of its bands.
+        # The heads are put before the keys, as a TPU multiplies them. It then transposes every key once, not once for
+        # each of its bands.
         x = jnp.moveaxis(x, 1, -2)  # [B N S H]
         x = slice_padded(x, x.ndim - 2, self.start, self.keys)
         parts = []
@@ -117,9 +118,9 @@ class Bands(NamedTuple):
 
 
 def within_reach(backend: Backend) -> Backend:
-    """Return `backend` with its computation limited to the window of the mask terms, if the window is static.
+    """Return `backend`, limited to the window of the mask terms if the window is static.
 
-    For a query that sees no key, such as padding, the result is a mean of the values of its band, not of its row.
+    For a query that sees no key, such as padding, the result is a mean over the values of its band, not of its row.
     """
 
     @functools.wraps(backend)
@@ -152,7 +153,7 @@ def within_reach(backend: Backend) -> Backend:
             return backend(query, key, value, mask_terms=seen, terms=block_terms, rate=rate, dropout_key=block_key)
 
         numbers = jnp.arange(bands.blocks)
-        # The backward pass reads these inputs again. It would need copies of sums that the loop computes.
+        # The backward pass reads these inputs again. If the loop computed the offsets, it would have to store them.
         offsets = (offset + numbers * bands.size for offset in (all_bands.query_offset, all_bands.key_offset))
         inputs = (numbers, *offsets, bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
         contexts = jax.lax.map(attend_block, inputs, batch_size=bands.together(query.shape))
@@ -162,12 +163,12 @@ def within_reach(backend: Backend) -> Backend:
 
 
 def split_blocks(x: jax.Array, size: int) -> jax.Array:
-    """Split [B T N H], padded with zeros, into [blocks B size N H]."""
+    """Split [B T N H] into [blocks B size N H]; the last block is padded with zeros."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
 
 
 def join_blocks(x: jax.Array, length: int) -> jax.Array:
-    """Join [blocks B size N H] to [B T N H], without padding."""
+    """Join [blocks B size N H] to [B T N H], without the padding. length: T."""
     x = jnp.moveaxis(x, 0, 1)
     return x.reshape(len(x), -1, *x.shape[3:])[:, :length]

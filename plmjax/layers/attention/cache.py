@@ -1,7 +1,7 @@
-"""The cache of attention: the keys and values of the tokens that a decoder has read.
+"""The key-value cache of a decoder: the keys and values of the tokens that it has read.
 
 The loop over the layers carries the cache. Each layer writes its new keys and values before it reads all of them. So
-every read of the arrays follows the last write, and the compiler changes the arrays in place.
+every read of the arrays follows the last write, and the compiler updates the arrays in place.
 """
 
 from typing import Self
@@ -26,10 +26,10 @@ class KeyValueCache(Cache):
     All rows are written at the same position. Rows of unequal length are padded on the left, and `key_mask` hides the
     padding.
 
-    keys, values: [L B N H S], the positions of a feature side by side: XLA for CPU copies any other layout before the
+    keys, values: [L B N H S]. The positions are the last axis, because XLA for CPU copies any other layout before the
         products of attention.
-    key_mask: int32 [B S], 1 for tokens that may be seen.
-    length: int32 scalar, the number of positions that are written.
+    key_mask: int32 [B S], 1 for tokens that may be attended to.
+    length: int32 scalar, the number of positions written so far.
     """
 
     keys: jax.Array
@@ -57,7 +57,7 @@ class KeyValueCache(Cache):
         return self.replace(key_mask=jax.lax.dynamic_update_slice_in_dim(self.key_mask, mask, self.length, 1))
 
     def positions(self, attention_mask: jax.Array) -> jax.Array:
-        """Return int [B T]: the number of real tokens before each of T new tokens; 0 for padding."""
+        """Return the number of real tokens before each of T new tokens, int [B T]; 0 for padding on the left."""
         before = jnp.sum(self.key_mask, axis=1, keepdims=True)
         return jnp.maximum(before + jnp.cumsum(attention_mask, axis=1) - 1, 0).astype(jnp.int32)
 
@@ -90,12 +90,12 @@ class KeyValueCache(Cache):
 
 
 def with_past(new: KeyValues, cache: KeyValueCache | None, layer: jax.Array) -> tuple[KeyValues, KeyValueCache | None]:
-    """Append the keys and values of T new tokens to the cache of a layer. Return them all, [B S N H], and the cache.
+    """Append the keys and values of T new tokens to the cache of a layer. Return all of them, [B S N H], and the cache.
 
     Args:
-        new: of the new tokens, [B T N H].
-        cache: the past; None: there is no past, and S is T.
-        layer: the index of the layer, int scalar.
+        new: keys and values of the new tokens, [B T N H].
+        cache: the earlier tokens; None if there are none. Then S is T.
+        layer: index of the layer, int scalar.
     """
     if cache is None:
         return new, None

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention with several heads (Vaswani et al., arXiv 1706.03762).
+"""Multi-head scaled dot-product attention (Vaswani et al., arXiv 1706.03762).
 
-One class serves self-attention, cross-attention, a memory and cached decoding. Queries attend to projected keys and
-values from any source. `MaskTerms` define the keys that each query sees. A backend of
-`plmjax.layers.attention.backends`, chosen by `Execution.attention`, computes the product.
+One class serves self-attention, cross-attention, attention to a memory, and decoding with a cache. Queries attend to
+projected keys and values from any source. `MaskTerms` define the keys that each query sees. `Execution.attention` names
+the backend of `plmjax.layers.attention.backends` that computes the attention.
 """
 
 import functools
@@ -32,13 +32,13 @@ class KeyValues:
 
 
 class MultiHeadAttention(nn.Module):
-    """softmax(scale Q K^T + terms) V, projected to the features of the queries.
+    """softmax(scale Q K^T + terms) V, followed by the output projection.
 
-    features: D, of the queries and the result.
+    features: D, the size of the queries and of the result.
     num_heads: N.
     dropout: dropout rate of attention probabilities.
     kernel_init: initializer of the projections.
-    query_init, output_init: initializers of the first and the last projection; `kernel_init` by default.
+    query_init, output_init: initializers of the query and output projections; `kernel_init` by default.
     head_size: H; D / N by default.
     scale: factor of the scores; 1 / sqrt(H) by default.
     use_bias: true for projections with biases.
@@ -69,7 +69,7 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def heads_of_keys(self) -> int:
-        """Number of heads of keys and values; a subclass may have fewer than N."""
+        """Number of key and value heads; a subclass may have fewer than N."""
         return self.num_heads
 
     def __call__(
@@ -94,7 +94,7 @@ class MultiHeadAttention(nn.Module):
     def key_values(self, source: jax.Array, value_source: jax.Array | None = None) -> KeyValues:
         """Project [B S ...] to the keys and values of `attend`.
 
-        value_source: the source of the values, [B S ...]; by default that of the keys.
+        value_source: the input of the values, [B S ...]; `source` by default.
         """
         value_source = source if value_source is None else value_source
         return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(value_source)))
@@ -112,6 +112,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             queries: [B T D].
+            key_values: from `key_values`, [B S N H] each.
             mask_terms: the keys that each query sees; None: all keys.
             terms: terms added to the scores, such as relative positions.
             deterministic: disables dropout.
@@ -125,7 +126,7 @@ class MultiHeadAttention(nn.Module):
         )
 
     def scaled(self, query: jax.Array) -> jax.Array:
-        """Multiply projected queries, [B T N H], by the factor of the scores."""
+        """Multiply projected queries, [B T N H], by `scale`."""
         scale = 1.0 / math.sqrt(self.size) if self.scale is None else self.scale
         return _by_heads(query) * jnp.asarray(scale, self.execution.dtype)
 
@@ -139,9 +140,9 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool,
         name: str | None = None,
     ) -> jax.Array:
-        """Attend from scaled queries, [B T N H] -> [B T N H].
+        """Attend from scaled queries, without the output projection: [B T N H] -> [B T N H].
 
-        name: of the weights in `output_attentions` (`plmjax.layers.attention.recording`); None: not recorded.
+        name: name of the weights in `output_attentions` (`plmjax.layers.attention.recording`); None to record none.
         """
         keys, values, mask_terms = key_values.keys, key_values.values, mask_terms or MaskTerms()
         if name is not None:

@@ -1,7 +1,7 @@
 """Relative position biases: a number for each distance between query and key, added to the scores of attention.
 
-The source is Raffel et al. 2020, section 2.1. Distances are grouped in buckets, and each head has a learned bias for
-each bucket:
+Source: T5 (Raffel et al. 2020, arXiv 1910.10683, section 2.1). Distances are grouped into buckets, and each head has a
+learned bias for each bucket:
 
     score(i, j) = q_i . k_j + biases[bucket(j - i), head]
 """
@@ -28,9 +28,11 @@ class RelativePositions(nn.Module):
     """The biases, a parameter `embedding`, float32 [buckets N]. Any number of layers may share them.
 
     Attributes:
-        both_sides: true if half of the buckets are for keys after their query; if false, such keys share the bucket of
-            the query itself.
-        largest: all distances from this one on are in the last bucket.
+        both_sides: true if half of the buckets are for keys after the query. If false, such keys share the bucket of
+            distance 0.
+        buckets: number of buckets.
+        largest: all distances from this one on share the last bucket.
+        heads: N.
     """
 
     both_sides: bool
@@ -44,8 +46,8 @@ class RelativePositions(nn.Module):
     def __call__(self, mask_terms: MaskTerms, queries: int, keys: int) -> BiasTerm:
         """Return the bias term for `queries` queries and `keys` keys.
 
-        If layers compute all scores at once, the term is an array, made once for all layers. Otherwise a backend of
-        attention computes it block by block.
+        If layers compute all scores at once, without a window, the term is an array that is computed once for all
+        layers. Otherwise a backend of attention computes it block by block.
         """
         init = as_bias(self.init, (None, "heads"))
         table = self.param("embedding", init, (self.buckets, self.heads))
@@ -74,21 +76,20 @@ class DistanceScores(BiasTerm):
     def biases(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Return the biases for queries at int [T] or [B T] and keys at int [S]: float32 [N T S] or [B N T S].
 
-        Packed sequences need no special treatment: the distance of two tokens of a sequence is that of their positions
-        in the row.
+        Packed sequences need no special treatment: two tokens of a sequence have the same distance in the row.
         """
         buckets = distance_buckets(self.both_sides, len(self.table), self.largest)
         distance = jnp.clip(keys - queries[..., None], -self.largest, self.largest)
-        # A product, because the gradient of a lookup adds the numbers one by one.
+        # A product with one-hot vectors, because the gradient of a lookup adds the numbers one by one.
         chosen = jax.nn.one_hot(jnp.asarray(buckets)[distance + self.largest], len(self.table))
         return jnp.einsum("...TSK,KN->...NTS", chosen, self.table, precision=jax.lax.Precision.HIGHEST)
 
 
 def check_buckets(buckets: int, largest: int) -> None:
-    """Check that both directions have buckets, of single distances and of ranges.
+    """Check that each direction has buckets for single distances and for ranges of distances.
 
     Raises:
-        UserError: an odd number of buckets, too few of them, or no distance that shares a bucket.
+        UserError: the number of buckets is odd or below 4, or no distance would share a bucket.
     """
     if buckets < 4 or buckets % 2:
         raise UserError(
@@ -106,8 +107,8 @@ def check_buckets(buckets: int, largest: int) -> None:
 def distance_buckets(both_sides: bool, buckets: int, largest: int) -> np.ndarray:
     """Return int32 [2 largest + 1]: the bucket of a key at distance -largest, ..., largest from its query.
 
-    Half of the buckets of a direction are for one distance each. The other half are for ranges that grow with the
-    logarithm of the distance, up to `largest` (`_relative_position_bucket` of
+    Half of the buckets of a direction have a single distance each. The other half have ranges of distances, of equal
+    size on a logarithmic scale, up to `largest` (`_relative_position_bucket` of
     mesh_tensorflow/transformer/transformer_layers.py).
     """
     places = np.arange(-largest, largest + 1)

@@ -6,15 +6,15 @@ With content k_j, a vector r for each distance, and two learned vectors u and v 
     score(i, j) = (q_i + u) . k_j + (q_i + v) . r[i - j]
 
 `ContentBias` is the term with u, and `PositionalScores` the one with r. One product gives the scores of every query for
-all distances, the farthest first. Then a reshape moves each row to the left, one place less than the row above it, so
-that every distance is below its key. This takes one more column, the first. With two queries, a key of a memory and the
-distances 2, 1 and 0:
+all distances, the largest first. Then a reshape shifts each row to the left, by one place less than the row above it,
+so that every distance is in the column of its key. This needs one more column, the first. With two queries, one key in
+a memory, and the distances 2, 1 and 0:
 
     . a b c          b c .
     . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
 There is no gather, and the product is the only array of its size. The dot is above the diagonal, for a hidden key. On a
-TPU a kernel multiplies and moves the rows, where it is faster (shifted_product.py).
+TPU a kernel multiplies and shifts the rows where it is faster (shifted_product.py).
 """
 
 import functools
@@ -34,23 +34,25 @@ from plmjax.layers.product import float32_product
 
 
 def distances(queries: int, keys: int, memory: int, *, later: bool) -> np.ndarray:
-    """Return the distances i - j of `PositionalScores`, int [R], from the farthest past on.
+    """Return the distances i - j of `PositionalScores`, int [R], in decreasing order.
 
     Args:
         queries: T.
-        keys: S, the first of which is `memory` positions before the first query.
+        keys: S.
         memory: number of keys before the first query.
-        later: true if queries see later keys: R is T + S - 1. Otherwise R is S, and keys more than `memory` places
-            after the index of their query must be hidden.
+        later: true if queries also see later keys; then R is T + S - 1. Otherwise R is S, and a key whose index exceeds
+            that of the query by more than `memory` must be hidden.
     """
     return memory + queries - 1 - np.arange(queries + keys - 1 if later else keys)
 
 
 def copy_per_shard(vectors: jax.Array, rows: int) -> jax.Array:
-    """Copy the vectors of all distances for each shard of B rows on a mesh, [R D] -> [G R D].
+    """Copy the vectors of all distances for each shard of the batch on the mesh, [R D] -> [G R D].
 
-    Each shard projects its copy. Otherwise the devices would add up the gradient of the projected vectors, [R N H], in
-    every layer.
+    Each shard projects its own copy. With a single copy, devices would sum the gradient of the projected vectors,
+    [R N H], in every layer.
+
+    rows: B, the number of rows of the batch.
     """
     (parts,) = shard_counts((rows,), ("batch",))
     vectors = jnp.broadcast_to(vectors, (parts, *vectors.shape))
@@ -59,9 +61,9 @@ def copy_per_shard(vectors: jax.Array, rows: int) -> jax.Array:
 
 @flax.struct.dataclass
 class ContentBias(BiasTerm):
-    """u . k_j, the same for all queries.
+    """u . k_j, equal for all queries.
 
-    vectors: u, float32 [N H], multiplied by the scale of the queries.
+    vectors: u, float32 [N H], already multiplied by the scale of the queries.
     """
 
     vectors: jax.Array = axes("heads", None)
@@ -76,15 +78,14 @@ class ContentBias(BiasTerm):
 
 @flax.struct.dataclass
 class PositionalScores(BiasTerm):
-    """(q_i + v) . r[i - j], by the indices of queries and keys in their rows, not by their positions.
+    """(q_i + v) . r[i - j], where i and j are indices in the row, not positions.
 
-    vectors: v, float32 [N H], multiplied by the scale of the queries; None without v.
-    table: r, [G R N H], in the dtype of the queries, for G shards of the B rows: the first B / G rows, and so on. Its
-        vectors are those of the keys T - 1 before the index of their query, T - 2 before it, and so on (`distances`).
-        There are at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be
-        hidden.
+    vectors: v, float32 [N H], already multiplied by the scale of the queries; None without v.
+    table: r, [G R N H], in the dtype of the queries. Table g is for the g-th of G equal shards of the B rows. Its first
+        vector is that of a key T - 1 places before its query, the next one T - 2 places, and so on (`distances`). R is
+        at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be hidden.
     queries: T.
-    kernels: false if no kernel may compute the product on a TPU.
+    kernels: true to use the TPU kernel where it is faster.
     """
 
     vectors: jax.Array | None = axes("heads", None)
@@ -100,9 +101,9 @@ class PositionalScores(BiasTerm):
         return self.products(query, key.shape[1])
 
     def products(self, rows: jax.Array, columns: int, *, transposed: bool = False) -> jax.Array:
-        """Return the products of rows [B T N H] with the vectors of their distances from S columns, float32 [B N T S].
+        """Multiply rows [B T N H] by the vectors of their distances from S columns. Return float32 [B N T S].
 
-        transposed: returns [B N S T].
+        transposed: true to return [B N S T].
         """
         if self.kernels and shifted_product.is_faster(rows, columns):
             return shifted_product.shifted_product(rows, self.table, columns, transposed=transposed)
@@ -113,22 +114,22 @@ class PositionalScores(BiasTerm):
         return jnp.swapaxes(found, -1, -2) if transposed else found
 
     def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
-        """Return a copy with a row of scores for every pair; rows that were absent are 0."""
+        """Return a copy for a slice, with a vector in the table for every pair of query and key; missing ones are 0."""
         first = self._first_row(first_query, queries, first_key)
         return self.replace(table=slice_padded(self.table, 1, first, queries + keys - 1), queries=queries)
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
-        """Return a copy for a block; call `slice_padded` before."""
+        """Return a copy for a block of queries and keys; needs a table from `slice_padded`."""
         first = self._first_row(first_query, queries, first_key)
         rows = jax.lax.dynamic_slice_in_dim(self.table, first, queries + keys - 1, axis=1)
         return self.replace(table=rows, queries=queries)
 
     def _first_row(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array) -> int | jax.Array:
-        """Return the row of the last query of a block and its first key."""
+        """Return the index in the table of the distance between a block's last query and its first key."""
         return first_key - first_query + self.queries - queries
 
 
 def _shift_rows(x: jax.Array) -> jax.Array:
-    """Move row i of T rows to the left by T - 1 - i places and drop the first column, [B N T R+1] -> [B N T R]."""
+    """Shift row i of T rows to the left by T - 1 - i places and drop the first column, [B N T R+1] -> [B N T R]."""
     *others, height, width = x.shape
     return x.reshape(*others, height * width)[..., height:].reshape(*others, height, width - 1)

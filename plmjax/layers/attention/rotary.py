@@ -1,15 +1,15 @@
-"""Rotary position embeddings, and attention with them and with grouped queries.
+"""Rotary position embeddings (RoPE), and attention with them and with grouped queries.
 
-A query and a key are rotated by angles that grow with their positions, so that their product depends on the distance
-alone (RoFormer, Su et al., arXiv 2104.09864):
+Queries and keys are rotated by angles that grow with their positions, so that their product depends only on the
+distance between them (RoFormer, Su et al., arXiv 2104.09864):
 
     angle_i = position / theta^(2 i / H)     for each pair i of the H features of a head
     (a, b)  ->  (a cos - b sin, b cos + a sin)
 
-A pair is feature i of both halves of a head (Llama, ModernBERT), or two neighbours, 2 i and 2 i + 1 (RoFormer,
+Pair i has feature i of each half of a head (Llama, ModernBERT), or the neighbouring features 2 i and 2 i + 1 (RoFormer,
 NeoBERT).
 
-Grouped queries (Ainslie et al., arXiv 2305.13245): several heads of queries read the same keys and values.
+Grouped-query attention (Ainslie et al., arXiv 2305.13245): several query heads share one key and value head.
 """
 
 from typing import Self
@@ -25,7 +25,7 @@ from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 
 @flax.struct.dataclass
 class Rotation:
-    """The rotation of each token: cosines and sines of its angles, float32 [B T 1 H/2]."""
+    """Cosines and sines of the angles of each token, float32 [B T 1 H/2]."""
 
     cos: jax.Array
     sin: jax.Array
@@ -34,8 +34,8 @@ class Rotation:
     def of(cls, positions: jax.Array, size: int, theta: float) -> Self:
         """Return the rotations of positions, int [B T], for heads of `size` features.
 
-        The frequencies have the bits of torch's float32, in which all published models were trained: at position 8,191
-        the last digit of a frequency is the fourth digit of a cosine.
+        The frequencies are equal to those of torch in float32, with which all published models were trained. At
+        position 8,191 an error in the last digit of a frequency changes the fourth digit of the cosine.
         """
         exponents = (np.arange(0, size, 2, dtype=np.float32) / np.float32(size)).astype(np.float64)
         frequencies = np.float32(1) / (theta**exponents).astype(np.float32)
@@ -43,7 +43,7 @@ class Rotation:
         return cls(jnp.cos(angles), jnp.sin(angles))
 
     def rotate(self, x: jax.Array, interleaved: bool) -> jax.Array:
-        """Rotate [B T N H], computed in float32; pairs are neighbours if `interleaved`, otherwise of both halves."""
+        """Rotate [B T N H], in float32. interleaved: true if neighbouring features are pairs, false for both halves."""
         pairs = x.reshape(*x.shape[:-1], *((-1, 2) if interleaved else (2, -1))).astype(jnp.float32)
         axis = -1 if interleaved else -2
         a, b = (jnp.take(pairs, side, axis=axis) for side in (0, 1))
@@ -52,10 +52,10 @@ class Rotation:
 
 
 class RotaryAttention(MultiHeadAttention):
-    """Attention of rotated queries to rotated keys.
+    """Attention with rotated queries and keys.
 
-    key_value_heads: K, of keys and values; each serves N / K heads of queries. None: N.
-    interleaved: true if neighbouring features are pairs.
+    key_value_heads: K, the number of key and value heads. N / K query heads share each. None takes N.
+    interleaved: true to rotate pairs of neighbouring features.
     """
 
     key_value_heads: int | None = None
@@ -63,11 +63,10 @@ class RotaryAttention(MultiHeadAttention):
 
     @property
     def heads_of_keys(self) -> int:
-        """Number of heads of keys and values."""
         return self.num_heads if self.key_value_heads is None else self.key_value_heads
 
     def rotated_key_values(self, source: jax.Array, rotation: Rotation) -> KeyValues:
-        """Project [B T D] to rotated keys and to values, [B T K H]."""
+        """Project [B T D] to rotated keys and plain values, [B T K H] each."""
         found = self.key_values(source)
         return found.replace(keys=rotation.rotate(found.keys, self.interleaved))
 
@@ -80,7 +79,7 @@ class RotaryAttention(MultiHeadAttention):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Attend from [B T D] to keys and values of `rotated_key_values`, [B S K H]; return [B T D]."""
+        """Attend from [B T D] to keys and values from `rotated_key_values`, [B S K H]. Return [B T D]."""
         query = self.scaled(rotation.rotate(self.query(queries), self.interleaved))
         groups = self.num_heads // self.heads_of_keys
         if groups > 1:

@@ -1,15 +1,15 @@
-"""A TPU kernel for the products of rows with the vectors of all distances, each moved to its pair.
+"""A TPU kernel that multiplies rows by the vectors of all distances and shifts each product to its column.
 
-The scores of distances need row i times the vector of the distance to column j, for all pairs
-(plmjax/layers/attention/relative_shift.py). One product has all distances of a row, and then each row must move by one
-place less than the row above it. XLA can only reshape: a TPU keeps columns in groups of 128, so that it copies the
-product several times in the HBM. The kernel keeps it in vector memory, moves it there, and writes each score once. Its
-backward pass reads each gradient once.
+The score of row i and column j is row i times the vector of their distance
+(plmjax/layers/attention/relative_shift.py). One matrix product gives the scores of each row for all distances. Then
+each row must be shifted by one place less than the row above it. XLA can only do this by a reshape. A TPU keeps columns
+in groups of 128, so it copies the product several times in HBM. The kernel keeps the product in vector memory, shifts
+it there, and writes each score once. Its backward pass reads each gradient once.
 
-A piece of 128 rows needs the distances of a block of columns and 128 more. Chips from v5 on move every row of a
-register by its own number of places in one instruction, if the number grows from row to row. In the backward pass it
-shrinks; there a product with a permutation, which is exact for finite numbers, reverses the rows of a piece. Earlier
-chips move the eight rows of a register together, and then each by the bits of its index.
+A piece of 128 rows needs the distances of a block of columns and 128 more. From v5 on, one instruction shifts every row
+of a register by its own number of places, if this number grows from row to row. In the backward pass it shrinks, so the
+rows of a piece are reversed first, by a product with a permutation matrix, which is exact for finite numbers. Earlier
+chips shift the eight rows of a register together, and then each row by the bits of its index.
 """
 
 import functools
@@ -23,27 +23,27 @@ import jax.numpy as jnp
 from plmjax.layers.partitioning import partition_spec
 
 PIECE, SUBLANES = 128, 8
-"""Number of rows that are moved together, as many as a register has columns, and number of rows of a register."""
+"""Number of rows in a piece, which is the number of columns of a register; and number of rows of a register."""
 BLOCK = 512
 """Maximum number of rows and of columns of a block of scores: 1 MiB."""
 WASTE = 1.5
-"""Maximum number of scores of whole pieces for each score, for which the kernel is used."""
+"""Maximum ratio of the scores of whole pieces to the scores needed, for which the kernel is used."""
 MOST = 9 << 16
-"""Maximum number of elements of the vectors of a head, those of whole pieces of rows and of columns.
+"""Maximum number of elements of one head's table, (T + S) H with T and S padded to whole pieces.
 
-With their gradient, and two copies of each, they take 9 of 16 MiB in float32.
+In float32, two buffers of the table and two of its gradient then take 9 of 16 MiB.
 """
 WITHOUT_STRIDE = ("TPU v2", "TPU v3", "TPU v4")
-"""Beginnings of the `device_kind` of chips that cannot move each row of a register by its own number of places."""
+"""Prefixes of the `device_kind` of chips that cannot shift each row of a register by its own number of places."""
 FLOAT32 = ("TPU v2", "TPU v3")
-"""Beginnings of the `device_kind` of chips whose kernels have no products of bfloat16."""
+"""Prefixes of the `device_kind` of chips whose kernels have no bfloat16 products."""
 
 
 def is_faster(rows: jax.Array, columns: int) -> bool:
-    """Return whether the traced program runs on a TPU on which the kernel is faster than a reshape.
+    """Return whether the program being traced runs on a TPU, with sizes for which the kernel is faster than a reshape.
 
-    The mesh of the program tells the TPU (`plmjax.parallel.sharding.with_mesh`). Without a mesh no kernel is used. The
-    arguments are those of `shifted_product`.
+    The kind of device is read from the mesh of the program (`plmjax.parallel.sharding.with_mesh`). Without a mesh it is
+    unknown, and the result is false. The arguments are those of `shifted_product`.
     """
     length, height, width = rows.shape[1], _padded(rows.shape[1]), _padded(columns)
     fits = (height + width) * rows.shape[3] <= MOST and height * width <= WASTE * length * columns
@@ -53,20 +53,20 @@ def is_faster(rows: jax.Array, columns: int) -> bool:
 def shifted_product(
     rows: jax.Array, table: jax.Array, columns: int, *, transposed: bool = False, interpret: bool = False
 ) -> jax.Array:
-    """Return row i times vector j - i + T - 1 of the table for S columns j: float32 [B N T S].
+    """Multiply row i by vector j - i + T - 1 of the table, for S columns j. Return float32 [B N T S].
 
-    A pair without a vector gets 0.
+    A pair of row and column without a vector gets 0.
 
     Args:
         rows: [B T N H].
-        table: [G R N H], in the dtype of the rows, for G shards of the B rows: the first B / G rows, and so on. G is 1
-            or a multiple of the number of shards in which the mesh has the rows.
+        table: [G R N H], in the dtype of the rows. Table g is for the g-th of G equal shards of the B rows. G is 1 or a
+            multiple of the number of shards into which the mesh divides the rows.
         columns: S.
-        transposed: returns [B N S T].
-        interpret: computes with XLA, on any platform.
+        transposed: true to return [B N S T].
+        interpret: true to run the kernel in interpret mode, on any platform.
 
     Raises:
-        ValueError: another number of tables.
+        ValueError: G does not fit the mesh.
     """
     length, kind = rows.shape[1], _device_kind()
     if kind.startswith(FLOAT32):
@@ -90,13 +90,13 @@ def shifted_product(
 
 
 class _Way(NamedTuple):
-    """The form of a kernel.
+    """The settings of a kernel.
 
     Attributes:
-        columns: S.
-        transposed: the scores are [B N S T].
-        by_stride: rows are moved in one instruction.
-        interpret: XLA computes.
+        columns: S, padded to a multiple of `PIECE`.
+        transposed: true if the scores are [B N S T].
+        by_stride: true if one instruction shifts all rows of a piece.
+        interpret: true for interpret mode.
     """
 
     columns: int
@@ -105,13 +105,13 @@ class _Way(NamedTuple):
     interpret: bool
 
     def move(self, x: jax.Array) -> jax.Array:
-        """Move row i of a piece, float32 [128 W], to the left by 127 - i places."""
+        """Shift row i of a piece, float32 [128 W], to the left by 127 - i places."""
         if self.by_stride:
             return _roll(x, 1 - PIECE, stride=1)
         return _move_registers(x, 1)
 
     def cotangent(self, x: jax.Array) -> jax.Array:
-        """Return a piece of cotangents, [128 S] or [S 128], as float32 rows; reversed if `move_back` needs it."""
+        """Return a piece of cotangents, [128 S] or [S 128], as float32 [128 S]; in reversed order if `by_stride`."""
         if not self.by_stride:
             return (x.T if self.transposed else x).astype(jnp.float32)
         places = jax.lax.broadcasted_iota(jnp.int32, (PIECE, PIECE), 0)
@@ -120,32 +120,32 @@ class _Way(NamedTuple):
         return _dot(reversal.astype(x.dtype), x, 1, 1 if self.transposed else 0, precision=exact)
 
     def reverse_pieces(self, x: jax.Array) -> jax.Array:
-        """Reverse each piece of rows [B N T H] as `cotangent` does."""
+        """Reverse the order of the rows in each piece of [B N T H] if `by_stride`, as `cotangent` does."""
         if not self.by_stride:
             return x
         pieces = x.reshape(*x.shape[:2], -1, PIECE, x.shape[3])
         return jnp.flip(pieces, 3).reshape(x.shape)
 
     def move_back(self, x: jax.Array) -> jax.Array:
-        """Move row i of a piece, float32 [128 W], to the right by 127 - i places; of a reversed one by i places."""
+        """Undo `move`: shift row i of a piece, float32 [128 W], to the right by 127 - i places, or by i if reversed."""
         return _roll(x, 0, stride=1) if self.by_stride else _move_registers(x, -1)
 
 
 def _dot(a: jax.Array, b: jax.Array, a_axis: int, b_axis: int, *, precision: Any = None) -> jax.Array:
-    """Return the product of two matrices over one axis of each, float32."""
+    """Return the float32 product of two matrices, contracted over one axis of each."""
     contracted = (((a_axis,), (b_axis,)), ((), ()))
     return jax.lax.dot_general(a, b, contracted, precision, preferred_element_type=jnp.float32)
 
 
 def _roll(x: jax.Array, places: int, *, stride: int | None = None) -> jax.Array:
-    """Move row i to the right by places + i * stride, those that leave a row come back on its left."""
+    """Shift row i to the right by places + i * stride. Elements that leave a row come back on its left."""
     from jax.experimental.pallas import tpu as pltpu
 
     return pltpu.roll(x, places % x.shape[1], 1, stride=stride, stride_axis=None if stride is None else 0)
 
 
 def _move_registers(x: jax.Array, sign: int) -> jax.Array:
-    """Move row i of a piece to the left by 127 - i places, or to the right if `sign` is -1."""
+    """Shift row i of a piece to the left by 127 - i places, or to the right if `sign` is -1."""
     groups = (_roll(x[first : first + SUBLANES], sign * (first + 1 - PIECE)) for first in range(0, PIECE, SUBLANES))
     x, row = jnp.concatenate([*groups], axis=0), jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     for bit in (1, 2, 4):
@@ -154,9 +154,9 @@ def _move_registers(x: jax.Array, sign: int) -> jax.Array:
 
 
 class _Blocks:
-    """The blocks of the kernel, for each head, each row of the batch, rows and columns in this order.
+    """The grid of the kernel and its blocks. The axes of the grid are heads, batch, blocks of rows, blocks of columns.
 
-    rows, table, scores: the parts of [B N T H], of [G N H T+S] and of [B N T S] that a step of the kernel holds.
+    rows, table, scores: the blocks of [B N T H], [G N H T+S] and [B N T S] that a step of the kernel holds.
     """
 
     def __init__(self, rows: jax.Array, table: jax.Array, way: _Way) -> None:
@@ -185,12 +185,12 @@ class _Blocks:
 
 
 def _padded(size: int) -> int:
-    """Return the length of whole pieces."""
+    """Return the size, rounded up to a multiple of `PIECE`."""
     return PIECE * math.ceil(size / PIECE)
 
 
 def _block(size: int) -> int:
-    """Return the largest number of whole pieces up to `BLOCK` that divides a multiple of `PIECE`."""
+    """Return the largest multiple of `PIECE` up to `BLOCK` that divides `size`, itself a multiple of `PIECE`."""
     return next(part for part in range(BLOCK, 0, -PIECE) if size % part == 0)
 
 

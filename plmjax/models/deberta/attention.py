@@ -1,16 +1,17 @@
 """Disentangled attention (He et al., arXiv 2006.03654, section 3.1; microsoft/DeBERTa disentangled_attention.py).
 
-A token has a content, and each distance has a vector in a table that all layers share. With the bucket d of the
-distance i - j, and the projections Q and K of the layer for both,
+Each token i has a content vector x_i. Each distance has a vector in a table r that all layers share. A layer projects
+both by the same Q and K. If d is the bucket of the distance i - j,
 
     score(i, j) = (Q x_i . K x_j + Q x_i . K r[d] + K x_j . Q r[d]) / sqrt(3 H)
 
-The paper calls the second part content to position, c2p, and the third one position to content, p2c. All distances of
-a row are taken from the table before the first layer, by an index that is a constant. One product gives the scores of a
-token for all distances, and the shift of Transformer-XL moves each to its pair (layers/attention/relative_shift.py): by
-queries for c2p, and by keys for p2c. The released code gathers them, with an index for each pair.
+The paper calls the second term content to position (c2p) and the third one position to content (p2c). The vectors of
+all distances in a row are looked up once, before the first layer, by a constant index. One product gives the scores of
+a token for all distances, and the shift of Transformer-XL moves each score to its pair
+(layers/attention/relative_shift.py): the rows are queries for c2p, and keys for p2c. The released code gathers the
+scores, with an index for each pair.
 
-Deviation: p2c has the distance of the released code, i - j; equation 4 of the paper has that from the key to the query.
+Deviation: the distance in p2c is i - j, as in the released code; in equation 4 of the paper it is j - i.
 """
 
 from typing import Self
@@ -29,8 +30,8 @@ CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"
 def log_buckets(distances: np.ndarray, buckets: int, longest: int) -> np.ndarray:
     """Return the bucket of each distance, int [...], from -buckets + 1 to buckets - 1 for distances below `longest`.
 
-    Distances up to buckets / 2 have their own; farther ones share buckets whose sizes grow with the distance. The
-    logarithm is float32, as in the released code (`make_log_bucket_position` in deberta/da_utils.py).
+    Each distance up to buckets / 2 has its own bucket. Larger ones share buckets whose sizes grow with the distance.
+    The logarithm is float32, as in the released code (`make_log_bucket_position` in deberta/da_utils.py).
     """
     middle = buckets // 2
     far = np.maximum(np.abs(distances), middle).astype(np.float32)
@@ -41,10 +42,9 @@ def log_buckets(distances: np.ndarray, buckets: int, longest: int) -> np.ndarray
 
 @flax.struct.dataclass
 class KeyDistanceScores(PositionalScores):
-    """k_j . r[i - j]: the roles of queries and keys are exchanged, so that rows are keys while they are shifted.
+    """k_j . r[i - j]: `PositionalScores` with queries and keys exchanged, so that the rows that are shifted are keys.
 
-    table: as in `PositionalScores`, but its vectors are those of the queries S - 1 before the index of their key, and
-        so on.
+    table: as in `PositionalScores`, but its first vector is that of a query S - 1 positions before its key, and so on.
     queries: S, the number of keys.
     """
 
@@ -61,17 +61,18 @@ class KeyDistanceScores(PositionalScores):
 
 
 class DisentangledAttention(MultiHeadAttention):
-    """Attention whose projections of queries and keys also project the vectors of distances.
+    """Attention whose query and key projections also project the vectors of distances.
 
-    kinds: the parts of the scores besides that of both contents, `c2p` and `p2c`.
+    kinds: the terms of the scores besides content to content: `c2p`, `p2c` or both.
     """
 
     kinds: tuple[str, ...] = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)
 
     def distance_terms(self, vectors: jax.Array) -> tuple[BiasTerm, ...]:
-        """Return the terms of the scores of T queries and T keys.
+        """Return the bias terms of `kinds` for T queries and T keys.
 
-        vectors: [G R D] for G shards of the rows, of all distances in a row, R = 2 T - 1, from T - 1 down to 1 - T.
+        vectors: [G R D], a copy for each of G shards of the rows. R = 2 T - 1 vectors, of the distances T - 1 down to
+            1 - T.
         """
         length, terms = (vectors.shape[1] + 1) // 2, []
         if CONTENT_TO_POSITION in self.kinds:

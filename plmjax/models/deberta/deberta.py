@@ -1,14 +1,15 @@
 """DeBERTa, versions 2 and 3: disentangled attention and replaced token detection (He et al., ICLR 2021, arXiv
 2006.03654, and ICLR 2023, arXiv 2111.09543; microsoft/DeBERTa).
 
-BERT's encoder without positions in its input. Attention adds two parts to the score of two tokens, for the content of
-one and the distance of the other (plmjax/models/deberta/attention.py). All layers share one table of distances:
+BERT's encoder without positions in its input. Attention adds two terms to the score of two tokens, each for the content
+of one token and the distance between both (plmjax/models/deberta/attention.py). All layers share one table of
+distances:
 
     x = norm(words[input_ids]);  r = norm(table)
     L times:  x = norm(x + attention(x, x, r));  x = norm(x + feed_forward(x))
 
 Version 2 adds a convolution of the embeddings to the output of the first layer, and trains a masked language model.
-Version 3 trains a generator and a discriminator, as ELECTRA, with tables of words of their own:
+Version 3 trains a generator and a discriminator, as ELECTRA does, but with a word table for each:
 
     generator:      the enhanced mask decoder. h is the output of layer L - 1 of the generator:
                     z = h + positions[0..T);  twice: z = layer_L(queries z, keys and values h)
@@ -19,10 +20,10 @@ Version 3 trains a generator and a discriminator, as ELECTRA, with tables of wor
 The discriminator's input and both losses are in `plmjax.objectives.deberta`.
 
 Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
-Deviation: dropout of the table is drawn for distances, not for buckets: far distances with one vector lose different
-features of it.
-Deviation: a residual of the positions is left out, because the discriminator does not read any; the released code
-saves it.
+Deviation: the dropout mask of the table is drawn for each distance, not for each bucket. So distances of one bucket
+lose different features.
+Deviation: the discriminator has no residual of the position table, because it does not read absolute positions. The
+released code saves such a residual.
 """
 
 import dataclasses
@@ -66,21 +67,21 @@ class DebertaConfig(EncoderConfig):
     hidden_act: str = "gelu"
     """Activation: gelu (exact), gelu_new (tanh form) or relu."""
     max_position_embeddings: int = 512
-    """Maximum sequence length, and number of rows of a table of absolute positions."""
+    """Maximum sequence length, and number of rows of the table of absolute positions."""
     type_vocab_size: int = 0
     """Number of token types; 0 for a model without them, as released."""
     layer_norm_eps: float = 1e-7
     """Added to the variance in layer normalisation."""
     position_buckets: int = 256
-    """Number of buckets of the distances on each side, half of them for one distance each; 0 or -1: no buckets."""
+    """Number of buckets of distances on each side, half of which have a single distance; 0 or -1 for no buckets."""
     max_relative_positions: int = -1
-    """Bound of the distances on each side; below 1 it is `max_position_embeddings`."""
+    """Bound of the distances on each side, above which they are clipped; below 1 it is `max_position_embeddings`."""
     pos_att_type: tuple[str, ...] = KINDS
-    """Parts of the scores besides that of both contents: p2c (position to content), c2p (content to position)."""
+    """Terms of the scores besides content to content: p2c (position to content), c2p (content to position)."""
     position_biased_input: bool = False
     """True to add absolute positions to the input; then there is no enhanced mask decoder."""
     conv_kernel_size: int = 0
-    """Width of the convolution beside the first layer, an odd number; 0 without convolution. 3 in version 2."""
+    """Kernel size of the convolution beside the first layer, odd; 3 in version 2, 0 for no convolution."""
     conv_act: str = "gelu"
     """Activation of the convolution."""
     pooler_dropout: float = 0.0
@@ -90,7 +91,7 @@ class DebertaConfig(EncoderConfig):
     cls_dropout: float | None = None
     """Dropout rate of the pooler's output; None is the rate of the embeddings and sublayers."""
     generator_num_hidden_layers: int = 0
-    """Number of layers of the generator; 0 is half of `num_hidden_layers`. The generator is as wide."""
+    """Number of layers of the generator; 0 for half of `num_hidden_layers`. Its other sizes are those of this model."""
 
     attention_window: ClassVar[int | None] = None
     types: ClassVar[tuple[float, float]] = FROM_0
@@ -157,7 +158,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def largest_distance(self) -> int:
-        """Bound of the distances that are told apart on each side."""
+        """Bound of the distances on each side; larger ones are clipped."""
         return self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
 
     @property
@@ -187,16 +188,16 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def generator(self) -> Self:
-        """The sizes of the generator, as the config of a network; a generator is its own generator."""
+        """The config of the generator. The generator of that config is the same config."""
         layers = self.generator_layers
         return dataclasses.replace(self, num_hidden_layers=layers, generator_num_hidden_layers=layers)
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        Those of BERT's layers, and for each part of the scores, per layer, 6 (2 T) B T D for the scores of all
-        distances with the column that the shift adds, and 6 (2 T - 1) D^2 for their projection. A convolution of K
-        tokens has 6 K D^2 per token.
+        The FLOPs of BERT's layers, and for each layer and each of c2p and p2c: 6 (2 T) B T D for the scores of all
+        distances, including the column that the shift adds, and 6 (2 T - 1) D^2 for the projection of the distances. A
+        convolution of kernel size K adds 6 K D^2 per token.
         """
         size, tokens = self.hidden_size, batch_size * sequence_length
         distances = 2 * sequence_length * tokens * size + (2 * sequence_length - 1) * size**2
@@ -207,7 +208,7 @@ class DebertaConfig(EncoderConfig):
 def _parts(config: DebertaConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the embeddings of both networks, each layer of the discriminator, and the rest.
 
-    The layers of the generator are above it: they are trained with it, and used by no task.
+    The layers of the generator are in no group, so they are trained as the head is. No task uses them.
     """
     alone = int(config.conv_kernel_size > 0)
     first = [ParameterGroup(("deberta/encoder/first_layers", "deberta/encoder/convolution"), None)] * alone
@@ -217,7 +218,7 @@ def _parts(config: DebertaConfig) -> tuple[ParameterGroup, ...]:
 
 
 def _derived(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the discriminator's tables, the sums of those of the generator and their residuals."""
+    """Return the discriminator's tables by path: each is the sum of the generator's table and its residual."""
     tables = [path.removesuffix(RESIDUAL) for path in params if path.endswith(f"/{RESIDUAL}")]
     return {
         f"{table}embedding": params[f"{table}{RESIDUAL}"]

@@ -30,7 +30,7 @@ RESIDUAL = "residual"
 
 
 class ResidualEmbedding(Embedding):
-    """A table that is another one plus a `residual`, float32 [rows D], which begins with zeros.
+    """An embedding table that is the sum of another table and a `residual`, float32 [rows D], which starts at 0.
 
     No gradient passes to the other table (He et al., arXiv 2111.09543, section 3.3).
 
@@ -44,10 +44,10 @@ class ResidualEmbedding(Embedding):
         self.residual = self.param(RESIDUAL, zeros, (self.rows, self.features))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        """Look up ids, int [...] -> [... D], in both tables: their sum would be an array of the vocabulary.
+        """Look up ids in both tables and add the rows, int [...] -> [... D]. The tables themselves are never added.
 
         Raises:
-            UserError: an id outside the table, if the ids are known.
+            UserError: an id is outside the table; only checked if the ids are concrete.
         """
         check_ids(ids, self.rows, f"the {self.rows} rows of {self.name}")
         shared, own = (jnp.take(table, ids, axis=0, mode="clip") for table in (self.base.embedding, self.residual))
@@ -55,9 +55,9 @@ class ResidualEmbedding(Embedding):
 
 
 class DebertaEmbeddings(nn.Module):
-    """norm(words), with positions and types in the sum if the config has them.
+    """norm(words), or norm(words + positions + token types) if the config has them.
 
-    base: the embeddings of the other network, to which those of words and positions are residuals.
+    base: the generator's embeddings; with it the word and position tables are `ResidualEmbedding`s.
     """
 
     config: ModelConfig
@@ -85,7 +85,7 @@ class DebertaEmbeddings(nn.Module):
     def __call__(
         self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Map three int [B T] to [B T D]; the default token type is 0."""
+        """Map token ids, token types (0 by default) and positions, int [B T] each, to [B T D]."""
         config, x = self.config, self.word_embeddings(input_ids)
         if config.position_biased_input:
             x += self.position_embeddings(positions)
@@ -103,8 +103,8 @@ class DebertaLayer(BertLayer):
     ) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D].
 
-        vectors: of all distances, [G R D] for G shards of the rows (`DisentangledAttention.distance_terms`).
-        source: the tokens that are attended to, [B T D]; those of x by default.
+        vectors: [G R D], as for `DisentangledAttention.distance_terms`.
+        source: the input of keys and values, [B T D]; x by default.
         """
         config, dropped = self.config, Dropout(self.config.hidden_dropout_prob, together=(0,), axes=())
         attention = DisentangledAttention(
@@ -122,7 +122,7 @@ class DebertaLayer(BertLayer):
 
 
 class DebertaConvolution(nn.Module):
-    """The output x of the first layer with the embeddings: norm(x + activation(dropout(convolution of them)))."""
+    """norm(x + activation(dropout(convolution(embeddings)))), where x is the output of the first layer."""
 
     config: ModelConfig
     execution: Execution
@@ -130,9 +130,9 @@ class DebertaConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, embeddings: jax.Array, segments: jax.Array) -> jax.Array:
-        """Map two [B T D] to [B T D].
+        """Map the output of the first layer and the embeddings, [B T D] each, to [B T D].
 
-        segments: int [B T], the sequence of each token, 0 for padding; a token sees neighbours of its own sequence.
+        segments: int [B T], the sequence of each token, 0 for padding. A token sees only neighbours of its sequence.
         """
         config, dtype, length = self.config, self.execution.dtype, x.shape[1]
         sides = (config.conv_kernel_size // 2,) * 2
@@ -147,10 +147,10 @@ class DebertaConvolution(nn.Module):
 
 
 class DebertaEncoder(nn.Module):
-    """L layers whose parameters are stacked under `layers`, and the vectors of distances that they share.
+    """L layers whose parameters are stacked under `layers`, and the table of distances that they share.
 
-    Beside a convolution the first layer is alone, under `first_layers`. With an enhanced mask decoder the last one is
-    alone, under `last_layer` (He et al., arXiv 2006.03654, section 3.2).
+    With a convolution, the first layer is separate, under `first_layers`. With an enhanced mask decoder (He et al.,
+    arXiv 2006.03654, section 3.2), the last layer is separate, under `last_layer`.
     """
 
     config: ModelConfig
@@ -167,12 +167,12 @@ class DebertaEncoder(nn.Module):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first.
+        """Map [B T D] to [B T D], and to the hidden states [L+1 B T D], the input first, if requested.
 
         segments: int [B T], the sequence of each token, 0 for padding.
-        positions: [B T D], the rows of absolute positions. With them the last layer is the enhanced mask decoder: its
-            queries begin as the sum of positions and hidden states, and it is applied twice to them, with the hidden
-            states below it as keys and values.
+        positions: [B T D], embeddings of absolute positions. With them the last layer is the enhanced mask decoder. Its
+            first queries are the sum of these embeddings and the hidden states below it. It is applied twice. Its keys
+            and values are the hidden states below it both times.
         """
         config, execution, embeddings = self.config, self.execution, x
         settings = config, execution, deterministic
@@ -205,7 +205,7 @@ class DebertaEncoder(nn.Module):
         return x, jnp.concatenate(states) if output_hidden_states else None
 
     def distance_vectors(self, length: int) -> jax.Array:
-        """Return the normalised vectors of all distances in a row, [R D], from length - 1 down to 1 - length."""
+        """Return the normalised vectors of the distances length - 1 down to 1 - length, [R D], R = 2 length - 1."""
         config, dtype = self.config, self.execution.dtype
         rows = config.distance_rows(distances(length, length, 0, later=True))
         size, init = config.hidden_size, config.initializer
@@ -214,9 +214,10 @@ class DebertaEncoder(nn.Module):
 
 
 class DebertaModel(nn.Module):
-    """Embeddings and encoder; with `pooling` the hidden state of [CLS] is the `pooler_output`.
+    """Embeddings and encoder.
 
-    base: the embeddings of a generator, to which its own are residuals.
+    pooling: true to return the hidden state of [CLS] as `pooler_output`.
+    base: the embeddings of a generator, to which this model adds residuals.
     """
 
     config: ModelConfig
@@ -247,14 +248,14 @@ class DebertaModel(nn.Module):
             input_ids: int [B T].
             attention_mask: [B T], 1 for tokens that may be attended to; all by default.
             token_type_ids: int [B T], of a config with types; 0 by default.
-            positions: int [B T], from 0 in every sequence; 0..T-1 by default. Only tables of absolute positions read
-                them: the distance of two tokens of a sequence is that of their places in the row.
+            positions: int [B T], from 0 in every sequence; 0..T-1 by default. Only tables of absolute positions use
+                them. Relative distances are those of indices in the row.
             segment_ids: int [B T], the packed sequence of each token, 0 for padding; two tokens attend to each other
                 iff their segments are equal and above 0.
             cls_positions: int [B K], the starts of the packed sequences; without them the pooler reads position 0.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
-            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
+            output_attentions: returns the attention weights of every layer (`plmjax.contracts.attentions`).
 
         Raises:
             UserError: the rows are longer than `max_position_embeddings`.
@@ -280,11 +281,11 @@ class DebertaModel(nn.Module):
         return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
 
     def decoder_positions(self, positions: jax.Array) -> jax.Array | None:
-        """Return the rows [B T D] of the enhanced mask decoder for positions int [B T]; None without a decoder."""
+        """Map positions, int [B T], to the enhanced mask decoder's embeddings, [B T D]; None without such a decoder."""
         return None
 
 
 def sequences_of(input_ids: jax.Array, attention_mask: jax.Array | None, segment_ids: jax.Array | None) -> jax.Array:
-    """Return the sequence of each token, int [B T], 0 for padding, from the arguments of the model."""
+    """Return the index of each token's sequence, int [B T], 0 for padding, from the arguments of the model."""
     segments = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
     return segments if attention_mask is None else jnp.where(attention_mask > 0, segments, 0)

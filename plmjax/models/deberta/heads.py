@@ -1,4 +1,4 @@
-"""The heads of DeBERTa: masked tokens, labels of texts and tokens, answers, choices."""
+"""The heads of DeBERTa: masked tokens, classification of texts, multiple choice."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from plmjax.models.families.encoder import EncoderForMultipleChoice, EncoderForS
 
 
 class DebertaForMaskedLM(BertForMaskedLM):
-    """The encoder and a head on its last layer, without an enhanced mask decoder, as transformers has it."""
+    """The encoder with a head on its last layer. There is no enhanced mask decoder, as in transformers."""
 
     config: ModelConfig
 
@@ -29,7 +29,7 @@ class ContextPooler(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> [... D]."""
+        """Map [... D] to [... D]."""
         config, size = self.config, (self.config.hidden_size,)
         x = Dropout(config.pooler_dropout)(x, deterministic)
         dense = Projection(size, ("embed", "mlp"), config.initializer, self.execution.dtype, name="dense")
@@ -49,7 +49,6 @@ class DebertaForSequenceClassification(EncoderForSequenceClassification):
         self.classifier = Projection((self.num_labels,), ("mlp", None), config.initializer, dtype, logits=True)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... labels]."""
         return self.classifier(self.dropout(self.pooler(pooled, deterministic), deterministic))
 
 

@@ -1,7 +1,7 @@
-"""The two networks of version 3: a generator with an enhanced mask decoder, and a discriminator that shares its table.
+"""The two networks of DeBERTa version 3: a generator with an enhanced mask decoder, and a discriminator.
 
-The discriminator's table of words is that of the generator plus a residual, and no gradient passes from the
-discriminator to the generator (gradient-disentangled embedding sharing, He et al., arXiv 2111.09543, section 3.3).
+The discriminator's word table is the generator's plus a residual. No gradient passes from the discriminator to the
+generator (gradient-disentangled embedding sharing, He et al., arXiv 2111.09543, section 3.3).
 """
 
 from typing import Any
@@ -24,9 +24,9 @@ from plmjax.models.families.encoder import EncoderOutput
 
 
 class DebertaGenerator(DebertaModel):
-    """The encoder, whose last layer is the enhanced mask decoder, with the scores of all words.
+    """The encoder with logits over the vocabulary. Its last layer is the enhanced mask decoder.
 
-    With absolute positions in the input there is no decoder, as in the released code.
+    With `position_biased_input` there is no enhanced mask decoder, as in the released code.
     """
 
     def setup(self) -> None:
@@ -53,14 +53,14 @@ class DebertaGenerator(DebertaModel):
 
 
 class ReplacedTokenDetectionHead(nn.Module):
-    """w . activation(W norm(x_[CLS] + x_i) + b) + c, a score for every token; above 0 means replaced."""
+    """w . activation(W norm(x_[CLS] + x_i) + b) + c, a logit for every token: above 0, the token is replaced."""
 
     config: ModelConfig
     execution: Execution
 
     @nn.compact
     def __call__(self, x: jax.Array, cls: jax.Array) -> jax.Array:
-        """Map [B T D], and the hidden state of [CLS] for each token, [B 1 D] or [B T D], to float32 [B T]."""
+        """Map [B T D] to float32 [B T]. cls: the hidden state of each token's [CLS], [B 1 D] or [B T D]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(cls + x)
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="transform")(x)
@@ -69,9 +69,9 @@ class ReplacedTokenDetectionHead(nn.Module):
 
 
 class DebertaForPreTraining(nn.Module):
-    """Both networks with their heads.
+    """The generator and the discriminator with their heads.
 
-    A subclass that uses one network has only the parameters of that network.
+    A subclass that calls only one network has only the parameters of that network.
     """
 
     config: ModelConfig
@@ -111,7 +111,7 @@ class DebertaForPreTraining(nn.Module):
 
 
 class DebertaGeneratorForMaskedLM(DebertaForPreTraining):
-    """The generator alone, with its parameters in a run of both networks."""
+    """The generator alone, with the parameter names of `DebertaForPreTraining`."""
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Take and return the same as `generate`."""

@@ -1,1 +1,1 @@
-"""ModernBERT, and the encoders that differ from it in the numbers of its config."""
+"""ModernBERT, its decoder, and the encoders that differ from it only in the values of its config."""

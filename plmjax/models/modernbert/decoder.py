@@ -1,15 +1,15 @@
-"""The decoder of Ettin (Weller et al., arXiv 2507.11412): ModernBERT's layers, in which a token sees only earlier ones.
+"""The decoder of Ettin (Weller et al., arXiv 2507.11412): ModernBERT's layers with causal attention.
 
     x_t = norm(words[token_t])
-    L times:  x = x + attention(norm(x), up to each);  x = x + (gelu(norm(x) W1) * (norm(x) V)) W2
+    L times:  x = x + causal_attention(norm(x));  x = x + (gelu(norm(x) W1) * (norm(x) V)) W2
     next token:  softmax(words . norm(gelu(W norm(x_t))) + c)
 
 Encoders and decoders of six sizes were pretrained on the same batches in the same order. Their parameters have the same
-shapes, so that either continues as the other (`plmjax.runs.weight_mappings.ettin`). Only the mask differs: all layers
-are causal, and in local ones a token sees the w / 2 tokens that end with itself.
+shapes, so an encoder can be trained further as a decoder, and the reverse (`plmjax.runs.weight_mappings.ettin`). Only
+the mask differs: all layers are causal. In a local layer a token sees w / 2 tokens, itself and those before it.
 
-Deviation: the window of the encoder has w / 2 tokens besides the token itself on each side; this one counts the token,
-as the masks of transformers do.
+Deviation: on each side the window of the encoder has w / 2 tokens besides the token itself. Here the w / 2 tokens
+include the token itself, as in the masks of transformers.
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ from plmjax.models.modernbert.modernbert import ModernBertConfig
 
 @dataclasses.dataclass(frozen=True)
 class ModernBertDecoderConfig(ModernBertConfig):
-    """Sizes of a decoder of ModernBERT's layers, as Ettin's (arXiv 2507.11412).
+    """Sizes of a decoder with ModernBERT's layers, such as Ettin's (arXiv 2507.11412).
 
     Arguments override the fields of a named size: `ModernBertDecoderConfig.ettin_17m(vocab_size=8192)`.
     """
 
     local_attention: int = 128
-    """Twice the number of tokens that a token sees in local layers: itself and those before it."""
+    """Twice the number of tokens that a token sees in local layers, itself included."""
 
     num_key_value_heads: ClassVar[None] = None
     norm: ClassVar[str] = "layer"
@@ -54,12 +54,12 @@ class ModernBertDecoderConfig(ModernBertConfig):
 
     @property
     def local_window(self) -> Window:
-        """The tokens that a token sees in local layers, itself among them."""
+        """The tokens that a token sees in local layers: itself and those before it."""
         return Window(self.local_attention // 2 - 1, 0)
 
 
 class ModernBertDecoderModel(ModernBertStacks):
-    """The embeddings, the stacks of causal layers, and a norm."""
+    """The embeddings, the stacks of causal layers, and the final norm."""
 
     config: ModernBertDecoderConfig
 
@@ -91,13 +91,14 @@ class ModernBertDecoderModel(ModernBertStacks):
 
 
 class LanguageModelHead(nn.Module):
-    """The scores of the next token, from hidden states [B T D] and the word table."""
+    """Scores of the next token: `PredictionHead`, then the word table as the output layer."""
 
     config: ModernBertDecoderConfig
     execution: Execution
 
     @nn.compact
     def __call__(self, x: jax.Array, table: jax.Array) -> VocabularyScores:
+        """Return the scores of the vocabulary from hidden states [B T D] and the word table [V D]."""
         config = self.config
         x = PredictionHead(config, self.execution, name="head")(x)
         if not config.decoder_bias:
@@ -107,7 +108,7 @@ class LanguageModelHead(nn.Module):
 
 
 class ModernBertDecoderForCausalLM(nn.Module):
-    """The decoder with the head of two layers that scores the next token; the word table is the second."""
+    """The decoder with the language model's head."""
 
     config: ModernBertDecoderConfig
     execution: Execution = Execution()

@@ -1,4 +1,4 @@
-"""The encoder of ModernBERT (see modernbert.py): layers of two kinds in stacks."""
+"""The encoder of ModernBERT (modernbert.py), and the stacks of global and local layers that its decoder shares."""
 
 import dataclasses
 import functools
@@ -25,15 +25,17 @@ from plmjax.models.families.encoder import EncoderOutput
 
 GLOBAL, LOCAL = "global", "local"
 FIRST_TOKEN = ("cls", "bos")
-"""Poolings that take the vector of the first token; all others take means."""
+"""Values of `classifier_pooling` that take the vector of the first token; all others take means."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerRun:
-    """Consecutive layers of an encoder whose parameters are one stack.
+    """Consecutive layers whose parameters are stacked.
 
-    name: the name of the stack. kinds: kinds of the layers of one repetition. repetitions: number of repetitions.
-    first: number of the first layer.
+    name: the name of the stack.
+    kinds: the kind of each layer of one repetition, global or local.
+    repetitions: number of repetitions.
+    first: index of the first layer.
     """
 
     name: str
@@ -43,9 +45,10 @@ class LayerRun:
 
 
 class ModernBertLayer(nn.Module):
-    """Attention, then the gated feed-forward network; each reads the normalised sum and adds its output.
+    """Attention, then the gated feed-forward network. Each normalises its input, and its output is added to the input.
 
-    kind: global or local. normalised: true if the input is normalised already.
+    kind: global or local.
+    normalised: true if the input is normalised already, so that attention has no norm of its own.
     """
 
     config: ModelConfig
@@ -64,9 +67,10 @@ class ModernBertLayer(nn.Module):
         cache: KeyValueCache | None,
         layer: jax.Array,
     ) -> tuple[jax.Array, KeyValueCache | None]:
-        """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens.
+        """Map [B T D] to [B T D]. Return it and the cache, to which the keys and values of these tokens are added.
 
-        rotations, masks: those of each kind of layer. layer: the number of this layer in the cache, int scalar.
+        rotations, masks: dicts from the kind of a layer.
+        layer: index of this layer in the cache, int scalar.
         """
         config, execution, still = self.config, self.execution, self.deterministic
         made = {"kernel_init": config.initializer, "output_init": config.output_initializer, "execution": execution}
@@ -96,7 +100,7 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertPeriod(nn.Module):
-    """Consecutive layers, `layer_0`, `layer_1` and so on: one repetition of a stack."""
+    """One repetition of a stack: the layers `layer_0`, `layer_1` and so on."""
 
     config: ModelConfig
     execution: Execution
@@ -114,9 +118,9 @@ class ModernBertPeriod(nn.Module):
         cache: KeyValueCache | None,
         first: jax.Array,
     ) -> tuple[jax.Array, KeyValueCache | None, jax.Array]:
-        """Map [B T D] to [B T D], the cache, and the outputs of all layers, [layers B T D].
+        """Map [B T D] to [B T D]. Return it, the cache, and the outputs of all layers, [layers B T D].
 
-        first: the number of the first layer, int scalar.
+        first: index of the first layer, int scalar.
         """
         states = []
         for number, kind in enumerate(self.kinds):
@@ -131,7 +135,10 @@ class ModernBertPeriod(nn.Module):
 class EncoderStates:
     """The output of the layers for rows of tokens.
 
-    last: [B T D], normalised. hidden_states: [L+1 B T D], if they are requested. cache: with these tokens.
+    last: [B T D], normalised.
+    hidden_states: [L+1 B T D], the embeddings first; None unless requested.
+    cache: with the keys and values of these tokens; None without a cache.
+    attentions: attention weights (`plmjax.contracts.attentions`); None unless requested.
     """
 
     last: jax.Array
@@ -141,7 +148,7 @@ class EncoderStates:
 
 
 class ModernBertStacks(nn.Module):
-    """The embeddings, the stacks of layers, and a norm, for an encoder and for a decoder."""
+    """The embeddings, the stacks of layers, and the final norm, for an encoder or a decoder."""
 
     config: ModelConfig
     execution: Execution = Execution()
@@ -167,7 +174,12 @@ class ModernBertStacks(nn.Module):
         output_hidden_states: bool,
         output_attentions: bool,
     ) -> EncoderStates:
-        """Read tokens, int [B T], at positions, int [B T]. mask_terms: those of global layers."""
+        """Run all layers.
+
+        input_ids, positions: int [B T].
+        mask_terms: the mask of global layers; local layers add their window.
+        cache: the tokens before these.
+        """
         config, execution = self.config, self.execution
         kinds = sorted(set(config.layer_kinds))
         rotations = {kind: Rotation.of(positions, config.head_size, config.theta(kind)) for kind in kinds}
@@ -201,7 +213,7 @@ class ModernBertStacks(nn.Module):
 
 
 class ModernBertModel(ModernBertStacks):
-    """The encoder. pooling: true for the vectors of sequences, by the config's pooling."""
+    """The encoder. pooling: true to return a vector of each sequence too, by `classifier_pooling`."""
 
     pooling: bool = False
 
@@ -228,7 +240,7 @@ class ModernBertModel(ModernBertStacks):
             cls_positions: int [B K], the starts of the packed sequences; without them a row is one sequence.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the outputs of all layers; the last is normalised.
-            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
+            output_attentions: returns the attention weights of every layer (`plmjax.contracts.attentions`).
 
         Raises:
             UserError: the rows are longer than `max_position_embeddings`.
@@ -247,7 +259,7 @@ class ModernBertModel(ModernBertStacks):
         segment_ids: jax.Array | None,
         cls_positions: jax.Array | None,
     ) -> jax.Array:
-        """Return the vector of each sequence: [B D], or [B K D] of the sequences that start at `cls_positions`."""
+        """Return the vector of each sequence, [B D], or [B K D] for sequences that start at `cls_positions` [B K]."""
         if self.config.classifier_pooling in FIRST_TOKEN:
             return first_tokens(x, cls_positions)
         return mean_of_tokens(x, attention_mask, segment_ids, cls_positions)

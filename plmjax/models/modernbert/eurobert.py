@@ -1,14 +1,15 @@
-"""EuroBERT (Boizard et al., arXiv 2503.05500), in the numbers of ModernBERT's config: an encoder like Llama.
+"""EuroBERT (Boizard et al., arXiv 2503.05500), an encoder like Llama, as values of ModernBERT's config.
 
     x = words[input_ids]
     L times:  x = x + attention(norm(x));  x = x + (silu(norm(x) W1) * (norm(x) V)) W2
     masked token:  softmax(W norm(x)_i)
 
-Norms are root mean squares. All layers are global, and several heads of queries share keys and values. The output layer
-is a matrix of its own.
+Norms are RMS norms. All layers are global. Several query heads share a key and value head (grouped-query attention).
+The output layer is a matrix of its own.
 
-The label of a text is read from the mean of gelu(W norm(x)_i + b) over its tokens ("late"; the mean of the scores of
-all tokens is the same), or from that of its first token or of the mean token.
+The label of a text is predicted from h_i = gelu(W norm(x)_i + b). `classifier_pooling` takes the mean of h_i over the
+tokens ("late", the same as the mean of the tokens' logits), h of the first token ("bos"), or h of the mean of norm(x)
+("mean").
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from plmjax.models.modernbert.modernbert import ModernBertConfig
 
 @dataclasses.dataclass(frozen=True)
 class EuroBertConfig(ModernBertConfig):
-    """Sizes of a EuroBERT: RMS norms, SwiGLU, only global layers, an output layer of its own (arXiv 2503.05500)."""
+    """Sizes of a EuroBERT: RMS norms, SwiGLU, global layers, an untied output layer (arXiv 2503.05500)."""
 
     vocab_size: int = 128_256
     """Vocabulary size."""
@@ -40,16 +41,16 @@ class EuroBertConfig(ModernBertConfig):
     hidden_activation: str = "silu"
     """Activation of the gate."""
     global_rope_theta: float = 250_000.0
-    """Base of the wavelengths of the rotation. 10,000 in the phase of 2,048 tokens."""
+    """Base of the wavelengths of the rotation; 10,000 in the phase with rows of 2,048 tokens."""
     tie_word_embeddings: bool = False
     """True if the word table is the output layer too."""
     decoder_bias: bool = False
-    """True to add a bias to the scores of words."""
+    """True to add a bias to the logits."""
     attention_output_dropout: float = 0.0
     """Dropout rate of the output of attention."""
     classifier_pooling: str = "late"
-    """The vector of a sequence: that of its first token (bos), or the mean of all, before the head (mean) or after its
-    first layer (late).
+    """The vector of a sequence: that of its first token (bos), or the mean of its tokens, before the head (mean) or
+    after the head's first layer (late).
     """
     initialization: str = "normal"
     """Initial weights: scaled, normal or uniform."""
@@ -90,7 +91,9 @@ class EuroBertConfig(ModernBertConfig):
 
 
 class EuroBertForSequenceClassification(EncoderForSequenceClassification):
-    """W' gelu(W x + b) + b' of the vector of a sequence, or W' y + b' of the mean y of gelu(W x_i + b)."""
+    """The encoder with a head of two layers: W' gelu(W x + b) + b' of the vector x of a sequence, or with "late"
+    pooling W' y + b', where y is the mean of gelu(W x_i + b) over the tokens.
+    """
 
     config: EuroBertConfig
 
@@ -109,7 +112,7 @@ class EuroBertForSequenceClassification(EncoderForSequenceClassification):
         deterministic: bool = True,
         **inputs: Any,
     ) -> EncoderOutput:
-        """Take and return the same as the encoder, with logits [B labels]."""
+        """Take and return the same as the encoder, with logits [B labels], or [B K labels] of packed sequences."""
         sequences = {"segment_ids": segment_ids, "cls_positions": cls_positions}
         output = self.encoder(input_ids, attention_mask, **sequences, deterministic=deterministic, **inputs)
         if self.config.classifier_pooling == "late":

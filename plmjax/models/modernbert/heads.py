@@ -1,4 +1,4 @@
-"""The heads of ModernBERT: masked tokens, labels of texts and tokens, answers, choices."""
+"""The heads of ModernBERT: masked tokens, classification of texts and tokens, question answering, multiple choice."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ class PredictionHead(nn.Module):
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """The scores of all words, from hidden states and the word table, or from an output layer of their own."""
+    """Logits over the vocabulary. The output layer is the word table, or a matrix of its own."""
 
     config: ModelConfig
     execution: Execution
 
     @nn.compact
     def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
-        """Map [B P D] and the word table to float32 [B P V]; the positions of all rows are one axis in between."""
+        """Map [B P D] to float32 [B P V]. The head sees one axis of B P positions."""
         config, dtype = self.config, self.execution.dtype
         rows = x.shape[:-1]
         x = x.reshape(-1, x.shape[-1])
@@ -79,14 +79,14 @@ class ModernBertForMaskedLM(nn.Module):
 
 
 class TwoLayers:
-    """A head whose first layer is `PredictionHead`, and whose last one is that of the encoder's module."""
+    """Mixin of a head with two layers: `PredictionHead`, then the `classifier` of the class that it extends."""
 
     def setup(self) -> None:
         super().setup()
         self.head = PredictionHead(self.config, self.execution)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... labels]."""
+        """Map [... D] to float32 [... labels]."""
         return self.classifier(self.dropout(self.head(pooled), deterministic))
 
 
@@ -104,16 +104,16 @@ class ModernBertForTokenClassification(TokenClassification):
     config: ModelConfig
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return the first layer of the head, [B T D]."""
+        """Return the output of `PredictionHead` with dropout, [B T D]."""
         return super().read(PredictionHead(self.config, self.execution, name="head")(x), deterministic)
 
 
 class ModernBertForQuestionAnswering(QuestionAnswering):
-    """The encoder with a head of two layers for the two ends of an answer."""
+    """The encoder with a head of two layers that scores the start and the end of an answer."""
 
     config: ModelConfig
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return the first layer of the head, with some of its features dropped, [B T D]."""
+        """Return the output of `PredictionHead` with dropout, [B T D]."""
         x = PredictionHead(self.config, self.execution, name="head")(x)
         return Dropout(self.config.head_dropout)(x, deterministic)

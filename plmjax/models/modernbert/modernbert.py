@@ -1,20 +1,21 @@
-"""ModernBERT: a pre-norm encoder with rotary positions and windows (Warner et al., arXiv 2412.13663).
+"""ModernBERT: a pre-norm encoder with rotary positions and local attention (Warner et al., arXiv 2412.13663).
 
-The numbers of its config also give Ettin (arXiv 2507.11412), mmBERT (arXiv 2509.06888), EuroBERT (arXiv 2503.05500) and
-NeoBERT (arXiv 2502.19587): the kind of norm, biases, the activation of the gate, the form of the rotation, theta and
-the window of each kind of layer, the heads of keys and values, the head, and the initial values.
+Other values of its config give Ettin (arXiv 2507.11412), mmBERT (arXiv 2509.06888), EuroBERT (arXiv 2503.05500) and
+NeoBERT (arXiv 2502.19587). They set the norm, biases, the activation of the gate, the pairs of the rotation, theta and
+the window of each kind of layer, the number of key and value heads, the head, and the initial values.
 
     x = norm(words[input_ids])
     L times:  x = x + attention(norm(x));  x = x + (activation(norm(x) W1) * (norm(x) V)) W2
     masked token:  softmax(words . norm(gelu(W norm(x)_i)) + c)
 
-Layer 0 does not normalise the input of its attention, which the embedding has just normalised. Every n-th layer, from
-layer 0, is global: each token sees its whole sequence. In the local layers between them it sees w / 2 tokens on each
-side. Both kinds rotate queries and keys, each with a theta of its own. There are no biases but that of the scores.
+The attention of layer 0 has no norm, because the embeddings are normalised already. Every n-th layer, from layer 0, is
+global: each token sees its whole sequence. In the local layers between them it sees w / 2 tokens on each side. Both
+kinds rotate queries and keys, each with its own theta. The only bias is that of the logits.
 
-Deviation: the paper drops the output of attention alone, at 0.1 (`attention_output_dropout`). transformers has one rate
-for it and for the attention probabilities, which released configs set to 0: an import keeps 0.1.
-Deviation: a window holds w + 1 keys, as in the released code, where both ends belong to it; the paper says w.
+Deviation: the paper applies dropout only to the output of attention, at a rate of 0.1 (`attention_output_dropout`).
+transformers has one rate for it and for the attention probabilities, and released configs set it to 0. An import keeps
+0.1.
+Deviation: a window has w + 1 keys, as in the released code, which includes both ends; the paper says w.
 """
 
 import dataclasses
@@ -82,27 +83,29 @@ class ModernBertConfig(ModelConfig):
     norm_eps: float = 1e-5
     """Added to the variance, or to the mean of squares, in a norm."""
     embedding_norm: bool = True
-    """True to normalise the embeddings; then the attention of layer 0 reads them as they are."""
+    """True to normalise the embeddings; then the attention of layer 0 has no norm of its own."""
     attention_bias: bool = False
     """True to add biases to the projections of attention."""
     mlp_bias: bool = False
     """True to add biases to the projections of the feed-forward network."""
     rotary_interleaved: bool = False
-    """True to rotate neighbouring features; otherwise feature i of both halves of a head."""
+    """True to rotate pairs of neighbouring features; otherwise feature i of the first half of a head with feature i of
+    the second.
+    """
     global_rope_theta: float = 160_000.0
-    """Base of the wavelengths of the rotation in global layers. 10,000 in the phase of 1,024 tokens."""
+    """Base of the wavelengths of the rotation in global layers; 10,000 in the phase with rows of 1,024 tokens."""
     local_rope_theta: float = 10_000.0
     """Base of the wavelengths of the rotation in local layers."""
     local_attention: int = 128
-    """Number of tokens around a token that it sees in local layers, half of them on each side."""
+    """Size of the window in local layers: a token sees half as many tokens on each side of itself."""
     global_attn_every_n_layers: int = 3
-    """Layer i is global if n divides i; with 1 all layers are."""
+    """Layer i is global if this number divides i; 1 makes all layers global."""
     head: str = "transformed"
-    """Head before the scores of words: transformed (dense, activation, norm) or plain."""
+    """Layers before the output layer: transformed (dense, activation, norm) or plain (none)."""
     tie_word_embeddings: bool = True
     """True if the word table is the output layer too."""
     decoder_bias: bool = True
-    """True to add a bias to the scores of words."""
+    """True to add a bias to the logits."""
     embedding_dropout: float = 0.0
     """Dropout rate of the embeddings."""
     attention_dropout: float = 0.0
@@ -262,7 +265,7 @@ class ModernBertConfig(ModelConfig):
 
     @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
-        """The stacks of layers: layer 0 alone if its input is normalised already, periods of kinds, and the rest."""
+        """The stacks of layers: layer 0 if the embeddings are normalised, repeated periods, and remaining layers."""
         kinds, period, first = self.layer_kinds, self.global_attn_every_n_layers, int(self.embedding_norm)
         repetitions = (len(kinds) - first) // period
         end = first + repetitions * period
@@ -275,7 +278,7 @@ class ModernBertConfig(ModelConfig):
 
     @property
     def local_window(self) -> Window:
-        """The tokens that a token sees in local layers."""
+        """The tokens that a token sees in local layers, besides itself."""
         half = self.local_attention // 2
         return Window(half, half)
 
@@ -284,18 +287,18 @@ class ModernBertConfig(ModelConfig):
         return self.global_rope_theta if kind == GLOBAL else self.local_rope_theta
 
     def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate of embeddings, attention and feed-forward networks."""
+        """Return the config with this dropout rate for embeddings, attention and feed-forward networks."""
         rates = ("embedding_dropout", "attention_dropout", "attention_output_dropout", "mlp_dropout")
         return dataclasses.replace(self, **dict.fromkeys(rates, rate))
 
     @property
     def initializer(self) -> Initializer:
-        """Initializer of the weights."""
+        """Initializer of all weights but those of `output_initializer`."""
         return self._initializer(self.initializer_range)
 
     @property
     def output_initializer(self) -> Initializer:
-        """Initializer of the projections at the end of a sublayer."""
+        """Initializer of the last projection of each sublayer."""
         scaled = self.initialization == "scaled"
         return self._initializer(self.initializer_range / (math.sqrt(2 * self.num_hidden_layers) if scaled else 1))
 
@@ -307,7 +310,7 @@ class ModernBertConfig(ModelConfig):
         return nn.initializers.truncated_normal(size)
 
     def norm_of(self, execution: Execution, name: str | None = None) -> nn.Module:
-        """Return a norm."""
+        """Return a module of the config's norm, `LayerNorm` or `RmsNorm`."""
         if self.norm == "rms":
             return RmsNorm(self.norm_eps, execution.dtype, name=name)
         return LayerNorm(self.norm_eps, execution.dtype, self.norm_bias, name=name)
@@ -315,8 +318,8 @@ class ModernBertConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        6 (2 D N H + 2 D K H + 3 D F + 2 S N H) per token and layer, with S keys: T, or those of the window in a local
-        layer; and 6 (D^2 + D V) per prediction, without D^2 for a plain head.
+        6 (2 D N H + 2 D K H + 3 D F + 2 S N H) per token and layer, where S is T, or the number of keys in the window
+        of a local layer; and 6 (D^2 + D V) per prediction, without D^2 for a plain head.
         """
         size, inner = self.hidden_size, self.intermediate_size
         projections = 2 * size**2 + 2 * size * self.heads_of_keys * self.head_size + 3 * size * inner

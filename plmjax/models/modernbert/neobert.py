@@ -1,7 +1,8 @@
-"""NeoBERT (Le Breton et al., arXiv 2502.19587), in the numbers of ModernBERT's config.
+"""NeoBERT (Le Breton et al., arXiv 2502.19587), as values of ModernBERT's config.
 
-As EuroBERT, deeper and without shared keys; the rotation pairs neighbouring features, and words have a bias. The label
-of a text is read from its first token, by two layers with a tanh between them (chandar-lab/NeoBERT, model.py).
+It differs from EuroBERT in four points: it is deeper; each query head has its own key and value head; the rotation
+pairs neighbouring features; the logits have a bias. The label of a text is predicted from its first token by two layers
+with a tanh between them (chandar-lab/NeoBERT, model.py).
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from plmjax.models.modernbert.eurobert import EuroBertConfig
 
 @dataclasses.dataclass(frozen=True)
 class NeoBertConfig(EuroBertConfig):
-    """Sizes of a NeoBERT: as EuroBERT, with neighbouring features as pairs of the rotation (arXiv 2502.19587)."""
+    """Sizes of a NeoBERT: a EuroBERT whose rotation pairs neighbouring features (arXiv 2502.19587)."""
 
     vocab_size: int = 30_522
     """Vocabulary size."""
@@ -32,7 +33,7 @@ class NeoBertConfig(EuroBertConfig):
     global_rope_theta: float = 10_000.0
     """Base of the wavelengths of the rotation."""
     classifier_dropout: float = 0.1
-    """Dropout rate before both layers of a downstream task's head."""
+    """Dropout rate before each layer of a downstream task's head."""
     classifier_pooling: str = "cls"
     """The vector of a sequence: that of its first token."""
     initialization: str = "uniform"
@@ -64,7 +65,6 @@ class NeoBertForSequenceClassification(EncoderForSequenceClassification):
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... labels]."""
         return self.classifier(pooled, deterministic)
 
 
