@@ -1,9 +1,10 @@
 """Breakdown of a step's cycles by category.
 
 The category of an instruction follows from its operation and from the scopes in its `op_name`, which are the names of
-the modules. The first category that fits is used:
+modules. Collectives, random bits, matrix products and copies of state are found by the operation. Any other instruction
+gets the category of the scope in which it computes the most elements.
 
-    collectives      communication that is not hidden
+    collectives      communication that no computation hides
     random bits      the hardware's generator, or rounds of threefry
     attention        the module without its projections, including its products
     matrix products  every other product, with everything fused to it
@@ -13,8 +14,8 @@ the modules. The first category that fits is used:
     layers           the rest of the layers: activations, biases, dropout, residual sums
     residuals        stores for the backward pass, and loads, if nothing else is fused to them
     ends             embeddings, logits over the vocabulary, pooling, loss
-    between          the program's own bundles between its instructions, mainly the targets of permutes
-    transfers        waiting for a transfer between HBM and the chip
+    between          bundles of the program itself between its instructions, mainly to find the targets of permutes
+    transfers        waits for transfers between HBM and the chip
     other            everything else: corruption of the batch, keys
 """
 
@@ -31,12 +32,12 @@ CATEGORIES = (
     "collectives", "between", "transfers", "other",
 )  # fmt: skip
 SHOWN = 5
-"""Number of the largest instructions of "other" that are named."""
+"""Number of instructions that are listed for "other", the largest ones."""
 ROUNDS = 8
-"""Minimum number of exclusive ors in an instruction of threefry; other code has one or two."""
+"""Minimum number of XOR operations by which an instruction counts as threefry; other code has one or two."""
 _PROJECTIONS = {"query", "key", "value", "output"}
 _LOOPS = {"while", "body", "cond", "closed_call", "shard_map"}
-"""Scopes of microbatches and of the mesh, which carry no information about their contents."""
+"""Scopes of loops over microbatches and of `shard_map`, which say nothing about the modules inside them."""
 _MOVES = {
     "parameter", "constant", "tuple", "get-tuple-element", "copy", "convert", "bitcast", "transpose", "reshape",
     "slice", "dynamic-slice", "dynamic-update-slice", "broadcast", "concatenate", "pad", "fusion",
@@ -46,7 +47,7 @@ _MOVES = {
 def category(program: Program, instruction: Instruction, parameters: Collection[int]) -> str:
     """Return the category of an instruction.
 
-    `parameters` are the numbers of elements of the parameters, complete and sharded.
+    parameters: numbers of elements of the parameters, whole and of one shard.
     """
     parts = [part for part, _ in program.inside(instruction)]
     opcodes = Counter(part.opcode for part in parts)
@@ -78,7 +79,7 @@ def _scope(instruction: Instruction) -> str:
 
 
 def _place(scope: str) -> str:
-    """Map `jit(step)/jvp(Model)/Model/encoder/while/body/layers/attention/key/dot_general` to the category."""
+    """Return the category of a scope such as jit(step)/jvp(Model)/Model/encoder/while/body/layers/attention/key/dot."""
     _, differentiated, inside = scope.partition("jvp(")
     if not differentiated:
         named = [segment for segment in scope.split("/") if segment not in _LOOPS]
@@ -97,10 +98,13 @@ def _place(scope: str) -> str:
 def breakdown(
     ends: Sequence[Costs], times: Sequence[Timeline], interconnect: float, parameters: Collection[int]
 ) -> dict[str, Any]:
-    """Return cycles by category (compiler's and refined estimate), HBM bytes, and the largest instructions of "other".
+    """Return a step's cycles and HBM bytes by category, and the largest instructions of "other".
 
-    ends, times: the refined estimate at the fast and the slow end of its range.
-    interconnect: cycles of all communication. The compiler's estimate takes them as not hidden.
+    The cycles are those of the compiler's estimate, and of the refined estimate at both ends of its range.
+
+    ends, times: costs and timeline of the refined estimate, at the fast and then at the slow end.
+    interconnect: cycles of all communication. The compiler's estimate assumes that none of it is hidden.
+    parameters: as for `category`.
     """
     slow, program = ends[1], ends[1].program
     columns = ("compiler", "fast", "slow", "hbm_bytes")

@@ -12,18 +12,19 @@ from plmjax.planning.hlo import Instruction, Program
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
 )  # fmt: skip
-"""Operations that communicate. A TPU program of several slices sends from one slice to the next."""
+"""Opcodes of communication. On several slices a TPU program uses send between slices."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
     """Communication of one kind, dtype and size.
 
-    bytes: bytes of one device's complete array; for a permute with the padding of its layout, which is sent too.
+    bytes: bytes of the complete array on one device. A permute also sends the padding of the layout, which counts.
+    elements: number of elements of that array.
+    group: number of devices that communicate with each other, in the largest group.
     count: number of runs.
-    gathered: number of elements that an all-reduce gathers. The TPU compiler gathers less than 16 MiB, with the padding
-    of
-        the layout, by a sum of arrays that are 0 outside a device's own part.
+    gathered: number of elements that an all-reduce only gathers. The TPU compiler gathers an array of less than 16 MiB,
+        padding included, as a sum of arrays that are 0 outside each device's own part.
     """
 
     kind: str
@@ -36,7 +37,7 @@ class Collective:
 
 
 def collectives(program: Program) -> list[Collective]:
-    """Return the communication of a step. Equal collectives are combined. An asynchronous collective counts once."""
+    """Return the collectives of a step, largest first. Equal ones are merged. An asynchronous one counts once."""
     counts: dict[Collective, int] = {}
     for one, times in communication(program).values():
         counts[one] = counts.get(one, 0) + times
@@ -45,9 +46,10 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def communication(program: Program) -> dict[str, tuple[Collective, int]]:
-    """Return name of a communicating or starting instruction -> (one run of its collective, number of runs).
+    """Return a dict from instruction name to (one run of its collective, number of runs).
 
-    Channels do not distinguish collectives: those of a `shard_map` all have the same one.
+    It has the instructions that communicate, or start to. A channel does not identify a collective: all collectives of
+    a `shard_map` have the same one.
     """
     found: dict[str, tuple[Collective, int]] = {}
     chunks: dict[tuple[str, Collective], tuple[str, int]] = {}
@@ -58,7 +60,7 @@ def communication(program: Program) -> dict[str, tuple[Collective, int]]:
             one = _collective(program, instruction)
             form = (instruction.attribute("channel_id"), one)
             if continues(outer, parts):
-                # Chunks may be in loops that overlap with it. Its number of runs is that of the rarest one.
+                # Chunks may be in loops that overlap with the collective. It runs as often as the rarest chunk.
                 if form not in chunks or times < chunks[form][1]:
                     chunks[form] = (instruction.name, times)
             else:
@@ -74,7 +76,7 @@ def sends(instruction: Instruction) -> bool:
 
 
 def continues(instruction: Instruction, parts: Collection[Instruction]) -> bool:
-    """Return true for a fusion that continues or ends a collective started by another instruction.
+    """Return true for a fusion that continues or ends a collective which another instruction started.
 
     parts: the instruction and everything inside it.
     """
@@ -88,7 +90,7 @@ def _collective(program: Program, instruction: Instruction) -> Collective:
     kind = instruction.opcode.removesuffix("-start")
     operands = [array for operand in program.operands_of(instruction) for array in operand.results]
     results = [array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")]
-    # A start's result includes its operands. The larger side is the array that exists once on each device.
+    # The result of a start includes its operands. The larger of both is the array that each device has once.
     arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
     if kind == "send":
         arrays = operands[:1]  # the other one is a token
@@ -125,7 +127,9 @@ def groups(instruction: Instruction, partitions: int) -> list[list[int]]:
 def _groups_of_a_mesh(mesh: str, order: str | None, along: str) -> list[list[int]]:
     """Return the groups of devices that differ only along some axes of a mesh, or along a part of an axis.
 
-    mesh: "'data'=4,'model'=2". along: "'data'", or "'data':(2)2" for a part of size 2 inside an outer part of size 2.
+    mesh: such as "'data'=4,'model'=2".
+    order: as for `_devices`.
+    along: such as "'data'", or "'data':(2)2" for an inner part of size 2 within an outer part of size 2.
     """
     named = {name: (outer, part) for name, outer, part in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", along)}
     shape: list[int] = []
@@ -140,9 +144,9 @@ def _groups_of_a_mesh(mesh: str, order: str | None, along: str) -> list[list[int
 
 
 def _devices(order: str | None, count: int) -> np.ndarray:
-    """Return the device order of a compiled program, int [count]; ascending if it gives none.
+    """Return the device order of a compiled program, int [count]; ascending if `order` is None.
 
-    order: "[2,2,2]T(1,0,2)", numbers in a shape that is then transposed, or "0,2,1,3", the devices one by one.
+    order: "[2,2,2]T(1,0,2)" for 0, 1, ... in a shape that is then transposed, or a list such as "0,2,1,3".
     """
     if order is None:
         return np.arange(count)
@@ -153,7 +157,7 @@ def _devices(order: str | None, count: int) -> np.ndarray:
 
 
 def _gathered_elements(program: Program, reduction: Instruction) -> int:
-    """Return the number of elements of an all-reduce of zeros, updated with a device's own part: in fact a gather."""
+    """Return the number of elements that an all-reduce gathers: those of zeros updated with a device's own part."""
     return sum(o.results[0].size for o in program.operands_of(reduction) if _is_own_part(program, o))
 
 
@@ -170,9 +174,9 @@ def _is_own_part(program: Program, array: Instruction) -> bool:
 def _origin(
     program: Program, array: Instruction, callers: tuple[Instruction, ...] = ()
 ) -> tuple[Instruction, tuple[Instruction, ...]]:
-    """Return the instruction that computes an array which is copied, or passed in and out of fusions, on its way.
+    """Return the instruction that first computes an array, before copies and fusions pass it on, and its callers.
 
-    callers: the fusions that the instruction is in, the innermost last; those of the result are returned.
+    callers: the fusions around the instruction, the innermost last.
     """
     while True:
         if array.opcode in ("copy", "copy-start", "copy-done", "bitcast"):

@@ -1,4 +1,4 @@
-"""Compilation of a train step by libtpu for a TPU slice without its hardware."""
+"""Compilation of a train step by libtpu for a TPU slice, on a machine without TPUs."""
 
 import dataclasses
 import operator
@@ -25,7 +25,7 @@ from plmjax.training import program as programs
 
 
 class DoesNotFit(Exception):
-    """The compiler found too little HBM: `needed` and `available` bytes on a device."""
+    """A program needs more HBM than a device has: `needed` and `available`, in bytes."""
 
     def __init__(self, needed: float, available: float) -> None:
         super().__init__(f"{needed:.0f} of {available:.0f} bytes")
@@ -49,17 +49,19 @@ class Batches(NamedTuple):
 
 
 _NUMBERS = ("model.", "optimizer.")
-"""Beginnings of fields whose positive numbers are constants of a program; 0 may leave a part of it out."""
+"""Prefixes of fields whose floats are only constants in a program. 0 is an exception: it may leave a part out."""
 _NO_PART_OF_THE_PROGRAM = ("optimizer.schedule", "objective.evaluation_rate", "data.input", "data.path", "data.mixture")
-"""Beginnings of fields that change no more than numbers and a few operations on them in the train step."""
+"""Prefixes of fields that change at most constants of a train step and a few operations on them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
     """The compiled train step of one phase.
 
+    memory: the memory analysis of the executable.
     text: the optimised program in HLO.
-    schedules: instruction -> its schedule; empty if libtpu wrote no schedules because it was loaded by other code.
+    schedules: instruction -> its schedule; empty if other code had loaded libtpu, which then writes no schedules.
+    seconds: the time of the compilation; 0 if it was taken from another phase.
     """
 
     program: programs.Program
@@ -70,15 +72,15 @@ class Compilation:
 
     @property
     def total(self) -> int:
-        """Return the HBM of a device, bytes: arguments and results (donated ones once), temporaries and code."""
+        """Return the HBM bytes needed on a device: arguments and results (donated ones once), temporaries and code."""
         memory = self.memory
         resident = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         return resident + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
 
     def of_phase(self, experiment: Experiment, phase: ResolvedPhase) -> Self | None:
-        """Return this compilation for another phase of the run; None if its program differs in more than numbers.
+        """Return this compilation for another phase of the run; None if its program differs in more than constants.
 
-        The learning rate, its schedule or theta are numbers of a program, which do not change its time and memory.
+        The learning rate, its schedule and theta are constants, which do not change the time and memory of a program.
         """
         changed, program = in_phase(experiment, phase), self.program
         sizes = operator.attrgetter("sequence_length", "batch_size", "accumulation")
@@ -93,7 +95,10 @@ class Compilation:
 
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:
-    """Raise UserError if an experiment, as `plmjax.runs.resolve` returns it, cannot be planned on a slice."""
+    """Raise UserError if an experiment from `plmjax.runs.resolve` cannot be planned on a slice.
+
+    This also configures JAX: the CPU platform, unless JAX_PLATFORMS is set, and no compilation cache.
+    """
     checks.is_experiment(experiment)
     if part.slices > 1 and not part.chip.network:
         raise UserError(
@@ -101,21 +106,21 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
         )
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is used, no accelerator of this machine
-    # JAX decides at its first program if it caches programs. It could not read back those of the slice.
+    # JAX decides at its first program whether it caches programs. It could not load those of the slice.
     jax.config.update("jax_enable_compilation_cache", False)
     if isinstance(experiment.data, Data):
         checks.on_devices(experiment, part.chips * part.chip.devices, part.slices)
 
 
 def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.MeshChoice:
-    """Return the mesh of an experiment on a slice without its hardware."""
+    """Return the mesh of an experiment on a slice, and the reason for it. No TPU is needed."""
     return placement.choose_mesh(experiment, part.devices(), *batches)
 
 
 def compile_phase(
     experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh
 ) -> Compilation:
-    """Compile a phase's train step for the mesh's devices.
+    """Compile the train step of a phase for the devices of a mesh.
 
     Raises:
         DoesNotFit: the step needs more HBM than a device has.
@@ -137,7 +142,7 @@ class CompiledProgram(NamedTuple):
 
 
 def compile_for_slice(lowered: Any) -> CompiledProgram:
-    """Compile a lowered function for the devices of its arguments, and return its memory, HLO and schedules.
+    """Compile a lowered function for the devices of its arguments.
 
     Raises:
         DoesNotFit: the program needs more HBM than a device has.
@@ -145,7 +150,7 @@ def compile_for_slice(lowered: Any) -> CompiledProgram:
     schedule_files.clear(topologies.schedules())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         try:
-            # JAX's cache of programs, if a user has one, cannot read a program without its chip, and warns.
+            # If a user has a compilation cache, JAX cannot load a program from it without the chip, and warns.
             warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
             # jaxlib cannot read every program of the newest chips (`as_text` fails); the compiler's dump is complete.
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
@@ -161,7 +166,7 @@ def compile_for_slice(lowered: Any) -> CompiledProgram:
 
 
 def out_of_memory(message: str) -> DoesNotFit | None:
-    """Return the sizes from a compiler error about HBM, which has two forms; None for another error."""
+    """Return the sizes in a compiler error about HBM, which has two forms; None for any other error."""
     sizes = r"([\d.]+)([KMGT])"
     ways = (rf"Used {sizes} of {sizes} hbm", rf"\({sizes}\) exceeds available HBM \({sizes}\)")
     found = next(filter(None, (re.search(way, message) for way in ways)), None)

@@ -1,20 +1,20 @@
-"""The plan of a run on a TPU slice without its hardware: memory, communication, speed and duration.
+"""The plan of a run on a TPU slice, made without TPUs: memory, communication, speed and duration.
 
-libtpu compiles the trainer's train step (`plmjax.training.program.build`) for the slice, once for each phase.
-Memory and communication are read from the compiled program and exact. Every time is an estimate and is called one:
+libtpu compiles the train step (`plmjax.training.program.build`) for the slice, once for each phase. Memory and
+communication are read from the compiled program, and are exact. All times are estimates:
 
     compute       model FLOPs / (chips x peak)
-    HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
-    interconnect  sum over collectives of count x sent bytes / links, of the axis with most (`plmjax.planning.links`)
+    HBM           bytes that the program reads from and writes to HBM / HBM bandwidth
+    interconnect  sum over collectives of count x sent bytes / links, on the busiest axis (`plmjax.planning.links`)
     roofline      the largest of the three: no program is faster
-    cycles        the compiler's own estimate of everything but communication / clock; the refined estimate for an
-                  instruction without one, a gather or a kernel of Pallas
-    step          cycles + interconnect, as if neither hid the other; the roofline if there are no cycles
-    refined       from the compiler's scheduled bundles, minus hidden times (`plmjax.planning.refined`)
+    cycles        the compiler's own estimate of everything but communication / clock. An instruction without one, a
+                  gather or a Pallas kernel, has the refined estimate
+    step          cycles + interconnect, as if they did not overlap; the roofline if there are no cycles
+    refined       from the compiler's scheduled bundles, with overlap (`plmjax.planning.refined`)
 
-MFU is model FLOPs / (step x chips x peak), for either step. The compiler's estimate is a pessimistic bound: it is right
-for products and random bits, and several times too high for reductions, copies and stores of stacked arrays. The
-refined estimate is an interval. Its ends assume different fractions of the chip's bandwidths.
+MFU is model FLOPs / (step x chips x peak), for the step of either estimate. The compiler's estimate is a pessimistic
+bound: it is right for matrix products and random bits, and several times too high for reductions, copies and stores of
+stacked arrays. The refined estimate is a range. Its ends assume different fractions of the chip's bandwidths.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ from plmjax.training.metrics import compact
 
 
 def prices(options: Sequence[str], used: Collection[str] = topologies.CHIPS) -> dict[str, float]:
-    """Parse prices: `1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
+    """Parse prices of a chip-hour: `1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
 
-    used: generations whose price is used.
+    used: generations whose price is needed.
 
     Raises:
-        UserError: no price, an unknown generation, or one that is not used.
+        UserError: a price is not a number from 0, or a generation is unknown or not in `used`.
     """
     found = {}
     for option in options:
@@ -68,17 +68,18 @@ def prices(options: Sequence[str], used: Collection[str] = topologies.CHIPS) -> 
 
 
 def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
-    """Return the price of a chip-hour for the slice's generation, else the general price; None without a price."""
+    """Return the price of a chip-hour on a slice: that of its generation, else that of "". None without both."""
     prices = prices or {}
     return prices.get(part.chip.name, prices.get(""))
 
 
 def findings(program: hlo.Program, compilation: Compilation, experiment: Experiment) -> list[str]:
-    """Return the wasteful parts of a train step, one sentence each; a good step has none.
+    """Return one sentence for each wasteful part of a train step; an efficient step has none.
 
-    These are: matrix products in float32 if bfloat16 was requested; gradients sent over the network more than once
-    a step (a sum that the compiler turns into a ring of permutes is not found); logits at more positions than the
-    objective predicts; parameters gathered in pure data parallelism more often than once a step.
+    These are: matrix products in float32 although bfloat16 was requested; gradients that are reduced more than once a
+    step (a sum that the compiler turns into a ring of permutes is not found); logits at more positions than the
+    objective predicts; parameters that are gathered more than once a step in pure data parallelism. Loops whose number
+    of trips is not known are listed too.
     """
     found = [f"The trips of the loop {name} are not known, they are counted once." for name in program.unknown_loops]
     built, phase = compilation.program, compilation.program.phase
@@ -133,20 +134,23 @@ def predicted_positions(experiment: Experiment, program: programs.Program) -> in
 
 
 def _shapes(function: Callable, program: programs.Program) -> Any:
-    """Return the output shapes of a function of a global batch and the constants, without computing anything."""
+    """Return the output shapes of a function of a global batch and the constants. Nothing is computed."""
     arguments = program.batch, program.state.constants
     return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments))
 
 
 def shard_sizes(params: Any) -> dict[str, int]:
-    """Return path -> number of a parameter's elements on one device, from ShapeDtypeStructs with shardings."""
+    """Return a dict from path to the number of elements of a parameter on one device.
+
+    params: a tree of jax.ShapeDtypeStruct with shardings.
+    """
     sizes: dict[str, int] = {}
     paths.map_named(lambda name, leaf: sizes.setdefault(name, math.prod(leaf.sharding.shard_shape(leaf.shape))), params)
     return sizes
 
 
 def looked_up_elements(experiment: Experiment, program: programs.Program) -> dict[str, int]:
-    """Return path of a looked-up table -> number of elements in the rows of a global batch, with repetitions."""
+    """Return a dict from a table's path to the number of elements that a global batch looks up, with repetitions."""
 
     def rows(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
@@ -161,7 +165,7 @@ def looked_up_elements(experiment: Experiment, program: programs.Program) -> dic
 
 
 def unpriced_calls(costs: refined.Costs) -> list[str]:
-    """Return one sentence for every kind of custom call of unknown time. A kernel takes the time of its schedule."""
+    """Return one sentence for each custom call target of unknown time: one without an estimate and a schedule."""
     found = Counter[str]()
     for instruction, times in costs.computing():
         cost = costs[instruction]
@@ -177,9 +181,9 @@ def unpriced_calls(costs: refined.Costs) -> list[str]:
 def costs_of(
     read: hlo.Program, schedules: Mapping[str, Schedule], chip: topologies.Chip
 ) -> tuple[refined.Costs, refined.Costs] | None:
-    """Return the costs of the instructions on a device, at both ends of `refined.RANGE`.
+    """Return the costs of a program on one device, at the fast and the slow end of `refined.RANGE`.
 
-    It is None if the schedules or the clock are not known.
+    The result is None if there are no schedules or the clock is not known.
     """
     if not schedules or not chip.clock:
         return None
@@ -198,7 +202,7 @@ def costs_of(
 
 
 def hbm_seconds(read: hlo.Program, chip: topologies.Chip) -> float:
-    """Return the seconds in which a device moves a program's bytes, at its fraction of the chip's bandwidth."""
+    """Return the seconds in which a device moves a program's HBM bytes, with its fraction of the chip's bandwidth."""
     return traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
 
 
@@ -276,7 +280,7 @@ def describe(
 
 
 def _memory(compilation: Compilation) -> dict[str, int]:
-    """Return the bytes of each part of a device's memory, and of all of them."""
+    """Return the bytes of each part of the memory needed on a device, and their total."""
     program, memory = compilation.program, compilation.memory
     state = program.state
     parameters, optimizer = sharding.bytes_on_device(state.params), sharding.bytes_on_device(state.optimizer_state)
@@ -308,7 +312,7 @@ def _parts(costs: refined.Costs, time: refined.Timeline, clock: float) -> dict[s
 
 
 def _speed(compute: float, tokens: int, seconds: float) -> dict[str, float]:
-    """Return the figures that follow from the seconds of a step. compute: the seconds of its model FLOPs at peak."""
+    """Return the speed of a step that takes `seconds`. compute: the seconds of its model FLOPs at peak."""
     return {"step_seconds": seconds, "mfu": compute / seconds, "tokens_per_second": tokens / seconds}
 
 
@@ -317,6 +321,6 @@ def _without_schedule(costs: refined.Costs) -> list[tuple[hlo.Instruction, int]]
 
 
 def _parameter_sizes(program: programs.Program) -> set[int]:
-    """Return the sizes of the parameters, complete and as shards in any part of the step's state."""
+    """Return the numbers of elements of the parameters and the optimizer state, of whole arrays and of shards."""
     leaves = jax.tree.leaves((program.state.params, program.state.optimizer_state))
     return {math.prod(shape) for leaf in leaves for shape in (leaf.shape, leaf.sharding.shard_shape(leaf.shape))}

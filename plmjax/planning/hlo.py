@@ -1,7 +1,7 @@
-"""Parser of a compiled program: its instructions, their numbers of runs, and the compiler's estimate of its cycles.
+"""Parser of a compiled program: its instructions, how often each runs, and the compiler's estimate of its cycles.
 
 `compiled.cost_analysis()` counts the body of a loop once, so a scan over layers looks like one layer. Here the
-optimised HLO text is read instead, and every instruction counts as often as it runs. Only the necessary part of HLO's
+optimised HLO text is parsed, and every instruction counts as often as it runs. Only the necessary part of the HLO
 grammar is parsed; unknown instructions are kept unchanged.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 LONGEST_LOOP = 100_000
-"""Maximum number of loop trips to count; a longer loop is treated as endless."""
+"""Maximum number of loop trips to count; the trips of a longer loop are treated as unknown."""
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _CALLED = re.compile(
@@ -22,7 +22,7 @@ _CALLED = re.compile(
 _HEADER = re.compile(r"(ENTRY )?%?([\w.-]+) \(.*\{$")
 _END = re.compile(r"\}(, execution_thread=.*)?$")
 _OUTSIDE = re.compile(r"HloModule |(FileNames|FunctionNames|FileLocations|StackFrames)$|\d+ ")
-"""Lines between the computations: the module's own, and the tables of its sources."""
+"""Lines outside the computations: the module's header, and the tables of source files."""
 _NAME = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = ")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -47,7 +47,11 @@ _COMPARISONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array of an instruction's result. `space` is 0 in HBM; other values are on the chip (TPU: 1 is VMEM)."""
+    """One array of an instruction's result.
+
+    space: memory space; 0 is HBM, others are on the chip (on a TPU, 1 is VMEM).
+    layout: the text in braces after the shape.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -60,14 +64,14 @@ class Array:
 
     @property
     def bytes(self) -> float:
-        """Return the number of bytes without the padding of a layout."""
+        """Return the number of bytes, without the padding of the layout."""
         digits = re.search(r"\d+", self.dtype)
         bits = 8 if self.dtype == "pred" else int(digits.group()) if digits else 0
         return self.size * bits / 8
 
     @property
     def stored_bytes(self) -> float:
-        """Return the bytes with the padding of tiles: `{1,0:T(8,128)}` stores rows of 64 floats in 128 lanes."""
+        """Return the number of bytes with the padding of tiles: `{1,0:T(8,128)}` pads rows of 64 floats to 128."""
         order, _, tiling = self.layout.partition(":")
         tile = re.match(r"T\(([\d,]+)\)", tiling)
         if not tile or not self.shape:
@@ -79,13 +83,18 @@ class Array:
 
     @property
     def hbm(self) -> float:
-        """Return the number of bytes in HBM: none for a scalar, such as the counter of a loop."""
+        """Return the number of bytes in HBM; 0 for a scalar, such as the counter of a loop."""
         return self.bytes if self.space == 0 and self.shape else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line: `name = results opcode(operands), attributes`."""
+    """One instruction, from a line `name = results opcode(arguments), attributes`.
+
+    operands: names of the operands.
+    arguments: the text in brackets, such as the value of a constant.
+    computation: name of the computation that it is in.
+    """
 
     name: str
     opcode: str
@@ -97,7 +106,7 @@ class Instruction:
 
     @functools.cached_property
     def called_computations(self) -> dict[str, list[str]]:
-        """Return attribute -> names of the called computations."""
+        """Return a dict from attribute, such as "body", to the names of the computations that it calls."""
         found = {}
         for match in _CALLED.finditer(self.attributes):
             names = re.match(r"\{([^}]*)\}|%?([\w.-]+)", self.attributes[match.end() :])
@@ -106,25 +115,28 @@ class Instruction:
 
     @property
     def cycles(self) -> int:
-        """Return the compiler's estimate of one run, 0 if there is none."""
+        """Return the compiler's estimate of the cycles of one run; 0 if there is none."""
         match = _CYCLES.search(self.attributes)
         cycles = int(match.group(1)) if match else 0
         return cycles if cycles < 2**62 else 0  # the largest integers mean "none"
 
     @property
     def target(self) -> str:
-        """Return the target of a custom call, empty for other instructions."""
+        """Return the target of a custom call; empty for other instructions."""
         return self.attribute("custom_call_target")
 
     def attribute(self, name: str) -> str:
-        """Return the word after `name=`, empty if there is none."""
+        """Return the word after `name=` in the attributes; empty if there is none."""
         match = re.search(rf'\b{name}="?([\w.-]+)', self.attributes)
         return match.group(1) if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Matmul:
-    """One matrix product (dot or convolution), run `count` times."""
+    """A matrix product (dot or convolution) that runs `count` times.
+
+    dtypes, shapes: those of its factors.
+    """
 
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -134,7 +146,7 @@ class Matmul:
 class Program:
     """The computations of an optimised HLO module.
 
-    `unknown_loops` names the while loops whose trips could not be counted; they count as one run.
+    unknown_loops: names of the while loops whose trips could not be counted; they count as one trip.
 
     Raises:
         ValueError: the text has no ENTRY computation, or a line that cannot be parsed. No line is skipped silently.
@@ -184,11 +196,11 @@ class Program:
         ]
 
     def cycles(self) -> int:
-        """Return the compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
+        """Return the compiler's estimate of all cycles of one device, without communication and custom calls."""
         return sum(instruction.cycles * times for instruction, times in self.top_level)
 
     def largest(self, dimension: int) -> Array | None:
-        """Return the largest floating-point array anywhere with a dimension of that size."""
+        """Return the largest floating-point array that has a dimension of this size; None if there is none."""
         arrays = (array for i, _ in self.every if i.opcode != "parameter" for array in i.results)
         arrays = (array for array in arrays if dimension in array.shape and "f" in array.dtype)
         return max(arrays, key=lambda array: array.size, default=None)
@@ -227,12 +239,12 @@ class Program:
         return [self.computations[instruction.computation][name] for name in instruction.operands]
 
     def branch(self, conditional: Instruction) -> str:
-        """Return the computation of a conditional that is counted: the one with the most cycles."""
+        """Return the computation that counts for a conditional: the branch with the most cycles."""
         names = [name for names in conditional.called_computations.values() for name in names]
         return max(names, key=lambda name: sum(inner.cycles * times for inner, times in self._run(name, 1)))
 
     def trips(self, loop: Instruction) -> int:
-        """Return the number of runs of a while loop's body, by computing its counter; 1 if it cannot be known."""
+        """Return the number of trips of a while loop, found by computing its counter; 1 if it cannot be known."""
         if loop.name not in self._known_trips:
             self._known_trips[loop.name] = self._count_trips(loop)
         return self._known_trips[loop.name]
@@ -251,7 +263,12 @@ class Program:
         return 1
 
     def _value(self, instruction: Instruction, arguments: tuple) -> Any:
-        """Return an integer, a function from index to element for a tuple, or None if it is only known at run time."""
+        """Return the value of an instruction: an integer, for a tuple a function from index to element, or None.
+
+        None stands for a value that is only known at run time.
+
+        arguments: values of the parameters of its computation.
+        """
         opcode = instruction.opcode
         if opcode == "parameter":
             index = int(instruction.arguments)
@@ -282,7 +299,7 @@ class Program:
 def _statements(text: str) -> Iterator[str]:
     """Yield the lines of a module. Lines within the braces of an attribute, such as a kernel's metadata, are joined.
 
-    The lines that begin and end a computation have a brace without its pair.
+    The lines that begin or end a computation are not joined, although their brace has no pair.
     """
     parts: list[str] = []
     for line in text.splitlines():
@@ -311,7 +328,7 @@ def _unreadable(expected: str, line: str) -> ValueError:
 
 
 def _instruction(line: str, computation: str) -> tuple[Instruction, str]:
-    """Return the instruction of a line, and the text of its type.
+    """Return the instruction in a line, and the text of its type.
 
     Raises:
         ValueError: the line has no instruction.
@@ -331,9 +348,9 @@ def _instruction(line: str, computation: str) -> tuple[Instruction, str]:
 
 
 def _add_elements(operand: str, instructions: dict[str, Instruction], types: dict[str, str], computation: str) -> None:
-    """Add the instructions that an operand such as `x#1` stands for: the element of a tuple with its index.
+    """Add the get-tuple-element instructions that an operand such as `x#1` stands for.
 
-    Compilers with XLA's option `xla_dump_compact_gte` write it in this form, others as a separate instruction.
+    With the option `xla_dump_compact_gte` XLA writes an element of a tuple in this form, otherwise as an instruction.
     """
     source, *indices = operand.split("#")
     for index in indices:
@@ -349,7 +366,7 @@ def _add_elements(operand: str, instructions: dict[str, Instruction], types: dic
 
 @functools.lru_cache(maxsize=64)
 def _element_types(text: str) -> tuple[str, ...]:
-    """Return the types in the type of a tuple."""
+    """Return the types of the elements in the text of a tuple's type."""
     depth, start, found = 0, 1, []
     for mark in re.finditer(r"[][(){},]", text):
         depth += (mark[0] in "([{") - (mark[0] in ")]}")
@@ -379,8 +396,8 @@ def _closing_bracket(text: str) -> int:
 
 
 def _tuple(value: Any) -> Callable[[int], Any]:
-    """Return a function from index to element of a tuple, which computes each element once.
+    """Return a function from index to element of a tuple. It computes each element once.
 
-    Elements of an unknown tuple are unknown.
+    The elements of an unknown tuple are unknown, None.
     """
     return functools.cache(value) if callable(value) else lambda index: None

@@ -1,8 +1,8 @@
-"""The links of a slice: the links that a collective uses, and for how long.
+"""The links between the chips of a slice: which of them a collective uses, and for how long.
 
-For an array of b bytes on c chips a chip sends for all-reduce 2 b (c-1)/c; for all-gather, reduce-scatter and
-all-to-all b (c-1)/c; for permute b on one link. A group smaller than the slice uses the links of one axis. Traffic
-between slices uses a chip's fraction of its host's network.
+For an array of b bytes on c chips, a chip sends 2 b (c-1)/c bytes in an all-reduce; b (c-1)/c in an all-gather, a
+reduce-scatter or an all-to-all; and b on one link in a permute. A group smaller than the slice uses the links of one
+axis. Traffic between slices uses a chip's fraction of the network of its host.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from plmjax.planning import collectives
 from plmjax.planning.hlo import Instruction, Program
 
 OUTSIDE = -1
-"""The place of the network between slices among the axes."""
+"""The axis number of the network between slices."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Sending:
 
 
 def interconnect_seconds(communicated: list[collectives.Collective], part: topologies.Slice) -> float:
-    """Return the estimated time of a step's communication on the slice's links without other traffic."""
+    """Return the estimated seconds of some collectives, one after the other, on links without other traffic."""
     seconds = 0.0
     for one in communicated:
         if one.kind == "send":
@@ -47,9 +47,11 @@ def interconnect_seconds(communicated: list[collectives.Collective], part: topol
 
 
 def busiest_seconds(program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]]) -> float:
-    """Return the time of a step's communication on the links of the busiest axis.
+    """Return the seconds of a step's communication on the links of the busiest axis.
 
     The axes of a slice have separate links, so collectives along different axes may overlap.
+
+    places: as for `sendings`.
     """
     instructions = {one.name: one for one, _ in program.every}
     seconds: Counter[int] = Counter()
@@ -62,10 +64,10 @@ def busiest_seconds(program: Program, part: topologies.Slice, places: Sequence[t
 def sendings(
     program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]], efficiency: float = 1.0
 ) -> dict[str, Sending]:
-    """Return name of an instruction that communicates or starts to -> one run of it.
+    """Return a dict from the name of an instruction that communicates, or starts to, to one run of its collective.
 
-    places: coordinates of the chips of the devices, in the order of the mesh.
-    efficiency: fraction of the links' bandwidth that is reached.
+    places: coordinates of each device's chip, in the order of the mesh.
+    efficiency: fraction of the bandwidth of the links that is reached.
     """
     instructions = {one.name: one for one, _ in program.every}
     return {
@@ -87,7 +89,7 @@ def _used_axes(
 
 
 def axes(groups: list[list[int]], places: Sequence[tuple[int, ...]]) -> frozenset[int]:
-    """Return the axes of a slice along which the devices of a group differ, for any group."""
+    """Return the axes of a slice along which the devices of at least one group differ."""
     differing = set()
     for group in groups:
         along = zip(*(places[device] for device in group), strict=True)

@@ -28,15 +28,16 @@ def plan(
     batches: Batches | None = None,
     announce: Announce = contextlib.nullcontext,
 ) -> dict[str, Any]:
-    """Return all values that `plmjax plan` prints, as JSON data, in bytes, seconds and FLOPs unless a name differs.
+    """Return all values that `plmjax plan` prints, as JSON data, in bytes, seconds and FLOPs unless named otherwise.
 
-    A phase whose program differs from that of an earlier one in numbers alone is not compiled again; its
-    compile_seconds are 0.
+    A phase is not compiled if its program differs from that of an earlier phase only in constants. Its compile_seconds
+    are 0.
 
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
-    breakdown: add the cycles of a step by category.
-    batches: batches of a task's examples; None for an experiment on text, whose layout gives their shapes.
-    announce: context that is entered with a line about each compilation, such as `plmjax.training.metrics.announced`.
+    breakdown: true to add the cycles of a step by category.
+    batches: the batches of a task; None for an experiment on text, whose layout gives their shapes.
+    announce: function from a line about a compilation to a context manager around it, such as
+        `plmjax.training.metrics.announced`.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
@@ -102,7 +103,7 @@ def plan_or_error(
     batches: Batches | None = None,
     announce: Announce = contextlib.nullcontext,
 ) -> dict[str, Any]:
-    """Return a plan, or the topology and the error if the run does not fit a slice."""
+    """Return a plan, or the topology and the error if the run cannot be planned on that slice."""
     topologies.parse(topology)  # an unknown slice is an error, not a result
     try:
         return plan(experiment, topology, prices=prices, breakdown=breakdown, batches=batches, announce=announce)

@@ -1,7 +1,7 @@
-"""Number of multiplications in a matrix product of a compiled program.
+"""Number of multiply-adds in the matrix products of a compiled program.
 
-XLA writes every product as a convolution or a dot. A batch of products is a convolution over a dimension in which every
-window has one element; the rest are holes and padding, which are not multiplied.
+XLA writes every product as a dot or a convolution. A batch of products is a convolution over a dimension in which every
+window has a single element. The other places are dilation and padding, which are not multiplied.
 """
 
 import itertools
@@ -12,13 +12,13 @@ from collections.abc import Collection
 from plmjax.planning.hlo import Array, Instruction, Program
 
 INTEGERS = {"s8"}
-"""Dtypes of the factors of a product in int8."""
+"""Dtypes of the factors of an int8 product."""
 
 
 def multiply_adds(program: Program, instruction: Instruction, dtypes: Collection[str] | None = None) -> int:
     """Return the multiply-adds of one run of an instruction. A fusion has those of the products inside it.
 
-    dtypes: counts only products whose factors have these dtypes and no others; None counts all.
+    dtypes: count only products whose factors have exactly these dtypes; None counts all.
     """
     total = 0
     for one, _ in program.inside(instruction):

@@ -1,26 +1,26 @@
 """A second estimate of a step's time, from the compiler's scheduled bundles.
 
 The compiler's own estimate of an instruction, `estimated_cycles`, is made before the instruction is scheduled. For
-reductions, stores of stacked arrays, copies and conversions it is several times the number of bundles issued later.
-For kernels of Pallas, gathers and sorts there is no estimate. Here an instruction takes the longest of
+reductions, stores of stacked arrays, copies and conversions it is several times the number of bundles that are issued.
+Pallas kernels, gathers and sorts have no estimate. Here the time of an instruction is the largest of
 
-    its schedule: its bundles, each as often as it is issued, and waits for matrix units  (`planning/schedules.py`)
+    its schedule: its bundles, as often as they are issued, and waits for matrix units  (`planning/schedules.py`)
     its multiply-adds at the rate of the matrix units
-    its bytes at the bandwidth of the HBM that is reached
+    its HBM bytes at the assumed HBM bandwidth
 
-and before it the time until the first bytes from the HBM arrive. A program takes the sum of its instructions and of the
-bundles that it issues between them, plus waiting. A transfer between HBM and the chip, or a collective, may start in
-one instruction and be needed in another. It continues while the instructions between the two run. It is hidden to the
-extent that these leave the HBM, or its links, idle. The axes of a slice have links of their own: a collective along one
-axis does not delay one along another. A collective without such a pair is not hidden. A collective has a pair of
-instructions, or two fusions with an `AsyncCollectiveStart` and an `AsyncCollectiveDone`. Fusions named
-`async_collective_fusion` between the two compute while it continues.
+plus the time until its first bytes from HBM arrive. The time of a program is the sum of its instructions, of the
+bundles that it issues between them, and of waits. A transfer between HBM and the chip, or a collective, may start in
+one instruction and be awaited in another. It proceeds while the instructions between the two run, as far as they leave
+the HBM, or its links, idle. The axes of a slice have separate links: a collective along one axis does not delay one
+along another. The start and the end of a collective are a pair of instructions, or two fusions with an
+`AsyncCollectiveStart` and an `AsyncCollectiveDone`. Fusions named `async_collective_fusion` between them compute while
+the collective proceeds. A collective without such a pair is not hidden.
 
-The bandwidths that a chip reaches are assumed: see `RANGE`. The estimate is made at both ends of it.
+The bandwidths that a chip reaches are assumptions. The estimate is made for both ends of `RANGE`.
 
-Equal instructions share one schedule. If there is no schedule, the compiler's estimate is used (`Cost.source`).
-If a loop inside an instruction ends by its data, the larger of the two counts. Not counted: waits for results of
-earlier instructions, dispatch by the host, and work of collectives besides sending.
+Equal instructions share one schedule. Without a schedule, the compiler's estimate is used (`Cost.source`). If the trips
+of a loop inside an instruction depend on data, the larger of schedule and compiler's estimate is used. Not counted are
+waits for results of earlier instructions, dispatch by the host, and work of collectives besides sending.
 """
 
 import copy
@@ -44,7 +44,7 @@ class Efficiency:
     """The assumed bandwidths and delays of a chip.
 
     hbm, links: fractions of the bandwidths on the data sheet.
-    startup: seconds until an instruction that reads or writes the HBM moves its first bytes.
+    startup: seconds until an instruction that uses HBM moves its first bytes.
     """
 
     hbm: float
@@ -53,15 +53,17 @@ class Efficiency:
 
 
 RANGE = (Efficiency(hbm=0.92, links=0.90, startup=0.5e-6), Efficiency(hbm=0.85, links=0.75, startup=1.5e-6))
-"""The fast and the slow end of what is usual. These are assumptions: nothing here was measured on a TPU."""
+"""The fast and the slow end of usual values. These are assumptions, not measurements on a TPU."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """The work of one device per cycle.
+    """The rates of one device, per cycle.
 
-    multiply_adds: multiply-adds of floating-point numbers, or of integers where `int8` is 0.
-    startup: cycles until an instruction that reads or writes the HBM moves its first bytes.
+    multiply_adds: multiply-adds of floating-point numbers; also those of int8 if `int8` is 0.
+    bytes: HBM bytes.
+    int8: multiply-adds of int8; 0 if they have no rate of their own.
+    startup: cycles until an instruction that uses HBM moves its first bytes.
     """
 
     multiply_adds: float
@@ -72,15 +74,16 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of one run of an instruction, in cycles and bytes.
+    """The cost of one run of an instruction. All fields but `open_loops` and `hbm_bytes` are in cycles.
 
-    compiler: the compiler's estimate, None if there is none.
-    scheduled: the cycles of its schedule, None without a schedule.
-    before: the cycles of the program's own bundles before it, not in `refined`.
-    open_loops: number of loops of the schedule that end by their data and count once.
-    products: its multiply-adds at the rate of the matrix units.
-    hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
-    startup: the time before its first bytes, 0 without bytes.
+    compiler: the compiler's estimate; None if there is none.
+    scheduled: the cycles of its schedule; None without a schedule.
+    open_loops: number of loops in the schedule whose trips depend on data; they count as one trip.
+    products: the time of its multiply-adds on the matrix units.
+    hbm_bytes: the bytes that it reads from and writes to HBM.
+    hbm: the time of these bytes.
+    startup: the time until its first bytes; 0 without bytes.
+    before: the program's own bundles before it, which `refined` does not include.
     """
 
     compiler: int | None
@@ -118,7 +121,7 @@ class Costs:
         self.program, self.rates, self.schedules = program, rates, schedules
         self.traffic = Traffic(program)
         self.transfers: set[str] = set()
-        """Instructions that move data while others run: the start of a pair, and the instruction that it starts."""
+        """Names of instructions that move data while others run: starts, and the instructions that they start."""
         for instruction in (one for one, _ in program.top_level if one.opcode.endswith("-start")):
             self.transfers |= {part.name for part in _async_start(program, instruction)}
         self._twins: dict[tuple, Schedule] = {}
@@ -131,7 +134,7 @@ class Costs:
         return {instruction.name: self._cost(instruction) for instruction, _ in self.program.top_level}
 
     def at(self, rates: Rates) -> Self:
-        """Return the costs with other rates of the HBM."""
+        """Return the costs with the HBM bandwidth and startup time of other rates."""
         other = copy.copy(self)
         other.rates = rates
         other._known = {name: other._at_rates(cost) for name, cost in self._known.items()}
@@ -145,7 +148,7 @@ class Costs:
         return self._known[instruction.name]
 
     def computing(self) -> Iterator[tuple[Instruction, int]]:
-        """Yield the instructions that occupy a device, with their runs: no transfers, no communication."""
+        """Yield (instruction, number of runs) for those that compute: no transfers and no communication."""
         for instruction, times in self.program.top_level:
             if instruction.name not in self.transfers and not communicates(self.program, instruction):
                 yield instruction, times
@@ -163,7 +166,7 @@ class Costs:
         return self._at_rates(Cost(compiler, scheduled, open_loops, computed, moved, 0.0, before=before))
 
     def _form(self, instruction: Instruction) -> tuple:
-        """Return a key, equal for instructions with the same compiler schedule: names and metadata are left out."""
+        """Return a key that is equal for instructions with the same schedule: names and metadata are left out."""
         inner = tuple((one.opcode, one.results, _plain(one.attributes)) for one, _ in self.program.inside(instruction))
         taken = tuple(operand.results for operand in self.program.operands_of(instruction))
         return instruction.results, taken, inner
@@ -176,7 +179,7 @@ def _plain(attributes: str) -> str:
 
 
 def communicates(program: Program, instruction: Instruction) -> bool:
-    """Return true if an instruction, with everything fused to it, starts, ends or is a collective.
+    """Return true if an instruction, or one fused to it, is a collective or starts or ends one.
 
     A fusion named `async_collective_fusion` computes while a collective continues, so it returns false.
     """
@@ -193,11 +196,14 @@ def _async_start(program: Program, instruction: Instruction) -> list[Instruction
 
 @dataclasses.dataclass
 class Timeline:
-    """Cycles of one run of a program: its instructions, its waits, and the use of the HBM and the links.
+    """The cycles of one run of a program: computation, waits, and the use of HBM and links.
 
-    computing: its instructions, and the program's own bundles between them.
-    network: the sum of all collectives. links: axis of the slice -> the sum of collectives on its links.
-    between: the program's own bundles.
+    computing: instructions, and the program's own bundles between them.
+    waiting_hbm, waiting_network: waits for transfers and for collectives.
+    hbm: time in which HBM is used.
+    network: sum of all collectives.
+    links: axis of the slice -> sum of the collectives on its links.
+    between: the part of `computing` that is the program's own bundles.
     """
 
     computing: float = 0.0
@@ -210,7 +216,7 @@ class Timeline:
 
     @property
     def total(self) -> float:
-        """Return the time from its start to its end."""
+        """Return the cycles from start to end."""
         return self.computing + self.waiting_hbm + self.waiting_network
 
     def add(self, other: "Timeline", times: int) -> None:
@@ -244,14 +250,14 @@ class _Transfers:
             self._left[name], cycles = left - passed, cycles - passed
 
     def until(self, name: str | None) -> float:
-        """Return the cycles until a transfer and all earlier ones are done; None means the last one."""
+        """Return the cycles until a transfer and all earlier ones are done. name: None for the last one."""
         if name is not None and name not in self._left:
             return 0.0  # done with a later one, or there was nothing to do
         names = list(self._left)
         return sum(self._left[one] for one in (names if name is None else names[: names.index(name) + 1]))
 
     def finish(self, name: str | None, cycles: float) -> None:
-        """Advance the time by at least `cycles`, and until a transfer is done."""
+        """Advance the time by `cycles`, and end a transfer and all earlier ones; None ends all."""
         self.advance(cycles)
         names = list(self._left)
         if name is None or name in self._left:
@@ -271,7 +277,7 @@ class _Links:
             self._axes.setdefault(axis, _Transfers()).start(name, cycles)
 
     def advance(self, cycles: float, used: Mapping[int, float]) -> None:
-        """Advance the time while other collectives use some of the links."""
+        """Advance the time by `cycles`. used: axis -> cycles for which other collectives use its links."""
         for axis, transfers in self._axes.items():
             transfers.advance(cycles - used.get(axis, 0.0))
 
@@ -284,7 +290,7 @@ class _Links:
 
 
 def timeline(costs: Costs, network: Mapping[str, Sending]) -> Timeline:
-    """Return the time of a program. `network`: name of a communicating instruction -> its sending."""
+    """Return the timeline of a program. network: as from `plmjax.planning.links.sendings`."""
     return _run(costs, network, costs.program.entry)
 
 

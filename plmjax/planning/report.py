@@ -1,4 +1,4 @@
-"""Plans as text: the page of one slice, the table of several, and the results of a search."""
+"""Plans as text: a page for one slice, a table for several slices, and the results of a search."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ from plmjax.training.placement import mesh_text
 
 WIDTH = 120
 KINDS = "The compiler's is a pessimistic bound; the ends of the refined one differ in the bandwidths that are reached."
-"""The sentence about both estimates."""
-TABLE_WIDTH = 160  # no more than its columns need
+"""Explanation of the two estimates."""
+TABLE_WIDTH = 160  # enough for all columns
 
 
 def page(made: dict[str, Any]) -> str:
-    """Return the plan of one slice for a terminal or a log: whether it fits, hours and cost, then a row per phase.
+    """Return the plan of one slice for a terminal or a log: memory, hours and cost, then a row per phase.
 
-    A plan with a breakdown has everything else behind them.
+    If the plan has a breakdown, all other values follow.
     """
     console, out = _console()
     _answer(console, made)
@@ -49,7 +49,7 @@ def page(made: dict[str, Any]) -> str:
 
 
 def _answer(console: Console, made: dict[str, Any]) -> None:
-    """Print whether the run fits, what it reads, and how long it takes, from low to high."""
+    """Print the memory that the run needs, the tokens that it reads, and its hours and cost from low to high."""
     total, fullest = made["estimate"], max(made["phases"], key=lambda phase: phase["memory"]["total"])
     used, whole = (fullest["memory"][name] / 2**30 for name in ("total", "device"))
     in_phase = f" in phase {fullest['phase']}" if len(made["phases"]) > 1 else ""
@@ -78,7 +78,7 @@ def _answer(console: Console, made: dict[str, Any]) -> None:
 
 
 def _row(phase: dict[str, Any]) -> list[str]:
-    """Return a phase as the cells of a row. Step and MFU are refined, from low to high, or else the compiler's."""
+    """Return a phase as the cells of a row. Step and MFU are those of the refined estimate if it is known."""
     estimate, memory, refined = phase["estimate"], phase["memory"], phase["refined"]
     step, mfu = f"{1e3 * estimate['step_seconds']:.1f}", f"{estimate['mfu']:.0%}"
     if refined:
@@ -103,7 +103,7 @@ def _details(console: Console, made: dict[str, Any]) -> None:
 
 
 def table(plans: list[dict[str, Any]]) -> str:
-    """Return a table of several slices, one row per phase. A slice that the run does not fit has a sentence instead."""
+    """Return a table of several slices, one row per phase. A slice without a plan has its error below the table."""
     console, out = _console(TABLE_WIDTH)
     first = next((made for made in plans if "phases" in made), None)
     if first:
@@ -131,7 +131,7 @@ def table(plans: list[dict[str, Any]]) -> str:
 
 
 def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the table of several slices: one row per phase, the run's totals in the last."""
+    """Return (header, rows) of the table of several slices: one row per phase, the last with the totals of the run."""
     priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
     names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
     names += ["compiler ms", "step ms", "MFU", "refined ms", "refined MFU"]
@@ -163,7 +163,7 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def _range(ends: dict[str, Any], shown: Callable[[Any], str], slow_first: bool = False) -> str:
-    """Return both ends of a range as `48 to 53`, or one figure if both have the same text."""
+    """Return both ends of a range as `48 to 53`, or a single number if both have the same text."""
     first, last = (shown(ends[name]) for name in (("slow", "fast") if slow_first else ("fast", "slow")))
     return first if first == last else f"{first.removesuffix('%')} to {last}"
 
@@ -171,8 +171,9 @@ def _range(ends: dict[str, Any], shown: Callable[[Any], str], slow_first: bool =
 def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows) of the cycles by category of several slices, in millions: compiler's / refined.
 
-    The refined cycles are given for both ends of the range. The plans were made with a breakdown; a phase whose refined
-    estimate is not known has no row.
+    The refined cycles are given for both ends of the range. A phase without a refined estimate has no row.
+
+    plans: plans with a breakdown.
     """
     phases = [(made["topology"], phase) for made in plans for phase in made.get("phases", ()) if phase["breakdown"]]
     rows = []
@@ -193,7 +194,7 @@ def _size(phase: dict[str, Any]) -> str:
 
 
 def search(found: dict[str, Any]) -> str:
-    """Return the results of a search as text, the fastest first, and the options for it."""
+    """Return the results of a search as text, the fastest first, then the options of the fastest."""
     console, out = _console()
     console.print(f"{found['topology']}: mesh {mesh_text(found['mesh'].values())}: {found['mesh_reason']}")
     shown = Table()

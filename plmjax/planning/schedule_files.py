@@ -9,7 +9,7 @@ from plmjax.planning.schedules import Schedule
 
 
 def read(folder: Path) -> dict[str, Schedule]:
-    """Return instruction -> its schedule, for the one program whose files are in the folder. The files are removed."""
+    """Return a dict from instruction to schedule for the program whose files are in the folder. Remove the files."""
     found: dict[str, Schedule] = {}
     before: dict[str, int] = {}
     for path in sorted(folder.iterdir()):
@@ -28,6 +28,6 @@ def read(folder: Path) -> dict[str, Schedule]:
 
 
 def clear(folder: Path) -> None:
-    """Remove all files, so that the next program does not find those of another one."""
+    """Remove all files, so that they are not taken for those of the next program."""
     for path in folder.iterdir():
         path.unlink()

@@ -1,25 +1,25 @@
 """The TPU compiler's final schedules: the cycles in which every instruction of a program issues its bundles.
 
 A TensorCore issues one bundle (a very long instruction word) a cycle unless it waits for memory or for its matrix
-units. libtpu writes the bundles of each instruction to a file `NUMBER-NAME-NUMBER-final_bundles.txt` if its environment
-requests it before libtpu is loaded (`plmjax.parallel.topologies`). A line is a bundle, with one `>` for each loop
-around it:
+units. libtpu writes the bundles of each instruction to a file `NUMBER-NAME-NUMBER-final_bundles.txt` if an environment
+variable requests it before libtpu is loaded (`plmjax.parallel.topologies`). A line is a bundle, with one `>` for each
+loop around it:
 
     0x4 LB: > { %s14 = sadd.s32 4294967295, %s13 ... }                      LB: the first of a loop's body
     0x9   : > { %101 = sbr.rel (%p98_p3) target = $region25 }               a branch over the bundles up to region 25
    0x1f   : > { %p8_p13 = scmp.ge.s32.totalorder %s11_s13, 18 /* loop exit test */ }
 
-The body of a loop is a pipeline. In its first and last trips a branch skips the parts that have nothing to do yet, or
-nothing to do any more. Such a branch is taken unless the counter is in an interval that two comparisons define. Another
-branch skips what only the last step of a sum does, and is not taken in every N-th trip. These are read, so a bundle
-counts as often as it is issued. Every other branch is treated as not taken, which counts too many. On v2 and v3 a
-bundle with `vdelay N` waits for N cycles more.
+The body of a loop is a software pipeline. In the first and last trips a branch skips the stages that have no work. Such
+a branch is taken unless the counter is in an interval that two comparisons define. Another kind of branch skips work
+that only the last step of a sum does: it is taken except in every N-th trip. Both kinds are parsed, so that a bundle
+counts as often as it is issued. Any other branch is treated as not taken, which counts too many bundles. On v2 and v3 a
+bundle with `vdelay N` takes N more cycles.
 
-Later chips detect by themselves that a matrix unit is busy: bundles issue in order, and one waits until the unit has
-taken the rows of its last product (`vmatmul`). The schedule does not show these waits. They are simulated, from trip to
-trip of a loop: the units are idle before the first product of a trip and after its last one, however few bundles are
-between them. JAX has published two timings of products on a v5e (docs.jax.dev/en/latest/pallas/tpu/matmul.html);
-tests/planning/test_schedules.py compares them.
+On later chips the hardware detects that a matrix unit is busy: bundles issue in order, and a bundle waits until the
+unit has taken the rows of its last product (`vmatmul`). The schedule does not show these waits, so they are simulated,
+from trip to trip of a loop: a unit that is busy at the end of a trip also delays the next one. JAX has published two
+timings of matrix products on a v5e (docs.jax.dev/en/latest/pallas/tpu/matmul.html); tests/planning/test_schedules.py
+compares them.
 
 The program that calls the instructions has a schedule too (`plmjax.planning.top_level`).
 
@@ -32,7 +32,7 @@ import dataclasses
 import itertools
 import re
 
-# The pattern's third group marks a bundle that does nothing, which is written without the marks of its loops.
+# The third group matches a bundle that does nothing, which libtpu writes without the `>` of its loops.
 BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = v(?:nop|delay \d+) \})?")
 _DELAY = re.compile(r"= vdelay (\d+)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder [^,]+, (\d+) /\* loop exit test \*/")
@@ -46,20 +46,21 @@ REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
 
 
 _PRODUCT = re.compile(r"= vmatmul\.([\w.]*)mxu(\d)")
-# A product takes a register of rows: 16 rows of bfloat16 in 16 cycles, 32 of int8 in the same time. It takes half of
-# that for the eight rows of float32 (v2 and v3 have no other product), for eight rows that the unit already holds
-# (`lmr`), and on v6e, whose units take two rows in a cycle (`mubr`).
+# A product reads a register of rows: 16 rows of bfloat16 or 32 rows of int8, in 16 cycles. It takes half the time for
+# eight rows of float32 (v2 and v3 have no other product), for eight rows that the unit already holds (`lmr`), and on
+# v6e, whose units read two rows in a cycle (`mubr`).
 _BUSY, _BUSY_HALF = 16, 8
 _HALF = re.compile(r"\b(f32|lmr|mubr)\b")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Number of cycles of one run of an instruction, without waits for the HBM or for other chips.
+    """The cycles of one run of an instruction, without waits for HBM or for other chips.
 
-    cycles: None if only the program's own cycles are known, as for one of several equal instructions.
-    waits: cycles stalled on a matrix unit.
-    unknown_loops: number of loops that end by data and count once.
+    cycles: cycles of the instruction. None if libtpu wrote no file for it, as for all but one of equal instructions;
+        then only `before` is known.
+    waits: cycles among them that are stalled on a matrix unit.
+    unknown_loops: number of loops whose trips depend on data; they count as one trip.
     before: cycles of the program's own bundles around the call of the instruction, mainly before it.
     """
 
@@ -71,7 +72,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class _Trips:
-    """The trips of a loop that take a branch: an interval of trips, or every N-th."""
+    """The trips of a loop in which a branch is not taken: an interval of trips, or every N-th trip."""
 
     first: int = 0
     behind: int = 2**32
@@ -80,10 +81,11 @@ class _Trips:
 
 @dataclasses.dataclass(eq=False)
 class _Loop:
-    """A loop, or the complete schedule, as bundles from `start` to `end`.
+    """A loop, or the complete schedule: the bundles from `start` to before `end`.
 
-    steps: in order, (bundle, loop) and (bundle, matrix unit, cycles for which it is busy).
-    skipped: (first bundle, bundle after the last, trips) of the bundles that not every trip issues.
+    trips: number of trips; None if it depends on data.
+    steps: in order, (bundle, inner loop) and (bundle, matrix unit, cycles for which the unit is busy).
+    skipped: (first bundle, bundle after the last, trips that issue them) of bundles that only some trips issue.
     """
 
     start: int
@@ -94,7 +96,7 @@ class _Loop:
 
 
 def parse(text: str) -> Schedule:
-    """Return the schedule in one file of final bundles."""
+    """Return the schedule in the text of a file of final bundles."""
     cycles: list[int] = []
     whole = _Loop(0, trips=1)
     loops: list[_Loop] = []
@@ -142,7 +144,7 @@ def parse(text: str) -> Schedule:
 
 
 class _Predicates:
-    """The predicates of a schedule that determine from a loop's counter if a branch is not taken: name -> trips."""
+    """The predicates of branches that depend only on a loop's counter. trips: name -> trips without the branch."""
 
     def __init__(self) -> None:
         self.trips: dict[str, _Trips] = {}
@@ -179,7 +181,7 @@ class _Issue:
     """The issue of bundles in order, each waiting until the matrix units it uses are free."""
 
     SETTLED = 3
-    """Number of equal trips that are simulated; the rest take as long as the last of them."""
+    """Number of equal trips to simulate; the remaining ones take as long as the last of them."""
 
     def __init__(self, cycles: list[int]) -> None:
         self._before = [0, *itertools.accumulate(cycles)]
@@ -224,7 +226,10 @@ class _Issue:
 
 
 def _issued_parts(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
-    """Return the parts of a loop's bundles that are issued in a trip; the trip is an N-th one for N up to `every`."""
+    """Return the parts of a loop's bundles that a trip issues: (first bundle, bundle after the last) each.
+
+    every: the trip counts as an N-th trip for all N up to this number.
+    """
     spans, start = [], loop.start
     for first, behind, some in sorted(loop.skipped, key=lambda one: one[:2]):
         if not some.first <= trip < some.behind or some.every > every:

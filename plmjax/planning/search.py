@@ -1,4 +1,4 @@
-"""Search for a batch, microbatches and a remat policy that fit a slice, with few compilations."""
+"""Search for a batch size, a number of microbatches and a remat policy that fit a slice, with few compilations."""
 
 import dataclasses
 import sys
@@ -19,9 +19,9 @@ from plmjax.training import placement, switches
 from plmjax.training import program as programs
 
 FITTING_COMPILES = 6
-"""Maximum number of programs to compile in the search for a batch that fits."""
+"""Maximum number of programs that `what_fits` compiles to find a batch size."""
 COMPILES = 24
-"""Maximum number of programs to compile for every batch size in a search."""
+"""Maximum number of programs that `search` compiles for each batch size."""
 
 
 def what_fits(
@@ -33,7 +33,10 @@ def what_fits(
     part: topologies.Slice,
     error: DoesNotFit,
 ) -> str:
-    """Return the error for a batch that is too large. It names a batch that fits, found by compiling smaller ones."""
+    """Return the message about a batch that is too large. Smaller ones are compiled to name one that fits.
+
+    error: the compiler's error for the batch of `phase`.
+    """
     shards = meshes.batch_shards(mesh)
     rows = phase.rows_per_device(shards)
     option = f"phases.{phase.declared}" if experiment.phases else "training"
@@ -51,7 +54,7 @@ def what_fits(
             return too_large
         return None
 
-    # Memory is about linear in the rows: extrapolate first, then bisect to 5 %.
+    # Memory is almost linear in the number of rows: extrapolate twice, then bisect to 5 %.
     low, high, compiles = 0, rows, 0
     fixed = min(_fixed_bytes(experiment, batches, phase, mesh), error.available)
     while high - low > max(1, high // 20) and compiles < FITTING_COMPILES:
@@ -74,7 +77,7 @@ def what_fits(
 
 
 def _fixed_bytes(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
-    """Estimate the bytes on a device that do not depend on the batch: state, a copy of the parameters, a gradient."""
+    """Return the estimated bytes on a device for any batch: the state, a copy of the parameters and a gradient."""
     program = programs.build(experiment, phase, mesh, vocabulary=batches.vocabulary, shapes=batches.shapes)
     state = program.state
     fixed = sharding.bytes_on_device((state.params, state.optimizer_state, state.collections, state.constants))
@@ -90,13 +93,15 @@ def search(
     prices: dict[str, float] | None = None,
     batches: Batches | None = None,
 ) -> dict[str, Any]:
-    """Find the fastest way to run an experiment on a slice, over all remat policies and numbers of microbatches.
+    """Find the remat policy and the number of microbatches with which an experiment is fastest on a slice.
 
-    Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster: the
-    stored values of a smaller microbatch stay on the chip. The first number is from the estimate of
-    `plmjax.training.placement`; if the compiler needs more, the next larger ones are tried. `batch_sizes` are tried in
-    addition to that of the experiment; the fastest run has the shortest time per row. prices, batches: as in
-    `plmjax.planning.plan.plan`.
+    Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster,
+    because the activations of a smaller microbatch may stay on the chip. `plmjax.training.placement` estimates the
+    fewest microbatches; if they do not fit, more are tried. The fastest run has the shortest time per row.
+
+    batch_sizes: batch sizes to try besides that of the experiment.
+    compiles: maximum number of programs to compile for each batch size.
+    prices, batches: as for `plmjax.planning.plan.plan`.
 
     Raises:
         UserError: an unknown topology, or an experiment that cannot be planned.
@@ -135,7 +140,7 @@ def search(
 
 
 def _change(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
-    """Return the experiment with another remat policy and, unless it is 0, another batch size, in every phase."""
+    """Return the experiment with a remat policy and a batch size in every phase; 0 keeps the batch sizes."""
     training = dataclasses.replace(
         experiment.training, remat=remat, batch_size=batch_size or experiment.training.batch_size
     )
@@ -146,10 +151,10 @@ def _change(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
 def _try(
     experiment: Experiment, batches: Batches, mesh: jax.sharding.Mesh, *, part: topologies.Slice, compiles: int
 ) -> tuple[dict[str, Any], int]:
-    """Return (result of one policy, number of compiled programs).
+    """Try one remat policy. Return the result and the number of compiled programs.
 
-    The result has the list of tries in all phases and, if every phase fits, the hours of the run. Among the tries of a
-    phase only the fastest has `steps`, the phase's number of steps.
+    The result has all tries of all phases in "phases" and, if every phase fits, the hours of the run. In each phase
+    only the fastest try has "steps", the number of steps of the phase.
     """
     made, used = [], 0
     for phase in experiment.resolved_phases:
@@ -191,7 +196,7 @@ def _try(
 
 
 def fewest_microbatches(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> int:
-    """Return the estimated minimum number of microbatches with which a phase fits, at most the rows on a device."""
+    """Return the estimated minimum number of microbatches with which a phase fits: at most one for each row."""
     devices, sizes = list(mesh.devices.flat), tuple(mesh.shape.values())
     counts = _counts(phase, mesh)
     phase = dataclasses.replace(phase, accumulation=1)
@@ -204,7 +209,7 @@ def fewest_microbatches(experiment: Experiment, batches: Batches, phase: Resolve
 
 
 def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.MeshChoice:
-    """Return the mesh for the maximum number of microbatches: one row per device."""
+    """Return the mesh for the most microbatches, which have one row on each device, and the reason for it."""
     devices = part.chips * part.chip.devices
     batch_sizes = [phase.batch_size for phase in experiment.resolved_phases]
     training = dataclasses.replace(experiment.training, accumulation=max(1, experiment.training.batch_size // devices))
@@ -217,13 +222,13 @@ def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> p
 
 
 def _counts(phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> list[int]:
-    """Return the numbers of microbatches that give every device the same number of rows."""
+    """Return the numbers of microbatches that divide the rows of a device."""
     rows = phase.batch_size // meshes.batch_shards(mesh)
     return [count for count in range(1, rows + 1) if rows % count == 0]
 
 
 def _overrides(experiment: Experiment, best: dict[str, Any]) -> list[str]:
-    """Return the options for the best result of a search, without those that the experiment has already."""
+    """Return the options for the best result of a search that differ from the experiment."""
     options = {"training.remat": (best["remat"], experiment.training.remat)}
     if best["batch_size"]:
         options["training.batch_size"] = (best["batch_size"], experiment.training.batch_size)

@@ -1,9 +1,9 @@
-"""The top-level program: the bundles between the instructions that a compiled program calls.
+"""The top-level program (TLP): the bundles between the instructions that a compiled program calls.
 
-libtpu writes the schedule of the program itself too (`TLP`). It calls the instructions, and it starts and awaits
-transfers. For a permute it searches a tree for the target of its device: a bundle compares the device's number with the
-middle of the tree, and a branch skips the half that does not have the number. Two more branches ask if the target is
-the device itself:
+libtpu also writes the schedule of the program itself (`TLP`), which calls the instructions, and starts and awaits
+transfers. For a permute it finds the target of its device by binary search: a bundle compares the device's number with
+the middle of a range, and a branch skips the half without the number. Two more branches test if the target is the
+device itself:
 
     { %s9 = sld [smem:[#allocation202]] /* logical chip id */ }
     { %s20 = sadd.s32 %s18, %s9 }                               with the number of the core, which is 0
@@ -14,10 +14,11 @@ the device itself:
     { %p9 = scmp.ne.s32.totalorder %s9, %s16 }
     { %12 = sbr.rel (%p9) target = $region3782 }                skips a copy from the device to itself
 
-So a bundle counts if the slowest device issues it. No permute of a train step sends to its own device.
+So devices issue different bundles, and those of the slowest device count. No permute of a train step sends to its own
+device.
 
-A program begins with copies of its donated parameters into its results. Branches skip those whose result has the place
-of the parameter. A train step donates its state, so each of them has:
+A program begins with copies of its donated parameters into its results. A branch skips a copy if the result has the
+address of the parameter. A train step donates its state, so all these branches are taken:
 
     { %s13 = scalar_parameter_address 5 }
     { %p9 = scmp.eq.s32.totalorder %s30, %s13 }
@@ -41,7 +42,7 @@ _COMPARISON = re.compile(r"^(%p\w+) = scmp\.(ge|lt|eq|ne)\.s32\.totalorder (?:\(
 _BRANCH = re.compile(r"^%\w+ = sbr\.rel \((!?)(%p\w+)\) target = \$region(\d+)")
 
 DELAY_SLOTS = 4
-"""Number of bundles behind a branch that are issued even if it is taken."""
+"""Number of bundles after a branch that are issued even if it is taken."""
 
 Condition = Callable[[int], bool]
 """Device's number -> true if the predicate holds on that device."""
@@ -49,11 +50,11 @@ Condition = Callable[[int], bool]
 
 @dataclasses.dataclass
 class _Part:
-    """The program's own bundles up to a call, or from the last call in a loop to the loop's end.
+    """The program's own bundles before a call, or between the last call in a loop and the end of the loop.
 
-    branches: region -> (first bundle that a branch to it skips, condition on the device), of the parsed branches.
-    skipped: (first bundle, bundle after the last, condition on the device) of the regions that are passed.
-    limits: the first device of each half that a branch makes.
+    branches: region -> (first bundle that a branch to it skips, condition), of branches whose region has not begun.
+    skipped: (first bundle, bundle after the last, condition) of branches whose region has begun.
+    limits: the numbers at which branches divide the devices. One device of each part is enough to know its cycles.
     """
 
     lines: list[str] = dataclasses.field(default_factory=list)
@@ -62,7 +63,7 @@ class _Part:
     limits: set[int] = dataclasses.field(default_factory=lambda: {0})
 
     def cycles(self) -> int:
-        """Return the cycles of these bundles on the device that issues most of them."""
+        """Return the cycles of these bundles on the slowest device."""
         return max(schedules.parse("\n".join(self._issued(device))).cycles for device in self.limits)
 
     def _issued(self, device: int) -> list[str]:
@@ -110,9 +111,9 @@ def _opposite(condition: Condition) -> Condition:
 
 
 def between_calls(text: str) -> dict[str, int]:
-    """Return instruction -> cycles of the program's own bundles between the previous call and its own.
+    """Return a dict from instruction to the cycles of the program's own bundles between the previous call and its call.
 
-    The bundles after the last call in the body of a loop count with that call, so that they run as often as the body.
+    The bundles after the last call in the body of a loop are added to that call, so that they count for every trip.
     """
     found: dict[str, int] = {}
     conditions, part = _Conditions(), _Part()
@@ -139,7 +140,7 @@ def between_calls(text: str) -> dict[str, int]:
 
 
 def _read(bundle: str, part: _Part, conditions: _Conditions) -> None:
-    """Read the branches of a bundle that will be the next one of a part, and those that end before it."""
+    """Read the branches in a bundle before it is added to a part, and end the branches whose region begins there."""
     number = len(part.lines)
     if "region" in bundle:
         for region in schedules.REGION.findall(bundle):

@@ -1,7 +1,7 @@
 """A model of a compiled program's traffic: the bytes that its instructions read from and write to HBM.
 
-A fusion reads its operands and writes its results once, or the slice of them that it uses. Arrays that the compiler
-keeps on the chip are not counted.
+A fusion reads its operands and writes its results once, or only the slices that it uses. Arrays that the compiler keeps
+on the chip do not count.
 """
 
 import functools
@@ -14,7 +14,7 @@ FREE_CALLS = (
     "X64Combine", "X64SplitLow", "X64SplitHigh",  # of a generator's 64-bit state
     "PrepareAsyncCallStart", "PrepareAsyncCallDone",  # before a call of a SparseCore
 )  # fmt: skip
-"""Targets of the compiler's own custom calls without work."""
+"""Targets of custom calls of the compiler that move no data."""
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
     "async-start", "async-update", "async-done", "partition-id", "replica-id", "opt-barrier", "domain", "recv",
@@ -29,7 +29,7 @@ class Traffic:
         self._demands: dict[tuple[str, str], float] = {}
 
     def total(self) -> float:
-        """Return the bytes that a device reads from and writes to HBM, loops multiplied, without communication."""
+        """Return the bytes that a device reads and writes in one run of the program. Communication does not count."""
         return sum(self.bytes(instruction) * times for instruction, times in self.program.top_level)
 
     def bytes(self, instruction: Instruction) -> float:
@@ -58,7 +58,7 @@ class Traffic:
         return reads + self._written_bytes(instruction, instruction.results)
 
     def _demand(self, value: Instruction) -> float:
-        """Return the fraction of a value inside a fusion that is needed there, from 0 to 1."""
+        """Return the fraction, from 0 to 1, of a value inside a fusion that the fusion needs."""
         key = (value.computation, value.name)
         if key not in self._demands:
             users = self._users[value.computation].get(value.name, ())
@@ -69,7 +69,7 @@ class Traffic:
         return self._demands[key]
 
     def _part(self, value: Instruction, user: Instruction) -> float:
-        """Return the fraction of a value that one of its users needs, from 0 to 1."""
+        """Return the fraction, from 0 to 1, of a value that one of its users needs."""
         is_first = user.operands[0] == value.name
         sizes = [_size(value), _size(user)]
         if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
@@ -116,7 +116,7 @@ class Traffic:
         return sum(array.hbm for array in results)
 
     def _is_in_memory(self, value: Instruction) -> bool:
-        """Return true for a value that is in memory before the fusion that uses it."""
+        """Return true if a value is in memory before the fusion that uses it runs."""
         while self._is_fused(value) and value.opcode == "bitcast":
             value = self.program.operands_of(value)[0]
         return value.opcode == "parameter" or not self._is_fused(value)
@@ -127,9 +127,9 @@ class Traffic:
 
     @functools.cached_property
     def _callers(self) -> dict[str, Instruction]:
-        """Return computation -> the instruction that calls it.
+        """Return a dict from computation to the instruction that calls it.
 
-        The compiler makes a copy of a computation for each caller.
+        There is one caller, because the compiler copies a computation for each caller.
         """
         every = (i for instructions in self.program.computations.values() for i in instructions.values())
         return {name: i for i in every for names in i.called_computations.values() for name in names}
