@@ -1,7 +1,8 @@
-"""Evaluation of the vectors of any encoder without training: queries search passages, or pairs of texts are compared.
+"""Evaluation of an encoder's text vectors without training: queries search passages, or pairs of texts are compared.
 
 The vectors are those of `plmjax embed`: by the recipe of the checkpoint, or means over the tokens. Queries and passages
-have the prompts of the recipe with the names that sentence-transformers takes for them, or else its default prompt.
+get the prompts that have the names in `QUERY` and `PASSAGE`. If the recipe has none, they get its default prompt, as
+scored pairs always do.
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,12 @@ from plmjax.layers.text_vectors import Normalize, TextVectors
 from plmjax.training.metrics import write_evaluation
 
 QUERY, PASSAGE = ("query",), ("document", "passage", "corpus")
-"""Names of the prompts of queries and of passages in sentence-transformers, the first that exists (`encode_query`,
-`encode_document`)."""
+"""Names of the prompts of queries and of passages in sentence-transformers (`encode_query`, `encode_document`). The
+first that the recipe has is used."""
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
-"""Name of a split in plmjax -> in BEIR."""
+"""Name of a split in plmjax -> its name in BEIR."""
 COLUMNS = ("query", "positive", "negatives", "score", "columns")
-"""Settings of a table."""
+"""Settings of `Retrieval` for a table."""
 COMPARED = ("cosine", "dot")
 BATCH, BLOCK = 32, 4096
 
@@ -41,23 +42,24 @@ def score_retrieval(
     max_unknown: float = MAX_UNKNOWN,
     **columns: Any,
 ) -> dict[str, Any]:
-    """Return the metrics of the searches in a folder of BEIR or a table of pairs, or of pairs with a score.
+    """Return the metrics of the searches in a BEIR folder or a table of pairs, or of scored pairs.
 
     Args:
-        data: the folder or the table. split: "train", "validation" or "test" of a folder, by default test.
-        output: folder for evaluation.json and what was found: search.trec, the passages of every query in the form of
-            TREC, or predictions.tsv, the similarity of every pair.
-        max_unknown: largest fraction of unknown tokens in the texts.
-        columns: those of a table, the fields of `Retrieval` in `COLUMNS`; with a `score`, pairs are compared.
+        data: a BEIR folder or a table.
+        output: folder for evaluation.json and the results: search.trec with the passages of every query in the TREC
+            format, or predictions.tsv with the similarity of every pair.
+        split: "train", "validation" or "test" of a folder; "test" by default.
+        max_unknown: largest allowed fraction of unknown tokens in the texts.
+        columns: the fields of `Retrieval` in `COLUMNS`, for a table; with a `score`, pairs are compared.
 
     Returns:
         "retrieval/ndcg@10", "retrieval/mrr@10" and "retrieval/recall@100", or for pairs with a score
-            "retrieval/spearman" and "retrieval/pearson"; numbers of queries, passages and pairs; "retrieval/cut", the
-            number of texts that are cut; and "retrieval/unknown_tokens".
+            "retrieval/spearman" and "retrieval/pearson"; the numbers of queries and passages, or of pairs;
+            "retrieval/cut", the number of texts that were truncated; and "retrieval/unknown_tokens".
 
     Raises:
-        UserError: no checkpoint, a model that does not embed texts, a folder that does not fit, too many unknown
-            tokens, or a recipe whose vectors are compared by another function than cosine or dot product.
+        UserError: there is no checkpoint, its model does not embed texts, the folder or table is wrong, there are too
+            many unknown tokens, or the recipe has another similarity than cosine or dot product.
     """
     encoder = Encoder(checkpoint)
     recipe = encoder.run.text_vectors or TextVectors()
@@ -101,7 +103,7 @@ def score_retrieval(
 
 
 def _embed(encoder: Encoder, texts: Sequence[str], wanted: Vectors, unknown: UnknownTokens) -> tuple[np.ndarray, int]:
-    """Return the vectors of texts, float32 [texts D], and the number of texts that were cut."""
+    """Return the vectors of texts, float32 [texts D], and the number of texts that were truncated."""
     vectors, cut = [], 0
     for first in range(0, len(texts), BLOCK):
         encoded = encoder.read(texts[first : first + BLOCK], wanted)

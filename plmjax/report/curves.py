@@ -1,7 +1,7 @@
 """The curves of runs as pictures: inline SVG, or a separate file.
 
-matplotlib draws the charts. In the page their neutral parts have the colour of the text, so they follow the reader's
-light or dark theme.
+matplotlib draws the charts. In the page, frames and text have the colour of the page's text, so they follow the
+reader's light or dark theme.
 """
 
 import html
@@ -25,7 +25,7 @@ TITLES = {
     "mfu": "Model FLOP/s utilisation",
     "input_wait": "Share of the step spent waiting for input",
 }
-"""Titles of measures whose names are not clear enough."""
+"""Metric -> title, if its name is not clear enough."""
 WRITTEN = {
     "mlm": "MLM",
     "nsp": "NSP",
@@ -42,22 +42,22 @@ WRITTEN = {
     "uas": "UAS",
     "las": "LAS",
 }
-"""Words of names of measures as they are usually written."""
+"""Word in the name of a metric -> its usual spelling."""
 UNITS = {"loss": "nats a target"}
 POINTS = 500
-"""Maximum number of points of a drawn curve; a longer series is averaged over spans of steps."""
+"""Maximum number of points of a curve; a longer series is averaged over spans of steps."""
 COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
 """Colours that are distinct, and readable on white and on black."""
 MARKERS = "Ds^vP*Xp<>h8"
 """Markers of published figures, as matplotlib names them."""
 LEGEND_WIDTH = 88
-"""Number of characters in a row of a legend, with 8 for each of its lines."""
+"""Number of characters in a row of a legend; each entry takes 8 more than its label, for its line."""
 INK = "#767676"
 """Colour of frames, ticks and text in matplotlib; it becomes `currentColor` in the page."""
 
 
 def measures(runs: list[Run]) -> list[str]:
-    """Return names to chart, one for `train/x` and `eval/x`: losses, accuracies, the rest in logged order."""
+    """Return the metrics to draw, x for both train/x and eval/x: loss, accuracies, others, then rates and speeds."""
     keys = {key: None for run in runs for record in run.records for key in record}
     names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
     last = [
@@ -77,7 +77,7 @@ def measures(runs: list[Run]) -> list[str]:
 
 
 def title(measure: str) -> str:
-    """Return the title of a measure's chart."""
+    """Return the title of a metric's chart."""
     words = []
     for word in measure.replace("/", "_").split("_"):
         name, at, number = word.partition("@")
@@ -87,7 +87,7 @@ def title(measure: str) -> str:
 
 
 def is_curve(runs: list[Run], measure: str) -> bool:
-    """Return whether a run has a measure at more than one step."""
+    """Return whether any run has logged a metric at more than one step."""
     return any(
         len(run.series(key)[0]) > 1 for run in runs for key in (measure, *(f"{part}/{measure}" for part in PARTS))
     )
@@ -99,10 +99,11 @@ def colours(runs: list[Run]) -> list[str]:
 
 
 def draw(axes: Any, runs: list[Run], measure: str, figures: Sequence[Figure] = ()) -> None:
-    """Draw a measure of every run: training as a line, evaluation as dots, the unigram entropy as a level; and its
-    published figures.
+    """Draw a metric of every run, and its published figures.
+
+    Training is a line, evaluation a dashed line with dots, and the unigram entropy a horizontal line.
     """
-    drawn = []  # (line, label): matplotlib would leave a run whose name begins with _ out of its own legend
+    drawn = []  # (line, label): the default legend of matplotlib leaves out labels that begin with _
     for run, colour in zip(runs, colours(runs), strict=True):
         label = f"{run.name}, " if len(runs) > 1 else ""
         for key, part in ((measure, ""), (f"train/{measure}", "train"), (f"eval/{measure}", "eval")):
@@ -141,7 +142,7 @@ def draw(axes: Any, runs: list[Run], measure: str, figures: Sequence[Figure] = (
 
 
 def _draw_figures(axes: Any, runs: list[Run], measure: str, figures: Sequence[Figure]) -> list[tuple[Any, str]]:
-    """Draw the published figures of a measure, each with a marker of its own; return lines and labels of a legend."""
+    """Draw the published figures of a metric, each with its own marker. Return (line, label) for the legend."""
     drawn = []
     for figure, marker in zip(figures, itertools.cycle(MARKERS), strict=False):
         keys = [run.renamed.get(figure.metric, figure.metric) for run in runs]
@@ -156,9 +157,10 @@ def _draw_figures(axes: Any, runs: list[Run], measure: str, figures: Sequence[Fi
 
 
 def _draw_point(axes: Any, runs: list[tuple[Run, str]], point: Point, marker: str) -> list[Any]:
-    """Draw a published point at its place in each run, with its colour, or once where all have the same place.
+    """Draw a published point at its place in each run, in the colour of the run, or once if all places are the same.
 
-    A point without a place is a level. One beyond the planned end of a run is not drawn, so that the curve stays large.
+    A point without a place is a horizontal line. A point beyond the planned end of a run is not drawn, because it would
+    make the curve small.
     """
     if not point.unit:
         return [axes.axhline(point.value, color=INK, linewidth=1.2, linestyle="-.")]
@@ -178,7 +180,7 @@ def _draw_point(axes: Any, runs: list[tuple[Run, str]], point: Point, marker: st
 
 
 def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour: str) -> None:
-    """Draw words beside the dots at their coordinates. Only distances have a meaning, so the axes have no numbers."""
+    """Draw a dot and a label for each word. Only distances have a meaning, so the axes have no ticks."""
     x, y = np.array(list(places.values()), np.float64).T
     axes.scatter(x, y, s=12, color=colour)
     for word, place in places.items():
@@ -192,7 +194,7 @@ def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour
 
 
 def picture(runs: list[Run], kind: str, figures: Sequence[Figure] = ()) -> bytes:
-    """Return the losses of the runs, with published ones, as a file of a format, such as png."""
+    """Return a picture of the losses of the runs and of published ones: the bytes of a file in the format `kind`."""
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same runs give the same picture
     comparable = [run.comparable() for run in runs]
     return _figure(
@@ -206,7 +208,7 @@ def picture(runs: list[Run], kind: str, figures: Sequence[Figure] = ()) -> bytes
 
 
 def svg(draw: Callable[[Any], None], title: str) -> str:
-    """Return an inline SVG of the drawing that `draw` makes on its axes."""
+    """Return an inline SVG of what `draw` draws on matplotlib axes."""
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     drawn = _figure(draw, title, format="svg", transparent=True, metadata=metadata).decode("utf-8")
     labelled = f'<svg role="img" aria-label="{html.escape(title)}"'
@@ -219,7 +221,7 @@ def _measure(key: str) -> str:
 
 
 def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return at most POINTS points, each the mean of equally many points.
+    """Return at most `POINTS` points, each the mean of about equally many points.
 
     A point that is not finite leaves a gap.
     """
@@ -230,7 +232,7 @@ def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _figure(draw: Callable[[Any], None], salt: str, **save: Any) -> bytes:
-    """Return a picture of the drawing that `draw` makes on its axes. salt: makes the names inside an SVG unique."""
+    """Return a picture of what `draw` draws on matplotlib axes. salt: makes the ids inside an SVG unique."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
 """The model card of a run: README.md in the form of the Hugging Face Hub, from the records of the run alone.
 
 It begins with metadata in YAML: library, language, tags, task and results. The text has the model and its sizes, the
-data, the training with its tokens, FLOPs and hours, the results, and the runs from which it was made.
+data, the training with its tokens, FLOPs and time, the results, and the checkpoints from which the run was made.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from plmjax.training.checkpoints import ancestry
 from plmjax.training.metrics import duration
 
 MADE_BY = "<!-- plmjax card -->"
-"""The mark of a card. Only such a file is overwritten."""
+"""Text that marks a card. Only a file with it is overwritten."""
 TRAINING = "training"
-"""Folder of a compressed run in which the compression trained."""
+"""Folder in a compressed run with the records of the compression's training."""
 EVALUATION = "evaluation.json"
 ADVICE = "restore the file, or take another run"
 
@@ -51,14 +51,14 @@ def write(workdir: str | Path, output: str | Path) -> Path:
 
 
 def _library(folder: Path) -> str:
-    """Return the library that opens a folder."""
+    """Return the name of the library that loads the model in a folder."""
     if (folder / "modules.json").exists():
         return "sentence-transformers"
     return "transformers" if (folder / "config.json").exists() else "plmjax"
 
 
 def card(workdir: str | Path, library: str) -> str:
-    """Return the text of the model card of a run. library: the library that opens the model."""
+    """Return the text of the model card of a run. library: the library that loads the model."""
     folder = storage.path(workdir)
     (run,) = read_runs([_training_folder(folder)])
     run = dataclasses.replace(run, name=storage.absolute(folder).name)
@@ -70,7 +70,7 @@ def card(workdir: str | Path, library: str) -> str:
 
 
 def _training_folder(workdir: Path) -> Path:
-    """Return the run directory with the training records: `workdir`, or for a compressed model a folder in it."""
+    """Return the folder with the training records: `workdir`, or for a compressed run the folder `TRAINING` in it."""
     for folder in (workdir, workdir / TRAINING):
         if (folder / "metrics.jsonl").exists():
             return folder
@@ -108,11 +108,11 @@ PIPELINES = {
     Purpose.QUESTION_ANSWERING: "question-answering",
     Purpose.MASKED_TOKENS: "fill-mask",
 }
-"""Purpose of a module -> the name of its task on the Hub."""
+"""Purpose of a module -> name of its task on the Hugging Face Hub."""
 
 
 def _task(run: Experiment) -> str:
-    """Return the Hub's name for the task of the trained module."""
+    """Return the name of the trained module's task on the Hugging Face Hub."""
     system: System = run.model.system
     if getattr(run.objective, "purpose", None) is Purpose.EMBEDDING:
         return "sentence-similarity"
@@ -172,10 +172,10 @@ def _spent(run: Run) -> tuple[float, float]:
 
 
 def _results(run: Run, folder: Path) -> Results:
-    """Return the last evaluation of the training, and those that `plmjax evaluate` has written."""
+    """Return the metrics of the last evaluation in training, and those that `plmjax evaluate` has written."""
     names = sorted({key for record in run.records for key in record if key.startswith("eval/")})
     last = {name.removeprefix("eval/"): run.last(name) for name in names}
-    # A value that was not finite is null in the records.
+    # A value that was not finite is None in the records.
     found = {"held-out data of the training": {name: value for name, value in last.items() if value is not None}}
     for file in sorted(folder.glob(f"evaluations/*/{EVALUATION}")):
         metrics = json_text.read_object(file, "an evaluation", ADVICE)
@@ -194,7 +194,7 @@ def _result_tables(results: Results) -> Iterator[str]:
 
 
 def _ancestry(folder: Path) -> Iterator[str]:
-    """Yield a section with the checkpoints that the run was made from, if there are any."""
+    """Yield a section with the checkpoints from which the run was made, if there are any."""
     made = [
         {"checkpoint": one.checkpoint, "step": one.step, "by": one.by, "SHA-256": one.sha256}
         for one in ancestry.read(folder)

@@ -1,6 +1,6 @@
 """The report: one self-contained HTML page with the curves and results of one or more runs, side by side.
 
-The page fetches nothing.
+The page loads no other files.
 """
 
 import functools
@@ -19,9 +19,9 @@ from plmjax.report.runs import Run, read_runs
 from plmjax.training import metrics
 
 MADE_BY = '<meta name="generator" content="plmjax report">'
-"""The mark of a page from an earlier report. Only such a page is overwritten."""
+"""Text that marks the page of an earlier report. Only a file with it is overwritten."""
 OF_PART = {"train": ", training", "eval": ", held-out"}
-"""Words after the title of a measure for the part of the data on which it was measured."""
+"""Part of the data -> words for it after the title of a metric."""
 PICTURES = ("png", "svg", "pdf")
 """Formats of a picture, by the extension of its file name."""
 STYLE = """
@@ -52,13 +52,13 @@ def report(
 ) -> None:
     """Write the page of these runs to `output`, and their loss as a picture to `curve` if it is given.
 
-    places: for each run the words of a picture, each with its two coordinates; empty for no picture.
+    places: for each run, words to draw -> their two coordinates; empty for no picture of words.
     against: files of published figures, or names of those that plmjax comes with.
 
     Raises:
-        UserError: a folder is no run or has logged nothing yet, its records are not those of a run, the picture's name
-            has no extension of PICTURES, a file cannot be written or belongs to somebody else, or published figures
-            cannot be read or have a metric that no run has.
+        UserError: a folder is no run or has logged nothing yet, its records are not those of a run, `curve` has no
+            extension of `PICTURES`, a file cannot be written or was not made by plmjax, or published figures cannot be
+            read or have a metric that no run has logged.
     """
     if not workdirs:
         raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
@@ -90,7 +90,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """Return rows of the table of results: (name, one cell per run). A name may have its key on a second line."""
+    """Return rows of the table of results: (name, one cell per run). A second line of a name is its logged key."""
 
     def row(name: str, cells: list[float | None], form: Any = metrics.compact) -> tuple[str, list[str]]:
         return name, ["" if cell is None else form(cell) for cell in cells]
@@ -125,7 +125,7 @@ def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
 
 
 def _setting(name: str, value: Any) -> str:
-    """Return a value as text; a class by its name alone."""
+    """Return the value of a setting as text; a class as its name without the module."""
     is_class = (name == "type" or name.endswith(".type")) and isinstance(value, str)
     return value.rpartition(":")[2] if is_class else json.dumps(value)
 
@@ -143,7 +143,7 @@ def _generated_texts(runs: list[Run]) -> str:
 
 
 def _words(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
-    """Return the picture of each run's word embeddings."""
+    """Return a section with a picture of each run's word embeddings."""
     figures = []
     for run, of_run, colour in zip(runs, places, colours(runs), strict=True):
         label = f"Words of {run.name}"
@@ -153,7 +153,7 @@ def _words(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str
 
 
 def _published(runs: list[Run], figures: Sequence[Figure]) -> str:
-    """Return the table of the published figures: a row for each of their points and each run."""
+    """Return the table of published figures, with a row for each point and run."""
     heads = ["figure", "place", "published", "run", "there", "standard deviations", "first reached at"]
     rows = []
     for figure in figures:
@@ -174,7 +174,7 @@ def _published(runs: list[Run], figures: Sequence[Figure]) -> str:
 
 
 def _point_cells(point: Point) -> tuple[str, str]:
-    """Return the place of a published point and its value, each with the deviation that it has."""
+    """Return the place and the value of a published point. The one that varied has the deviation and the seeds."""
     deviation = f" ± {point.deviation:,.6g}" if point.deviation else ""
     seeds = f", {point.seeds} seeds" if point.seeds else ""
     place = _amount(point.unit, point.amount) if point.unit else "the end"

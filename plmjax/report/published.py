@@ -1,7 +1,7 @@
-"""Published figures beside runs: values of papers and benchmarks, each with the place in a run where it was reached.
+"""Comparison of runs with published figures: values from papers and benchmarks, and when in a run they were reached.
 
-A file is a JSON object whose `figures` are a list. The standard deviation of a point is that of what varied between the
-published runs: its value, or the rows after which all of them had it.
+A file is a JSON object with a list `figures`. The standard deviation of a point is that of its value, or of the number
+of steps, tokens or samples after which the published runs reached that value.
 
     {"figures": [{
         "name": "MLPerf BERT-Large, batch 256",
@@ -13,7 +13,8 @@ published runs: its value, or the rows after which all of them had it.
         ]
     }]}
 
-A point has a step, a number of tokens or of samples (rows), or none of them if only the value at the end is known.
+A point has a step, a number of tokens, or a number of samples (rows). It has none of them if only the value at the end
+of training is known.
 """
 
 import dataclasses
@@ -27,12 +28,12 @@ from plmjax.files import json_text, storage
 from plmjax.report.runs import UNITS, Run
 
 FOLDER = Path(__file__).with_name("published_figures")
-"""Folder of the files that plmjax comes with."""
+"""Folder of the files that are part of plmjax."""
 WHAT, ADVICE = "published figures", "correct it as docs/results.md shows"
 SMALLER = ("loss", "perplexity", "nats", "bits_per_byte", "bits_per_character")
-"""Ends of the names of metrics that fall as a model learns; all others rise."""
+"""Suffixes of the names of metrics for which smaller is better; for all others larger is better."""
 LARGEST = 1e300
-"""Bound of all numbers, so that sums and ratios of them are numbers."""
+"""Largest allowed number, so that sums and ratios stay finite."""
 
 _FIGURE = {"name": str, "source": str, "metric": str, "points": [{"value": float}]}
 _OPTIONAL = dict.fromkeys(UNITS, float) | {"deviation": {str: float}, "seeds": range(1, 2**31)}
@@ -42,8 +43,9 @@ _OPTIONAL = dict.fromkeys(UNITS, float) | {"deviation": {str: float}, "seeds": r
 class Point:
     """A published value.
 
-    unit, amount: its place, a number of steps, tokens or samples; empty and infinity for the end of a run.
+    unit, amount: its place in a run, a number of steps, tokens or samples; "" and infinity for the end of a run.
     deviation: standard deviation of the value, or of the amount if `varies` is the unit; None if it is not known.
+    varies: "value", or the unit.
     seeds: number of published runs; None if it is not known.
     """
 
@@ -67,11 +69,13 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A run beside a point.
+    """The comparison of a run with a point.
 
-    value: the last one that the run logged at or before the place; None if it has not come so far.
-    reached: first amount, in the unit of the point, at which the run logged the published value or a better one.
-    deviations: value, or the amount reached if that is what varied, minus the published one, in standard deviations.
+    value: the last value that the run logged at or before the place of the point; None if the run has not reached it.
+    reached: first amount, in the unit of the point, at which the run logged the published value or a better one; None
+        if it has not.
+    deviations: difference from the published value, or from the published amount if that varied, in standard
+        deviations; None if it is not known.
     """
 
     value: float | None
@@ -93,7 +97,9 @@ def compare(run: Run, metric: str, point: Point) -> Comparison:
 
 
 def read_figures(references: Sequence[str], runs: Sequence[Run]) -> list[Figure]:
-    """Return the figures of files, or of those that plmjax comes with, by their names without suffix.
+    """Return the published figures in files.
+
+    references: paths of files, or names of those that are part of plmjax, without suffix.
 
     Raises:
         UserError: there is no such file, it has other contents, or no run has logged the metric of a figure.
@@ -113,7 +119,7 @@ def read_figures(references: Sequence[str], runs: Sequence[Run]) -> list[Figure]
 
 
 def names() -> list[str]:
-    """Return the names of the files that plmjax comes with."""
+    """Return the names of the files that are part of plmjax, without suffix."""
     return sorted(file.stem for file in FOLDER.glob("*.json"))
 
 
@@ -142,10 +148,10 @@ def _read(path: Path) -> list[Figure]:
 
 
 def _point(found: dict[str, Any]) -> Point:
-    """Return a point.
+    """Return a point from an object in a file.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: the object has another form.
     """
     if unknown := found.keys() - _OPTIONAL.keys() - {"value"}:
         raise ValueError(f"a point with {min(unknown)}, {nearest(min(unknown), ['value', *_OPTIONAL])}")

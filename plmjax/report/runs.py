@@ -16,14 +16,14 @@ from plmjax.runs.summary import SAMPLES
 from plmjax.training import metrics
 
 UNITS = ("step", "tokens", "samples")
-"""Measures of the progress of a run; samples are rows."""
+"""Units of the progress of a run; samples are rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The contents of a run directory: its experiment, its logged records and its model's generated texts.
+    """The contents of a run directory: its experiment, its logged records and the texts that its model generated.
 
-    renamed: logged name -> name in the records, where they differ.
+    renamed: logged key -> key in `records`, for those that `comparable` has changed.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Run:
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return (steps, values), float64, of the records that have the key."""
+        """Return (steps, values) of the records that have the key, float64 each."""
         points = [(record["step"], record[key]) for record in self.records if key in record]
         return tuple(np.array(points, np.float64).reshape(-1, 2).T)
 
     def last(self, key: str) -> float | None:
-        """Return the last logged value."""
+        """Return the last logged value of a key; None without one."""
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
     def comparable(self) -> "Run":
-        """Return the same run with one meaning of "loss" for training and evaluation.
+        """Return the run with the same meaning of "loss" in training and evaluation.
 
-        If a training loss is the sum of several terms, `train/loss` is the sum of all, but `eval/loss` is the term in
-        nats per target. Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
+        If the loss has several terms, `train/loss` is their sum, but `eval/loss` is only the term in nats per target.
+        Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
         """
         keys = {key for record in self.records for key in record}
         terms = {key.removeprefix("train/") for key in keys if key.startswith("train/") and key.endswith("_loss")}
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def planned_steps(self) -> int:
-        """Return the number of steps of the finished run."""
+        """Return the number of steps that the run will have when it is finished."""
         return self.experiment.resolved_phases[-1].last_step
 
     def amount_until(self, unit: str, step: int) -> int:
@@ -87,9 +87,9 @@ class Run:
         return sum(min(max(step - one.first_step, 0), one.steps) * self._step_amount(unit, one) for one in phases)
 
     def step_at(self, unit: str, amount: float) -> float:
-        """Return the step, with a fraction, at which a run has come to an amount of a unit; infinity if it never does.
+        """Return the step, possibly fractional, at which the run reaches an amount of a unit, or infinity.
 
-        It is the inverse of `amount_until`.
+        This is the inverse of `amount_until`.
         """
         left = max(amount, 0.0)
         for phase in self.experiment.resolved_phases:
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Return the time from the first logged record to the last."""
+        """Return the seconds from the first logged record to the last."""
         return self.records[-1]["time"] - self.records[0]["time"]
 
 
@@ -130,7 +130,7 @@ def _read(workdir: Path, name: str) -> Run:
     file = workdir / "experiment.json"
     described = experiment.read(file)
     with in_file(file, "--"):
-        _ = described.resolved_phases  # a mistake in the file is found here
+        _ = described.resolved_phases  # raises UserError for a mistake in the file
     path = workdir / "metrics.jsonl"
     records = metrics.read(path)
     if not records:

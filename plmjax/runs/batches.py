@@ -1,4 +1,4 @@
-"""The batches of a run on text, for a training loop of one's own."""
+"""The batches of a run on text, for a custom training loop."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -26,16 +26,19 @@ def batches(
     first_step: int = 0,
     report: Callable[[str], None] = print,
 ) -> Iterator[HostBatch]:
-    """Yield the global batch of every step of a run on text, from `first_step` to its last step.
+    """Yield the global batch of every step of a run on text.
 
-    run: an experiment, with the `workdir` of its run; or the directory of a run alone.
-
-    They are the batches that `pretrain` reads, before the objective corrupts them: a dict of numpy arrays such as
+    They are the batches that `pretrain` reads, before the objective corrupts them: dicts of numpy arrays such as
     `input_ids` int32 [B T]. The same seed and step give the same batch. The tokenizer and the dataset are made in
     `workdir`, or taken from there.
 
+    Args:
+        run: an experiment, with the `workdir` of its run; or a run directory, without `workdir`.
+        init_from, report: as for `plmjax.runs.resolve.resolve`.
+        first_step: number of steps to leave out.
+
     Raises:
-        UserError: an error of `pretrain` before its first step.
+        UserError: `pretrain` would raise it before the first step, or `first_step` is below 0.
     """
     if not isinstance(run, Experiment):
         workdir, run = run, experiments.read(storage.path(run) / folder.EXPERIMENT)

@@ -1,4 +1,4 @@
-"""Measurement of an experiment's train step on this machine, relative to the rate of matrix products."""
+"""Measurement of an experiment's train step on this machine, compared with the speed of matrix products."""
 
 import itertools
 import resource
@@ -22,14 +22,14 @@ from plmjax.training.step_timer import StepTimer
 
 
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
-    """Measure `steps` steps of every phase after `warmup` steps, and return one record per phase.
+    """Measure `steps` train steps of every phase after `warmup` steps. Return one record per phase.
+
+    The tokens are random unless the experiment names prepared datasets, by `data.path` or `data.mixture`.
 
     run: an experiment from `plmjax.runs.resolve`.
 
-    The tokens of the batches are random, or come from the prepared dataset that `data.path` of the experiment names.
-
     Raises:
-        UserError: there is no step to measure, or the experiment does not fit this machine.
+        UserError: `steps` is below 1, or the experiment does not fit this machine.
     """
     if steps < 1:
         raise UserError(f"Expected at least one step to measure, found {steps}; raise --measured_steps.")
@@ -73,7 +73,7 @@ def _phase(
     cpu_seconds = (time.process_time() - begin_cpu) / steps
     arrays.close()
     devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
-    # Other work on this machine slows measurements: the products are measured before and after the steps.
+    # Other work on this machine slows measurements, so products are measured before and after the steps.
     matmul = max(matmul, peak.measure_flops(dtype, size, seconds=0.5)) * devices
     flops = program.experiment.training_objective.train_flops(program.experiment.model, program.batch)
     sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
@@ -121,7 +121,7 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
 
 
 def peak_bytes(device: jax.Device) -> int:
-    """Return the peak memory so far: of the device as it reports it, or of the process on a CPU."""
+    """Return the peak memory so far, in bytes: that of the device if it reports one, else that of the process."""
     statistics = device.memory_stats()
     if statistics and "peak_bytes_in_use" in statistics:
         return statistics["peak_bytes_in_use"]

@@ -1,8 +1,8 @@
-"""Checks of settings that must fit together, before any text is read and any file is written.
+"""Checks of settings that must fit together, before any text is read or any file is written.
 
 Single values are checked where they are set (`plmjax.experiment`). `resolve` calls `check_pretraining` or
-`check_finetuning` for every command that takes an experiment: training, plan, benchmark and the submission of a job.
-`on_devices` and `text` check settings that only some of them need.
+`check_finetuning` for every command that takes an experiment: training, plans, benchmarks and the submission of a job.
+`on_devices` and `text` check what only some of these commands need.
 """
 
 from typing import Any
@@ -35,16 +35,16 @@ EXCLUDE = (
     ("finetuning.evaluations", "training.evaluate_every"),
     ("finetuning.evaluations", "checkpoint.every"),
 )
-"""Pairs of options of which at most one is set, in a fine-tuning."""
+"""Pairs of options of which a fine-tuning may set at most one."""
 NEED = (
     ("training.patience", "checkpoint.best", " METRIC, such as eval/loss"),
     ("training.patience", "training.evaluate_every", " STEPS"),
 )
-"""Option -> another one that must be set with it, and what to write after its name."""
+"""(Option, another option that must be set with it, text after that option in the message)."""
 
 
 def is_experiment(value: Any) -> None:
-    """Raise UserError for the name of an experiment, or anything else, in place of an experiment."""
+    """Raise UserError for anything that is not an Experiment, such as the name of one."""
     if not isinstance(value, Experiment):
         raise UserError(
             f"Expected an Experiment, found {quoted(str(value))}; load one by its name or file with "
@@ -53,7 +53,7 @@ def is_experiment(value: Any) -> None:
 
 
 def kind(experiment: Experiment, text: bool) -> None:
-    """Raise UserError unless the experiment is one on text (`text` true) or one on a task."""
+    """Raise UserError unless the experiment is one on text if `text` is true, or one on a task otherwise."""
     is_experiment(experiment)
     data, objective = experiment.data, experiment.objective
     if text:
@@ -182,7 +182,7 @@ def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
     """Check an experiment on text for a number of devices. Its step is traced for one device; nothing is computed.
 
     Raises:
-        UserError: a batch, a mesh, or names of parameters or metrics do not fit the model, the layout or the devices.
+        UserError: a batch or the mesh does not fit the devices, or a path of parameters or a metric does not exist.
     """
     grids = meshes.candidates(experiment.mesh, devices, slices)
     vocabulary, shapes = Vocabulary.placeholder(experiment.model.vocab_size), placement.text_batch_shapes(experiment)
@@ -192,7 +192,7 @@ def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
             meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
     one = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
     unigram = evaluation.unigram_nats([], experiment.model.vocab_size)
-    # A ramp changes nothing but the batch size.
+    # The parts of a batch-size ramp differ only in the batch size, so one of them is enough.
     phases = {phase.declared: phase for phase in experiment.resolved_phases}
     changed = [phase for number, phase in phases.items() if not number or experiment.phases[number].changes]
     program, *_ = built = [
@@ -207,7 +207,7 @@ def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
 
 
 def text(experiment: Experiment, has_tokenizer: bool = False) -> None:
-    """Raise UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
+    """Raise UserError for text that is missing or named twice, and for settings with which no tokenizer can be trained.
 
     has_tokenizer: true if the tokenizer comes from a checkpoint.
     """
@@ -253,7 +253,7 @@ def text(experiment: Experiment, has_tokenizer: bool = False) -> None:
 
 
 def _paths_of_phases(experiment: Experiment) -> None:
-    """Raise UserError for a dataset of a phase that is not there, before the text of the first phase is prepared."""
+    """Raise UserError if the dataset of a phase does not exist, before any text is prepared."""
     from plmjax.data import store
 
     for phase in experiment.resolved_phases:
@@ -266,10 +266,10 @@ def _paths_of_phases(experiment: Experiment) -> None:
 
 
 def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    """Raise UserError if the padding token, the end token or the separator differs between model and tokenizer.
+    """Raise UserError if the padding, end or separator token differs between the model and the tokenizer.
 
-    Training texts end with the tokenizer's end token. A model with another end token would, after its export, generate
-    without an end.
+    Training texts end with the tokenizer's end token. An exported model with another end token would never stop
+    generating.
     """
     ids = {
         "padding": (model.padding_token, vocabulary.pad),
@@ -287,7 +287,7 @@ def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
 def evaluations(experiment: Experiment) -> None:
     """Raise UserError for settings of evaluations, checkpoints and profiles that do not fit together.
 
-    For a run on a task, the numbers of steps must be known.
+    For a run on a task, epochs must have been converted to steps (`plmjax.runs.epochs.in_steps`).
     """
     found, training, checkpoint = experiments.flatten(experiment), experiment.training, experiment.checkpoint
     for option, needed, value in NEED:
@@ -310,7 +310,7 @@ def evaluations(experiment: Experiment) -> None:
 
 
 def _training(experiment: Experiment) -> None:
-    """Raise UserError for settings of execution, logging or evaluation that are wrong for any training."""
+    """Raise UserError for an optimizer, settings of execution or settings of logging that do not fit any training."""
     training = experiment.training
     if not isinstance(experiment.optimizer, Optimizer):
         raise UserError(
@@ -328,7 +328,7 @@ def _training(experiment: Experiment) -> None:
 
 
 def _window(model: ModelConfig, length: int) -> None:
-    """Raise UserError if a window of the model is longer than the longest sequences of a run, `length` tokens."""
+    """Raise UserError if a window of the model is longer than the longest sequence of a run, `length` tokens."""
     if model.widest_window is not None and model.widest_window > length:
         raise UserError(
             f"Expected --model.attention_window of at most the {length} tokens of a sequence, found "
@@ -337,7 +337,7 @@ def _window(model: ModelConfig, length: int) -> None:
 
 
 def _packing(experiment: Experiment, maximum: int, option: str) -> None:
-    """Raise UserError if `option` packs several sequences into a row, and the model reads one."""
+    """Raise UserError if `option` packs up to `maximum` sequences into a row and the model reads only one."""
     if maximum > 1 and not experiment.model.system.packs:
         raise UserError(
             f"Expected {option} 1 for {type(experiment.model).__name__}, which reads one sequence in a row, found "

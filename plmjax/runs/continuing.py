@@ -7,7 +7,7 @@ from plmjax.runs.init_from import InitFrom
 from plmjax.training.optimizers.schedules import WarmupStableDecay
 
 TEXT = ("data.path", "data.mixture.")
-"""Options that a resumed run may change freely; of a run that continues another their change is reported."""
+"""Options that a resumed run may change. If a run continues another one, their changes are reported."""
 RESULTS = (*(name for name in experiments.FREE if name not in TEXT), "weight_mapping", "training.steps")
 """Options whose change is not reported."""
 
@@ -15,7 +15,8 @@ RESULTS = (*(name for name in experiments.FREE if name not in TEXT), "weight_map
 def check(experiment: Experiment, start: InitFrom) -> None:
     """Raise UserError unless the experiment can continue a checkpoint.
 
-    Its steps end after that of the checkpoint, which lies before any decay of its own run.
+    It needs more steps than the checkpoint has and the same class of optimizer. With a warmup-stable-decay schedule,
+    the decay of the checkpoint's run, and that of the experiment, must not begin before the checkpoint.
     """
     step, before = start.description.step, start.description.run
     if experiment.training.steps <= step:
@@ -50,7 +51,7 @@ def check(experiment: Experiment, start: InitFrom) -> None:
 
 
 def line(experiment: Experiment, start: InitFrom) -> str:
-    """Return the line of the header about the checkpoint that a run continues."""
+    """Return a line about the checkpoint that a run continues, the learning rate and the changed options."""
     step, before = start.description.step, start.description.run
     rates = [
         float(experiments.in_phase(run, phase).optimizer.rates(phase.schedule_steps, phase.schedule_start)(step))

@@ -1,4 +1,4 @@
-"""The length of a fine-tuning: epochs of its train file as numbers of steps, and back."""
+"""Conversion of the epochs of a fine-tuning to numbers of steps, and back."""
 
 import dataclasses
 
@@ -9,10 +9,12 @@ ENCODER = "encoder"
 
 
 def in_steps(experiment: Experiment, rows: int) -> Experiment:
-    """Return the experiment with numbers of steps in place of epochs of `rows` rows.
+    """Return the experiment with the options of `finetuning` converted to numbers of steps.
 
-    They set the length of the run, the warm-up, the evaluations and the unfreezing. "encoder" in `optimizer.frozen` is
-    replaced by the encoder's name.
+    These are the length of the run, the warm-up, and the steps between evaluations and between unfrozen groups.
+    "encoder" in `optimizer.frozen` is replaced by the name of the model's encoder.
+
+    rows: number of rows in an epoch.
     """
     finetuning, training = experiment.finetuning, experiment.training
     optimizer, checkpoint = experiment.optimizer, experiment.checkpoint

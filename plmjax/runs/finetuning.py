@@ -29,27 +29,27 @@ def finetune(
     overrides: Sequence[str] = (),
     report: Callable[[str], None] = print,
 ) -> dict[str, float]:
-    """Fine-tune a checkpoint on the task `experiment.data`, or resume the run of WORKDIR.
+    """Fine-tune a checkpoint on the task `experiment.data`, or resume the run in WORKDIR.
 
     The encoder, the model config and the tokenizer are those of the checkpoint. With "random" every parameter is
-    sampled from the seed; with a file of word vectors the embedding table of the experiment's own model starts from
-    them.
+    initialized from the seed. A file of word vectors initializes the embedding table of the experiment's own model.
 
     The other arguments are those of `resolve`.
 
     Returns:
-        the evaluation of the checkpoint that represents WORKDIR, the last one or the best: "eval/loss", the task's
-        metrics, "eval/f1", ..., and "eval/unknown_tokens". WORKDIR/evaluation.json holds it beside the predictions.
+        the metrics of the checkpoint that represents WORKDIR, the last or the best one: "eval/loss", those of the task
+        such as "eval/f1", and "eval/unknown_tokens". They are also written to WORKDIR/evaluation.json, beside the
+        predictions.
 
     Raises:
         UserError: the experiment, the checkpoint or a file of the task is wrong.
         loop.Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
-    # The run: its experiment, complete, and what it starts from.
+    # The run: its completed experiment, and its start.
     checks.kind(experiment, text=False)
     run = resolve(experiment, init_from, like=like, overrides=overrides, report=report)
     with hosts.hold_folder(workdir := storage.path(workdir), run.experiment.hosts):
-        # Its inputs: the examples give the labels and the number of steps. Every host has the same.
+        # Its inputs. The examples determine the labels and the number of steps. All hosts have the same ones.
         inputs = task.inputs(run, workdir)
         unknown = task.unknown_tokens(inputs)
         for line in notes.on_packing(inputs.experiment, inputs.source) if hosts.is_primary() else ():
@@ -85,12 +85,12 @@ def finetune(
 
 
 def in_head(parameter: str) -> bool:
-    """Return whether a parameter belongs to the head of the task, which every fine-tuning initializes."""
+    """Return whether a parameter is in the head of a task, which every fine-tuning initializes anew."""
     return parameter.split("/")[0] in TASK_PARTS
 
 
 def preferred_metrics(result: loop.Result, evaluation: TaskEvaluation, workdir: Path) -> dict[str, float]:
-    """Return the metrics of the checkpoint that represents WORKDIR, the last one or the best."""
+    """Return the metrics of the checkpoint that represents WORKDIR, the last or the best one."""
     preferred = checkpoints.find(workdir)
     # The loop has evaluated the last step, unless an earlier command had done so already.
     if int(preferred.name) == int(result.state.step) and evaluation.predictions:

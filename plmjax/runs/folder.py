@@ -1,7 +1,7 @@
-"""The records of a run in its folder, and the rules for resuming a run.
+"""The records in a run directory, and the rules for resuming a run.
 
-experiment.json    the completed experiment; once a step is trained, only a few options may change
-start.json         the value of --from, and the digest of the first parameters
+experiment.json    the completed experiment; after the first checkpoint only a few options may change
+start.json         the value of --from or --continue_from, and the digest of the initial parameters
 mixture.json       the history of a mixture of datasets, see `mixtures`
 """
 
@@ -30,12 +30,14 @@ START = "start.json"
 
 
 def record_start(workdir: Path, name: str | Path, arrays: Any, option: str = "--from") -> bool:
-    """Write WORKDIR/start.json, which identifies the first parameters of the run, or compare them with it.
+    """Write WORKDIR/start.json, which identifies the initial parameters of a run, or compare them with the file.
 
-    name: the value of `option`. arrays: the first parameters, a tree of host arrays; None for "random".
+    name: the value of `option`.
+    arrays: the initial parameters, a tree of host arrays; None for "random".
+    option: the option that names the start.
 
     Returns:
-        true if the file identified other parameters, from a command that trained no step.
+        true if the file identified other parameters. It is then replaced, because no step was trained from them.
 
     Raises:
         UserError: the run in WORKDIR started from other parameters.
@@ -71,13 +73,13 @@ def _describe_origin(origin: str) -> str:
 
 
 def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[str], None] = print) -> None:
-    """Write WORKDIR/experiment.json, or compare the experiment with the file there.
+    """Write WORKDIR/experiment.json, or compare the experiment with the file.
 
-    Before the first checkpoint, every option may change, so that a command that failed can be corrected. Afterwards,
-    only the options of `plmjax.experiment.FREE` may change, and `training.steps` or the epochs of a fine-tuning may be
-    raised. `report` is called with a line about more steps.
+    Before the first checkpoint, every option may change, so that a failed command can be corrected. Afterwards only the
+    options of `plmjax.experiment.FREE` may change, and `training.steps` or the epochs of a fine-tuning may be raised.
+    In that case `report` is called with a line.
 
-    On several hosts only host 0 writes the file; the other hosts must be able to read it.
+    On several hosts only host 0 writes the file. The other hosts must be able to read it.
 
     Raises:
         UserError: the experiment differs from that of the run in the folder; the message names the first difference.
@@ -125,7 +127,7 @@ def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[s
 
 
 def _lengths(experiment: Experiment) -> set[str]:
-    """Return the fields that a longer run has with other values: its length, and a warm-up that is a fraction of it."""
+    """Return the fields that change when a run gets longer: its length, and a warm-up that is a fraction of it."""
     fields = {"training.steps", "finetuning.epochs"}
     if experiment.finetuning is not None and experiment.finetuning.warmup:
         fields.add("optimizer.schedule.warmup_steps")
@@ -133,13 +135,13 @@ def _lengths(experiment: Experiment) -> set[str]:
 
 
 def extension_line(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
-    """Return a line about a run that continues with more steps.
+    """Return a line about a run that is resumed with more steps.
 
-    Phases are fractions of all steps, so more steps move every border between two phases. A finished step must stay in
-    its phase.
+    Phases are fractions of all steps, so more steps move the borders between phases. A finished step must stay in its
+    phase.
 
-    before, after: experiments that differ in their length alone; `after` has more steps. done: number of finished
-        steps.
+    before, after: experiments that differ only in length; `after` has more steps.
+    done: number of finished steps.
 
     Raises:
         UserError: a finished step would belong to another phase.
@@ -165,9 +167,9 @@ def extension_line(before: Experiment, after: Experiment, done: int, workdir: Pa
 
 @contextlib.contextmanager
 def forget_after_mistakes(workdir: Path) -> Iterator[None]:
-    """Remove the records of a first command that ends with a user error, so that the next one may name other text.
+    """Remove the records in WORKDIR if its first command raises UserError, so that the next one can name other text.
 
-    A finished dataset and the options of its text are kept.
+    Once the dataset is finished, all records are kept.
     """
     first = not (workdir / EXPERIMENT).exists()
     try:

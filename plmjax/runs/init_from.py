@@ -1,9 +1,9 @@
-"""The start of a run: random values, a checkpoint, or a file of word vectors.
+"""The start of a run: random parameters, a checkpoint, or a file of word vectors.
 
-`InitFrom.find` resolves the value of --from. It completes the experiment, and provides the tokenizer and the first
-parameters of the run, in pretraining and in fine-tuning. The experiment's `weight_mapping` maps a checkpoint's
+`InitFrom.find` resolves the value of --from. An `InitFrom` completes the experiment, and provides the tokenizer and the
+initial parameters of the run, in pretraining and in fine-tuning. The experiment's `weight_mapping` maps a checkpoint's
 parameters to those of the run: a student may take every second layer, and a model of longer sequences may repeat the
-positions.
+position embeddings.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ from plmjax.training.initial_state import InitialParameters
 RANDOM = "random"
 """Value of --from that samples all parameters from the seed."""
 POOLER = "pooler"
-"""Part of an encoder that pretraining without sentence pairs does not train."""
+"""Module of an encoder that pretraining without sentence pairs does not train."""
 PRUNED = 0.01
-"""Fraction of zeros in kernels from which on a checkpoint counts as pruned; trained values are hardly ever 0."""
+"""Minimum fraction of zeros in the kernels of a checkpoint that counts as pruned. Trained values are hardly ever 0."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InitFrom:
     """The start of a run.
 
-    name: the value of --from.
+    name: the value of --from or --continue_from.
     description: the description of the checkpoint whose model and tokenizer the run takes; None without one.
     checkpoint: the folder of the checkpoint whose parameters the run takes; None without one.
-    vectors: the first rows of the token embeddings; None if --from does not name a file of word vectors.
-    continued: the folder of the checkpoint whose whole state the run continues, from its step on; None without one.
+    vectors: word vectors that initialize token embeddings; None if --from does not name a file of them.
+    continued: the folder of the checkpoint whose complete state the run continues; None without one.
     """
 
     name: str | Path
@@ -55,8 +55,9 @@ class InitFrom:
 
     @classmethod
     def find(cls, name: str | Path, like: str | Path | None = None, continue_from: str | Path | None = None) -> Self:
-        """Find a run directory, a checkpoint, a file of word vectors, or "random". Parameters are not read yet.
+        """Find the start of a run. The parameters of a checkpoint are not read yet.
 
+        name: a run directory, a checkpoint, a file of word vectors, or "random".
         like: with "random", a checkpoint whose model and tokenizer the run takes.
         continue_from: with "random", a checkpoint or a run directory that the run continues.
 
@@ -82,10 +83,10 @@ class InitFrom:
         return cls(name, checkpoints.describe(checkpoint), checkpoint)
 
     def complete(self, experiment: Experiment, report: Callable[[str], None] = print) -> Experiment:
-        """Complete the experiment with settings of the checkpoint, before options of the command line.
+        """Complete the experiment with settings of the checkpoint, before options of the command line are applied.
 
-        The model of the checkpoint replaces that of the experiment, unless the experiment has a `weight_mapping` of its
-        own or a compression has set its sizes. A missing objective or layout is that of the checkpoint's run.
+        The model of the checkpoint replaces that of the experiment, unless the experiment has a `weight_mapping` or a
+        compression. If the experiment lacks an objective or a layout, that of the checkpoint's run is taken.
 
         Raises:
             UserError: the models of a run on text are of different classes, or the checkpoint's run has no objective
@@ -106,7 +107,9 @@ class InitFrom:
         return with_task(experiment, self.description)
 
     def map_model(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with the checkpoint's model, mapped by `weight_mapping`, and its generation settings.
+        """Return the experiment with the checkpoint's model, mapped by `weight_mapping`.
+
+        It also takes the checkpoint's generation settings if the experiment has none.
 
         Raises:
             UserError: the experiment has a different model.
@@ -121,9 +124,9 @@ class InitFrom:
         return dataclasses.replace(experiment, model=model, generation=generation)
 
     def parameters(self, experiment: Experiment) -> Any:
-        """Return the checkpoint's parameters, mapped to the experiment's model; None if all are sampled.
+        """Return the checkpoint's parameters, mapped to the experiment's model: a tree of host arrays.
 
-        They are a tree of arrays on the host.
+        The result is None without a checkpoint whose parameters are taken.
 
         Raises:
             UserError: the checkpoint is damaged, or its parameters do not fit `experiment.weight_mapping`.
@@ -172,15 +175,15 @@ class InitFrom:
     ) -> InitialParameters:
         """Return the initial parameters of a run.
 
-        All parameters of a checkpoint are taken, except for those of a new head and those that the experiment's
-        `weight_mapping` samples. Heads that the checkpoint lacks are sampled too.
+        All parameters of a checkpoint are taken, except those of a new head. Parameters that the checkpoint lacks are
+        sampled if they are in a head or the experiment's `weight_mapping` samples them.
 
         Args:
-            params: result of `parameters`; they may have further rows of embeddings.
+            params: result of `parameters`, possibly with more rows of embeddings.
             tokenizer: the tokenizer of the run.
-            in_new_head: function from a name (`classifier/kernel`) to true if the parameter belongs to a head that is
-                sampled even if the checkpoint has it.
-            report: called with a line about word vectors that are found, about parameters that are sampled because the
+            in_new_head: function from the path of a parameter, such as classifier/kernel, to true if it is in a head
+                that is sampled even if the checkpoint has it.
+            report: called with a line about the word vectors found, about parameters that are sampled because the
                 checkpoint lacks them, or about zeros of pruning that training does not keep.
         """
         report = report if hosts.is_primary() else lambda line: None
@@ -227,7 +230,7 @@ class InitFrom:
 def with_task(experiment: Experiment, description: Description) -> Experiment:
     """Return an experiment on text with the objective and the layout of a checkpoint's run, if it has none.
 
-    With a layout, the texts of a document that it reads are also taken, `data.streams`.
+    With the layout, `data.streams` is taken too, unless the experiment sets it.
 
     Raises:
         UserError: the checkpoint's run is not a pretraining run.
@@ -248,7 +251,7 @@ def with_task(experiment: Experiment, description: Description) -> Experiment:
 
 
 def _check_class(model: ModelConfig, found: ModelConfig) -> None:
-    """Raise UserError if the model of a checkpoint is not of the class that an experiment trains."""
+    """Raise UserError if the models of an experiment and of a checkpoint, `found`, are of different classes."""
     if type(found) is not type(model):
         raise UserError(
             f"Expected a run of {model.system}, in --from, found a run of {found.system}; name another run, "
@@ -257,7 +260,7 @@ def _check_class(model: ModelConfig, found: ModelConfig) -> None:
 
 
 def _check_same(model: ModelConfig, found: ModelConfig) -> None:
-    """Raise UserError with the first difference between the experiment's model and that of a checkpoint."""
+    """Raise UserError for the first difference between the models of an experiment and of a checkpoint, `found`."""
     _check_class(model, found)
     before, after = experiments.flatten(found), experiments.flatten(model)
     for name in sorted(before.keys() | after.keys()):
@@ -271,10 +274,15 @@ def _check_same(model: ModelConfig, found: ModelConfig) -> None:
 def place_arrays(
     found: dict[str, Any], wanted: dict[str, Any], names: Sequence[str], origin: str | Path
 ) -> dict[str, jax.Array]:
-    """Return the named arrays of a checkpoint with the shardings of the run's arrays, by path.
+    """Place arrays of a checkpoint on devices, with the shardings of the run's arrays. Return a dict from path.
+
+    found: arrays of the checkpoint by path.
+    wanted: arrays of the run by path.
+    names: paths of the arrays to place.
+    origin: the checkpoint, for the message.
 
     Raises:
-        UserError: the checkpoint `origin` lacks one, or has it in another shape.
+        UserError: the checkpoint lacks one of them, or has it in another shape.
     """
     for name in names:
         if name not in found or found[name].shape != wanted[name].shape:
@@ -292,10 +300,12 @@ def place_arrays(
 
 
 def missing_in_heads(found: Sequence[str], wanted: Sequence[str], model: ModelConfig) -> list[str]:
-    """Return the names of head parameters that a checkpoint lacks, sorted.
+    """Return the paths of head parameters that a checkpoint lacks, sorted.
 
-    Parameters of heads are those outside the encoder, and those of its pooler. A model without a named encoder has no
-    heads; the list is empty.
+    Head parameters are those outside the encoder, and those of its pooler. For a model without a named encoder the list
+    is empty.
+
+    found, wanted: paths of the parameters of the checkpoint and of the run.
     """
     if model.system.name is None:
         return []
@@ -305,10 +315,7 @@ def missing_in_heads(found: Sequence[str], wanted: Sequence[str], model: ModelCo
 
 
 def abbreviate(names: Sequence[str]) -> str:
-    """Return names of parameters for a sentence.
-
-    More than three names are counted by their first part: `32 of source_encoder`.
-    """
+    """Return paths of parameters as text. More than three are counted by their first part: `32 of source_encoder`."""
     if len(names) <= 3:
         return ", ".join(names)
     parts: dict[str, list[str]] = {}
@@ -318,7 +325,7 @@ def abbreviate(names: Sequence[str]) -> str:
 
 
 def pruned_fraction(params: dict[str, Any]) -> float:
-    """Return the fraction of zeros in the kernels of parameters by path; a kernel of zeros alone was not pruned."""
+    """Return the fraction of zeros in the kernels of `params`, by path. Zeros of an all-zero kernel do not count."""
     kernels = [np.asarray(array) for path, array in params.items() if path.endswith("kernel")]
     zeros = [kernel.size - np.count_nonzero(kernel) for kernel in kernels]
     pruned = sum(count for count, kernel in zip(zeros, kernels, strict=True) if count < kernel.size)

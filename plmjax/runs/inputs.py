@@ -1,4 +1,4 @@
-"""The inputs of a run that `pretrain` and `finetune` pass to the loop."""
+"""The inputs of a run that `pretrain` and `finetune` pass to the training loop."""
 
 import dataclasses
 from typing import Any
@@ -12,12 +12,12 @@ from plmjax.training.feed import BatchSource
 class Inputs:
     """The inputs of a run.
 
-    experiment: the experiment, with the labels and the numbers of steps that follow from the files of a task.
-    params: first parameters from a checkpoint, a tree of host arrays, with rows for special tokens that were added to
-    the
-        tokenizer; None without a checkpoint.
+    experiment: the experiment. For a task it has the labels and numbers of steps that follow from its files.
+    params: initial parameters from a checkpoint, a tree of host arrays, with rows for special tokens that were added to
+        the tokenizer; None without a checkpoint.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
-    evaluation: None evaluates on all held-out rows of the source.
+    source: the batches.
+    evaluation: the evaluation; None for the loss on all held-out rows of the source.
     """
 
     experiment: Experiment

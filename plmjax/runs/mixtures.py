@@ -1,4 +1,4 @@
-"""The mixture of a run: its history in mixture.json of the run directory, and its lines in the terminal."""
+"""The mixture of datasets of a run: its history in mixture.json of the run directory, and its lines in the terminal."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Notes on a run that may not be what its user wants: settings that fit, and results that look like a mistake."""
+"""Notes on a run that may not be what its user wants: valid but unusual settings, and suspicious results."""
 
 import csv
 import io
@@ -9,16 +9,16 @@ from plmjax.finetuning.batches.source import TaskSource
 from plmjax.training.optimizers.schedules import WarmedUp
 
 MORE = 1.5
-"""Factor of the tokens of an experiment above which a run with other options is noted."""
+"""Ratio of the tokens of a run to those of its unchanged experiment, above which there is a note."""
 MANY_ROWS = 1.1
-"""Rows of a model for each token of its tokenizer above which they are noted; some are added to divide by shards."""
+"""Ratio of embedding rows to tokens of the tokenizer, above which there is a note. A few more are usual, as padding."""
 PREDICTIONS = "predictions.tsv"
 
 
 def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
     """Yield notes on the settings of a run on text.
 
-    run: the run, with its options. composed: the experiment of its file.
+    run: the resolved experiment. composed: the experiment as composed by its file, without options.
     """
     steps, phases = run.training.steps, run.resolved_phases
     for phase in (one for one in phases if one.first_step == one.schedule_start):
@@ -41,7 +41,10 @@ def on_settings(run: Experiment, composed: Experiment) -> Iterator[str]:
 
 
 def on_vocabulary(run: Experiment, size: int) -> Iterator[str]:
-    """Yield a note if the model's table of words has many more rows than its tokenizer has tokens."""
+    """Yield a note if the model's embedding table has many more rows than the tokenizer has tokens.
+
+    size: number of tokens of the tokenizer.
+    """
     rows = run.model.vocab_size
     if rows > MANY_ROWS * size:
         yield (
@@ -51,7 +54,7 @@ def on_vocabulary(run: Experiment, size: int) -> Iterator[str]:
 
 
 def tokens(run: Experiment) -> int:
-    """Return the number of tokens of all steps of a run on text; 0 if it has no layout or no steps yet."""
+    """Return the number of tokens in all steps of a run on text; 0 if its layout or number of steps is not set."""
     if not run.training.steps or getattr(run.data, "layout", None) is None:
         return 0
     phases = run.resolved_phases
@@ -59,7 +62,7 @@ def tokens(run: Experiment) -> int:
 
 
 def on_packing(run: Experiment, source: TaskSource) -> Iterator[str]:
-    """Yield a note on the number of examples in a step of a fine-tuning, if rows hold more than one."""
+    """Yield a note on the number of examples in a step of a fine-tuning, if rows are packed."""
     rows, each = run.training.batch_size, source.examples_per_row
     if each > 1:
         yield (

@@ -27,18 +27,19 @@ def pretrain(
 ) -> loop.Result:
     """Run an experiment on text in `workdir`, or resume the run there.
 
-    A run that starts from a checkpoint begins at step 0 with a new optimizer. Heads that the checkpoint lacks are
-    sampled from the seed. A file of word vectors initializes the embedding table of the experiment's own model.
+    With `init_from`, a run that starts from a checkpoint begins at step 0 with a new optimizer state. Heads that the
+    checkpoint lacks are initialized from the seed. A file of word vectors initializes the embedding table of the
+    experiment's own model.
 
-    A run that continues a checkpoint keeps its optimizer state, its step and its place in the text.
+    With `continue_from`, a run keeps the optimizer state, the step and the place in the text of a checkpoint.
 
     The other arguments are those of `resolve`.
 
     Raises:
-        UserError: an error that the user can correct.
+        UserError: the experiment, the checkpoint or the text is wrong.
         loop.Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
-    # The run: its experiment, complete, and what it starts from.
+    # The run: its completed experiment, and its start.
     checks.kind(experiment, text=True)
     options = {"overrides": overrides, "report": report}
     run = resolve(experiment, init_from, continue_from=continue_from, **options)
@@ -53,7 +54,7 @@ def pretrain(
 
         # Its folder and its inputs: the tokenizer and the dataset are made from the text, once.
         inputs = text.inputs(run, workdir, report)
-        if run.init_from.description is None and hosts.is_primary():  # a checkpoint has its rows already
+        if run.init_from.description is None and hosts.is_primary():  # a checkpoint has a fixed number of rows
             for line in notes.on_vocabulary(inputs.experiment, inputs.tokenizer.vocabulary.size):
                 report(line)
 
@@ -73,7 +74,7 @@ def pretrain(
             continued=continued,
         )
 
-        # What was learned.
+        # The summary of the result.
         if hosts.is_primary():
             summary.show(result, inputs.source, workdir, report)
         hosts.agree("the end")

@@ -1,4 +1,4 @@
-"""Resolves a run once: the experiment, completed by its start and by options, and checked."""
+"""Resolution of a run: its start and the options complete the experiment, which is then checked."""
 
 import dataclasses
 import functools
@@ -17,9 +17,10 @@ from plmjax.runs.init_from import RANDOM, InitFrom
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """A resolved run, to which only its text or its task is missing.
+    """A resolved run. Only the files of its text or task have not been read.
 
-    experiment: with a model, an objective, and a layout of text or a task.
+    experiment: the completed experiment: it has a model, an objective, and a layout of text or a task.
+    init_from: the start of the run.
     """
 
     experiment: Experiment
@@ -27,12 +28,15 @@ class Run:
 
     @functools.cached_property
     def params(self) -> Any:
-        """The parameters of the checkpoint, mapped to the run's model: a tree of host arrays. None without one."""
+        """The checkpoint's parameters, mapped to the run's model: a tree of host arrays. None without a checkpoint."""
         return self.init_from.parameters(self.experiment)
 
     @property
     def start_arrays(self) -> Any:
-        """The arrays of --from whose digest start.json records; None for random parameters."""
+        """The arrays whose digest start.json records; None for random parameters.
+
+        They are the parameters or word vectors of --from, or the bytes of the checkpoint's path of --continue_from.
+        """
         if self.init_from.continued is not None:
             return np.frombuffer(str(self.init_from.continued).encode(), np.uint8)
         vectors = self.init_from.vectors
@@ -58,7 +62,7 @@ def resolve(
         continue_from: with "random", a checkpoint of another run, whose parameters, optimizer state and step the run
             continues.
         overrides: options of the command line, such as ("--training.steps", "60").
-        report: called with a line about changes by the checkpoint.
+        report: called with a line about each setting that the checkpoint changes.
 
     Raises:
         UserError: the checkpoint is damaged or of another kind, an option is wrong, or settings do not fit each other.
@@ -67,7 +71,7 @@ def resolve(
         start = InitFrom.find(init_from, like, continue_from)
         completed = start.complete(experiment, report)
     except UserError:
-        experiments.override(experiment, _without_model(overrides))  # its own mistakes are told first
+        experiments.override(experiment, _without_model(overrides))  # errors in the options come first
         raise
     experiment = start.map_model(experiments.override(completed, overrides))
     if isinstance(experiment.data, Data):
@@ -86,13 +90,13 @@ def resolve(
 
 
 def _in_steps(experiment: Experiment) -> Experiment:
-    """Return the experiment with the number of steps that its tokens, or the tokens of its phases, make."""
+    """Return the experiment with its number of steps, computed from the tokens of the run or of its phases."""
     steps = experiment.resolved_phases[-1].last_step
     return dataclasses.replace(experiment, training=dataclasses.replace(experiment.training, steps=steps, tokens=0.0))
 
 
 def _without_model(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of an experiment except those of its model, which a checkpoint replaces."""
+    """Return the overrides without those of the model, which a checkpoint replaces."""
     kept, of_model = [], False
     for word in overrides:
         of_model = word.startswith("--model.") if word.startswith("--") else of_model

@@ -1,4 +1,4 @@
-"""Several runs of one task that differ only in their seed, with the mean and deviation of their metrics."""
+"""Several runs of one task that differ only in the seed, and the mean and standard deviation of their metrics."""
 
 import math
 import statistics
@@ -20,11 +20,12 @@ Results = dict[int, dict[str, float]]
 def finetune_seeds(
     experiment: Experiment, init_from: str | Path, workdir: Path, seeds: Sequence[int], **options: Any
 ) -> Results:
-    """Fine-tune once per seed, in WORKDIR/seed_N; write WORKDIR/seeds.json with every result, mean and deviation.
+    """Fine-tune once per seed, in WORKDIR/seed_N. Write all metrics, means and deviations to WORKDIR/seeds.json.
+
+    The seed determines the head's initial values, the order of the examples and dropout. A stopped run is resumed by
+    the same call.
 
     options: further arguments of `finetune`.
-
-    The seed determines the head's initial values, the order of the examples and dropout. A stopped run can be resumed.
 
     Raises:
         UserError: a seed is given twice, or `finetune` raises it.
@@ -49,9 +50,9 @@ def finetune_seeds(
 
 
 def summary(results: Mapping[int, Mapping[str, float]], metric: str) -> tuple[float, float]:
-    """Return mean and sample standard deviation of a metric over the seeds; the deviation of one seed is 0.
+    """Return the mean and the sample standard deviation of a metric over the seeds. The deviation of one seed is 0.
 
-    Both are NaN if a value is not finite, such as the correlation of a constant.
+    Both are NaN if a value is not finite, such as the correlation with constant predictions.
     """
     values = [metrics[metric] for metrics in results.values()]
     if not all(map(math.isfinite, values)):

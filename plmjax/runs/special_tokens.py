@@ -1,8 +1,8 @@
-"""Special tokens of a task that the model was pretrained without: start, delimiter and extract of GPT.
+"""Special tokens that fine-tuning needs and pretraining did not have: start, delimiter and extract of GPT.
 
-They are added at the start of a fine-tuning: to the tokenizer, after all its tokens, and to the model, as new rows of
-its embedding table. The rows are initialized like the table (openai/finetune-transformer-lm train.py). A checkpoint
-that has them already, such as a fine-tuned one, is left unchanged.
+They are added before a fine-tuning: to the tokenizer, after all its tokens, and to the model, as new rows of the
+embedding table. The rows are initialized like the table (openai/finetune-transformer-lm train.py). A checkpoint that
+has them already, such as a fine-tuned one, does not change.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from plmjax.experiment import Experiment
 
 
 class Extended(NamedTuple):
-    """An experiment, its parameters and its tokenizer with the special tokens of the model's rows."""
+    """An experiment, its parameters and its tokenizer, with all special tokens of the model's template."""
 
     experiment: Experiment
     params: Any
@@ -26,14 +26,16 @@ class Extended(NamedTuple):
 
 
 def add(run: Experiment, params: Any, tokenizer: Any) -> Extended:
-    """Add the special tokens of the model's rows to the experiment, the parameters and the tokenizer.
+    """Add the special tokens of the model's template to the experiment, the parameters and the tokenizer.
 
-    params: a tree of arrays on the host, or None where all parameters are initialized. tokenizer: a
-    plmjax.data.tokenizers.Tokenizer. All are unchanged if no token is missing or the model takes no further tokens.
+    Nothing changes if no token is missing or the model has no embedding table for more tokens.
+
+    params: a tree of host arrays, or None if all parameters are initialized.
+    tokenizer: a plmjax.data.tokenizers.Tokenizer.
     """
     model = run.model
     missing = model.template.missing(tokenizer.vocabulary) if model.system.token_table is not None else []
-    if not missing or "document_end" in missing:  # as in pretraining; the row's own check explains this
+    if not missing or "document_end" in missing:  # as in pretraining; the check of the template raises the error
         return Extended(run, params, tokenizer)
     first = tokenizer.vocabulary.size
     tokenizer = tokenizer.with_special(missing)
@@ -45,9 +47,9 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> Extended:
 
 
 def _with_rows(params: Any, model: ModelConfig, first: int, *, stop: int, seed: int) -> Any:
-    """Return the parameters with new embeddings for the tokens first .. stop - 1.
+    """Return the parameters with new embeddings for the tokens `first` to `stop` - 1.
 
-    The table may already have rows for some of these tokens.
+    Rows that the table already has for these tokens are replaced.
     """
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     table = flat[model.system.token_table]

@@ -1,4 +1,4 @@
-"""The summary of a finished run: held-out loss and unigram entropy, filled masks or generated texts, an export."""
+"""The summary of a finished run: held-out loss and unigram entropy, filled masks, generated texts, and an export."""
 
 import dataclasses
 import itertools
@@ -20,11 +20,11 @@ from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
 FEWEST = 8
-"""Number of words, or of characters, of the shortest text that is shown."""
+"""Minimum number of words, or of characters, of a text that is shown."""
 SAMPLES = "samples.jsonl"
-"""File of a run directory with generated texts of the model, in the form of `plmjax generate --output`."""
+"""File in a run directory with texts that the model generated, in the format of `plmjax generate --output`."""
 SAMPLED = 48
-"""Number of tokens of a generated text in the report, or half of the model's positions if they are fewer."""
+"""Maximum number of tokens of a generated text; half of the model's maximum length if that is less."""
 
 
 def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None] = print) -> None:
@@ -46,7 +46,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
 
 def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
-    if "eval/unigram_loss" in metrics:  # The loss is not that of a probability: it has no perplexity.
+    if "eval/unigram_loss" in metrics:  # The loss is no negative log-likelihood, so it has no perplexity.
         report(f"held-out   loss {loss:.4f}; with the counts of words only {metrics['eval/unigram_loss']:.4f}")
         return
     compared = f"; perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}" if has_perplexity else ""
@@ -54,9 +54,9 @@ def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callab
 
 
 def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Replace one word of a few held-out sentences by [MASK], and print the model's predictions.
+    """Replace one word in each of a few held-out texts by [MASK], and print the model's predictions.
 
-    A decoded text can have more tokens than its row. A text that is too long for the model is skipped.
+    A decoded text can have more tokens than its row. Texts that are too long for the model are skipped.
     """
     from plmjax.data import tokenizers
     from plmjax.inference.fill_mask import MASK, fill_mask, masked_ids
@@ -74,22 +74,23 @@ def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: 
 
 
 def _hide(text: str, mask: str) -> tuple[str, str]:
-    """Return (a text whose middle word, or character, is replaced by `mask`, the word)."""
+    """Return (the text with its middle word, or character, replaced by `mask`; that word)."""
     units, between = _units(text)
     place = len(units) // 2
     return between.join([*units[:place], mask, *units[place + 1 :]]), units[place]
 
 
 def _units(text: str) -> tuple[list[str], str]:
-    """Return (the words of a text, " "); (its characters, "") where words are not divided, as in Chinese and Thai."""
+    """Return (words, " "), or (characters, "") for a text with few spaces, as in Chinese and Thai."""
     words = text.split()
     return (words, " ") if len(words) >= FEWEST else ([*"".join(words)], "")
 
 
 def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Generate a document, if there is a begin token, and continuations of a few held-out prefixes, or target texts.
+    """Generate texts from a few held-out prefixes: continuations, or target texts. Print the first two.
 
-    Tokens are sampled, or chosen by the settings of the checkpoint that the run started from. The texts are written to
+    A decoder with a token between documents also generates a text without a prefix. Tokens are sampled,
+    unless the checkpoint that the run started from has generation settings. All texts are written to
     WORKDIR/samples.jsonl, for the report.
     """
     from plmjax.data import tokenizers
@@ -105,7 +106,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
     generator = Generator.load(workdir, max_unknown=1)
     begins = not generator.reads_sources and tokenizer.vocabulary.document_end >= 0
     prompts = [*([""] if begins else []), *itertools.islice(fitting, EXAMPLES)]
-    if not prompts:  # nothing begins a text: no token, and no held-out row of enough words
+    if not prompts:  # there is no token between documents and no held-out row with enough words
         return
     decoding = Options(max_new_tokens=half).with_defaults(default_decoding(run)[0])
     texts = generator(prompts, settings_of(decoding, batch_size=EXAMPLES + 1))
@@ -117,7 +118,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
 
 
 def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
-    """Yield prefixes of held-out rows, as text of at most sixteen words, or characters where these are not divided."""
+    """Yield prefixes of held-out rows as text: at most 2 `FEWEST` words, or characters in a text without spaces."""
     special = np.array(source.vocabulary.special)
     phase = result.program.evaluation_phase
     for batch in source.evaluation(phase, np.arange(phase.batch_size)):
@@ -128,7 +129,7 @@ def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Itera
 
 
 def _beginning(text: str, count: int) -> str:
-    """Return the first words of a text, or its first characters."""
+    """Return the first `count` words of a text, or characters if it has few spaces."""
     units, between = _units(text)
     return between.join(units[:count])
 
@@ -139,5 +140,5 @@ def _export(workdir: Path, report: Callable[[str], None]) -> None:
     if can_export(workdir):
         try:
             report(export_checkpoint(workdir, workdir / "export", "auto"))
-        except UserError as error:  # The run is complete; `plmjax export` repeats the export alone.
+        except UserError as error:  # The run is complete; `plmjax export` can repeat the export.
             report(f"exported   nothing: {error}")

@@ -1,4 +1,4 @@
-"""The inputs of a run on a task: its examples as rows, its tokenizer, and the settings that follow from its files."""
+"""The inputs of a run on a task: its rows of examples, its tokenizer, and the settings that follow from its files."""
 
 import dataclasses
 import logging
@@ -29,10 +29,10 @@ OF_TOKENIZERS = {"--input": "--data.train", "--vocab_size": "--tokenizer.vocab_s
 def inputs(run: Run, workdir: Path | None = None) -> Inputs:
     """Read the files of the task, build its rows, and determine the length of the run. Nothing is written.
 
-    workdir: the folder of the run, which has the tokenizer of a resumed run; None for a run that is only planned.
+    workdir: the run directory, which has the tokenizer of a resumed run; None for a run that is only planned.
 
     Raises:
-        UserError: a file or the tokenizer is wrong.
+        UserError: a file of the task or the tokenizer is wrong, or the checkpoint does not fit.
     """
     experiment = run.experiment
     train, validation = (experiment.data.read(split) for split in ("train", "validation"))
@@ -53,10 +53,10 @@ def inputs(run: Run, workdir: Path | None = None) -> Inputs:
 
 
 def _with_vectors(experiment: Experiment) -> Experiment:
-    """Return the experiment with the recipe for the vectors that its task trains, if it trains any.
+    """Return the experiment with the recipe of the text vectors that its objective trains, if it trains any.
 
     Raises:
-        UserError: the experiment has another recipe.
+        UserError: the experiment has another recipe already.
     """
     trained = experiment.objective.text_vectors(experiment.data, experiment.model)
     if trained is None:
@@ -81,7 +81,7 @@ def unknown_tokens(given: Inputs) -> int:
 
 
 def _warn_of_shared_files(task: Task) -> None:
-    """Warn of files that are used for both training and evaluation."""
+    """Log a warning for each file that is used for both training and evaluation."""
     if hosts.is_primary():
         for file in task.files_in_both_splits():
             log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
@@ -101,7 +101,11 @@ def _check_frozen_table(experiment: Experiment, run: Run) -> None:
 
 
 def _tokenizer(run: Run, workdir: Path | None, train: Examples) -> Any:
-    """Return the checkpoint's tokenizer, else the experiment's, the run's own, or one trained on the train file."""
+    """Return the first that exists: the tokenizer of the checkpoint, of --tokenizer.path, of a resumed run, or a new
+    one.
+
+    A new tokenizer is trained on the texts of the train file.
+    """
     from plmjax.data import tokenizers
 
     experiment, settings = run.experiment, run.experiment.tokenizer

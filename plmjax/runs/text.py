@@ -1,7 +1,7 @@
 """The inputs of a run on text: its tokenizer and its dataset, which are made once, and the source of its rows.
 
 A run directory stores the tokenizer and the dataset made from raw text, in tokenizer/ and dataset/, and the state of
-that text in text.json. Before the first step, those of other options or other text are made again.
+that text in text.json. Before the first checkpoint they are made again if the options or the text have changed.
 """
 
 import dataclasses
@@ -34,15 +34,15 @@ NAMES = {
     },
     "--vocab_size": "--tokenizer.vocab_size",
 }
-"""Options of the commands that read text -> their names in an experiment."""
+"""Option of the commands that read text -> its name in an experiment."""
 TEXT = "text.json"
-"""File in a run directory with the state of the text of its own tokenizer and dataset."""
+"""File in a run directory with the state of the text from which its tokenizer and dataset were made."""
 
 
 def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
     """Return the inputs of a run in WORKDIR.
 
-    The tokenizer and the dataset are those in WORKDIR or those that the run names, or are made from the run's text.
+    The tokenizer and the dataset are taken from WORKDIR or from the folders that the run names, or made from its text.
 
     Raises:
         UserError: they do not fit each other or the model, or WORKDIR has another run.
@@ -103,9 +103,10 @@ def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """The text of a phase that does not read that of the run.
+    """The text of a phase that changes options of `data`.
 
-    phase: number of the phase in the experiment. datasets: one, or those of a mixture.
+    phase: index of the phase in the experiment.
+    datasets: those of a mixture by name, or one without a name.
     """
 
     phase: int
@@ -113,7 +114,7 @@ class _Text:
     datasets: Mapping[str, Dataset]
 
     def source(self, **settings: Any) -> pipeline.RowSource:
-        """Return the source of the phase's rows; settings are those of `remote.source`."""
+        """Return the source of the rows of the phase. settings: as for `remote.source`."""
         if self.data.mixture.sources:
             return mixture.new_source(self.data.layout, self.data.mixture, self.datasets, **settings)
         (dataset,) = self.datasets.values()
@@ -123,7 +124,7 @@ class _Text:
 def _texts_of_phases(
     experiment: Experiment, datasets: Mapping[str, Dataset], opened: Callable[[str], Dataset]
 ) -> list[_Text]:
-    """Return the texts of the phases that change options of `data`; the run's own are `datasets`."""
+    """Return the texts of the phases that change options of `data`. datasets: those of the run."""
     found = []
     for phase in {each.declared: each for each in experiment.resolved_phases}.values():
         data = experiments.in_phase(experiment, phase).data
@@ -164,7 +165,7 @@ def _first_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _evaluation(experiment: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
-    """Return NoEvaluation if the held-out text of a phase fills no row; None for the default evaluation of the loop."""
+    """Return NoEvaluation if the held-out text of a phase fills no row; None for the loop's default evaluation."""
     phases = experiment.resolved_phases
     if all(feed.source_in_phase(source, phase).held_out(phase.evaluation.sequence_length) for phase in phases):
         return None
@@ -173,11 +174,12 @@ def _evaluation(experiment: Experiment, source: Any, report: Callable[[str], Non
 
 
 def _remove_outdated(experiment: Experiment, workdir: Path, other_start: bool, report: Callable[[str], None]) -> None:
-    """Remove the tokenizer and the dataset of other options from WORKDIR, before any step is trained.
+    """Remove the tokenizer and the dataset from WORKDIR if they were made with other options or from other text.
 
-    The folders that the run names, in --tokenizer.path, --data.path or --data.mixture.sources, are not removed.
+    After the first checkpoint nothing is removed. Folders that the run names, in --tokenizer.path, --data.path or
+    --data.mixture.sources, are never removed.
 
-    other_start: true if the earlier command started from other parameters, and so with another tokenizer.
+    other_start: true if the earlier command started from other parameters, and so had another tokenizer.
     """
     record = workdir / folder.EXPERIMENT
     if not hosts.is_primary() or not record.exists() or storage.finished_steps(workdir / "checkpoints"):
@@ -197,9 +199,9 @@ def _remove_outdated(experiment: Experiment, workdir: Path, other_start: bool, r
 
 
 def _state(experiment: Experiment) -> str:
-    """Return a digest that changes when a file of the run's text is changed.
+    """Return a digest that changes when a file of the run's text changes.
 
-    It is empty for a run that names a dataset, or whose text does not exist any more.
+    It is empty if the run names a prepared dataset, or if its text does not exist any more.
     """
     from plmjax.data import formats, tokenizer_folder
 
@@ -212,13 +214,13 @@ def _state(experiment: Experiment) -> str:
 
 
 def _record_text(experiment: Experiment, workdir: Path) -> None:
-    """Write the state of the text from which WORKDIR's tokenizer and dataset are made, before any step is trained."""
+    """Write the state of the run's text to WORKDIR/text.json, unless a checkpoint exists."""
     if not storage.finished_steps(workdir / "checkpoints") and (state := _state(experiment)):
         storage.write(workdir / TEXT, json.dumps({"state": state}) + "\n")
 
 
 def _has_other_text(experiment: Experiment, workdir: Path) -> bool:
-    """Return whether WORKDIR names another state of the text."""
+    """Return whether WORKDIR/text.json has another state of the text."""
     if not (workdir / TEXT).is_file():
         return False
     known = json_text.read_object(workdir / TEXT, "the state of a run's text", "remove the file").get("state")
@@ -235,10 +237,10 @@ def _files(experiment: Experiment) -> tuple[list[str], str]:
 
 
 def _tokenizer(experiment: Experiment, workdir: Path, found: Any, report: Callable[[str], None]) -> Any:
-    """Return the run's tokenizer.
+    """Return the run's tokenizer, and save it in WORKDIR/tokenizer.
 
-    It is the one in WORKDIR, that of a checkpoint (`found`), the one that the run names, that of the dataset or of the
-    first source of a mixture, or a new one trained on the run's text.
+    It is the first that exists: the one in WORKDIR; that of a checkpoint, `found`; that of --tokenizer.path; that of
+        the dataset, or of the first source of a mixture. Otherwise a new one is trained on the run's text.
     """
     from plmjax.data import cleaning, formats, tokenizers
     from plmjax.data.formats import records
@@ -268,7 +270,7 @@ def _tokenizer(experiment: Experiment, workdir: Path, found: Any, report: Callab
 
 
 def _dataset(experiment: Experiment, workdir: Path, tokenizer: Any, report: Callable[[str], None]) -> Path:
-    """Return the folder of the run's dataset: the one that it names, or WORKDIR/dataset, prepared if needed."""
+    """Return the folder of the run's dataset: that of --data.path, or WORKDIR/dataset, which is prepared if missing."""
     from plmjax.data import store
     from plmjax.data.formats import records
     from plmjax.data.preparation import prepare

@@ -1,7 +1,7 @@
-"""Word vectors from a file as a model's initial embeddings: they fill rows of its embedding table, word by word.
+"""Initialization of a model's embedding table from a file of word vectors.
 
-The model and the tokenizer are those of the run. A token that is spelled exactly like a word of the file starts with
-the vector of that word. Special tokens and all other tokens keep their random initial values.
+The model and the tokenizer are those of the run. A token that is spelled like a word of the file starts with the vector
+of that word. Special tokens and all other tokens keep their random initial values.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from plmjax.training import initial_state
 
 
 def at(path: str | Path) -> WordVectors | None:
-    """Return the vectors of a file of word2vec or GloVe, or None if it is another file.
+    """Return the vectors in a file of word2vec or GloVe; None if the path is not such a file.
 
     Raises:
         UserError: the file is damaged.
@@ -35,8 +35,9 @@ def at(path: str | Path) -> WordVectors | None:
 def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str, jax.ShapeDtypeStruct]) -> None:
     """Raise UserError if a model or a tokenizer (plmjax.data.tokenizers.Tokenizer) does not fit the vectors.
 
-    The embedding size must be that of the vectors, and the tokens must be words. batch: field -> shape and dtype of a
-    batch.
+    The embedding size must be that of the vectors, and the tokens must be words.
+
+    batch: field -> shape and dtype of a batch.
     """
     name = run.model.system.token_table
     if name is None:
@@ -58,13 +59,13 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str
 
 
 def fill(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
-    """Return parameters whose table `name` starts with the vectors, and a text with the number of words found.
+    """Return the parameters with the vectors in the table `name`, and a text with the number of words found.
 
-    A word that the file lacks gets the vector of the first word that the tokenizer spells like it: "cafe" that of
-    "café"
-    if it drops accents.
+    A word that the file lacks gets the vector of the first word that the tokenizer normalizes to it: "cafe" gets that
+        of "café" if accents are dropped.
 
     params: a tree of jax.Array, whose shardings do not change.
+    name: path of the embedding table.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
     """
     words = words_of(tokenizer)
@@ -82,7 +83,7 @@ def fill(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[
 
 
 def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
-    """Return the shape of the model's embedding table, without computing it."""
+    """Return the shape and dtype of the model's embedding table. Nothing is computed."""
     phase, module = run.resolved_phases[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = jax.eval_shape(

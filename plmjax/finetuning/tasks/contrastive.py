@@ -1,31 +1,30 @@
-"""Contrastive learning of the vectors of texts, with the other passages of a batch as negatives.
+"""Contrastive learning of text vectors, with the other passages of a batch as negatives.
 
-The loss of a query is the cross-entropy of its passage among the passages of all rows of the global batch,
+The loss of a query is the cross-entropy of its passage among the passages in all rows of the global batch,
 
     -log( exp(s(q, p) / T) / sum over passages c of exp(s(q, c) / T) ),
 
 where s is the cosine or the dot product of the vectors (Henderson et al. 2017, arXiv 1705.00652, section 4;
 MultipleNegativesRankingLoss of sentence-transformers, whose scale is 1 / T). The passages are those of the pairs and
-their hard negatives. With the lines of a text as pairs, a query differs from its passage in the dropout masks alone:
-unsupervised SimCSE (Gao et al. 2021, arXiv 2104.08821). For several lengths the loss is the weighted sum of the losses
-of the first features of the vectors (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
+their hard negatives. If each line of a text is both query and passage, the two differ only in their dropout masks: this
+is unsupervised SimCSE (Gao et al. 2021, arXiv 2104.08821). With several `sizes` (Matryoshka) the loss is the weighted
+sum of the losses of the first features of the vectors (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
 
-A passage is not a negative of a query if the train file has its text as a passage of the same query, in any row.
+A passage is not a negative of a query if any line of the train file has its text as the passage of the same query.
 
-Deviation: sentence-transformers takes such passages as negatives, and leaves it to a sampler to keep equal texts apart
-in a batch, which it does not do for a second passage of one query.
+Deviation: sentence-transformers takes such passages as negatives. Its sampler can keep equal texts apart in a batch,
+but not a passage that answers two queries of the batch.
 
 Deviation: SimCSE trains a layer with tanh above [CLS], and leaves it out of evaluations. Here there is no such layer.
 
-Microbatches change no negatives. All texts of a batch are encoded in microbatches, and their activations are computed
-again in the backward pass, so that the gradient is that of the whole batch (Gao et al. 2021, arXiv 2101.06983, where
-the gradient of the vectors is cached instead). Memory is that of a microbatch.
+The negatives do not depend on microbatches. All texts of a batch are encoded in microbatches, and their activations are
+computed again in the backward pass. So the gradient is that of the whole batch, with the memory of a microbatch. Gao et
+al. 2021, arXiv 2101.06983, cache the gradient of the vectors instead.
 
-A train batch has C texts in an example: the query, its passage and its negatives. Its fields are [R C T] and [R C K],
-with
+An example of a train batch has C texts: the query, its passage and its negatives. Fields are [R C T] and [R C K], with
 
-    passage_ids  int32 [R C K]    number of the passage's text, from 1; 0 for a query
-    positives    int32 [R C K P]  numbers of the passages that answer the query of the example; 0 where there are fewer
+    passage_ids  int32 [R C K]    id of the passage's text, from 1; 0 for a query
+    positives    int32 [R C K P]  ids of all passages that answer the example's query, padded with 0
 """
 
 import dataclasses
@@ -54,7 +53,7 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, appl
 
 SIMILARITIES = ("cosine", "dot")
 PROMPTS = ("document", "query")
-"""Names of the prompts before passages and queries, in the order in which sentence-transformers writes them."""
+"""Names of the prompts of passages and queries, in the order in which sentence-transformers writes them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,8 @@ class Contrastive(ComparesRows, TaskObjective):
     """Cross-entropy of a query's passage among all passages of the batch.
 
     Raises:
-        UserError: an unknown pooling or similarity, a temperature of 0, or lengths and weights that do not fit.
+        UserError: an unknown pooling or similarity, a number out of its range, no metric, or `sizes` and `size_weights`
+            of different lengths.
     """
 
     task_class: ClassVar[type[Task]] = Retrieval
@@ -71,25 +71,23 @@ class Contrastive(ComparesRows, TaskObjective):
     prediction_settings: ClassVar[tuple[str, ...]] = ("features", "ndcg_at", "mrr_at", "recall_at")
 
     pooling: str = "mean"
-    """mean over the tokens of a text, or cls, the token that represents it."""
+    """mean over the tokens of a text, or cls: the token that represents it."""
     similarity: str = "cosine"
-    """cosine of two vectors, or their dot product, dot. The recipe of the run divides vectors by their length for the
-    cosine.
-    """
+    """cosine of two vectors, or dot (dot product). For the cosine the run's recipe divides vectors by their norm."""
     temperature: float = 0.05
-    """T, by which similarities are divided in the loss; sentence-transformers has its inverse, the scale 20."""
+    """T, by which the loss divides similarities; sentence-transformers has its inverse, a scale of 20."""
     sizes: tuple[int, ...] = ()
-    """Numbers of first features whose vectors are trained together (Matryoshka); empty trains whole vectors alone."""
+    """Numbers of first features, each of which has a loss (Matryoshka); empty trains whole vectors only."""
     size_weights: tuple[float, ...] = ()
-    """Weights of the losses of these sizes; 1 for each by default."""
+    """Weights of the losses of `sizes`; 1 for each by default."""
     features: int = 0
     """Number of first features of a vector that evaluations use; 0 for all."""
     ndcg_at: tuple[int, ...] = (10,)
-    """Numbers of passages of the metrics ndcg@K."""
+    """Numbers of top passages K in the metrics ndcg@K."""
     mrr_at: tuple[int, ...] = (10,)
-    """Numbers of passages of the metrics mrr@K."""
+    """Numbers of top passages K in the metrics mrr@K."""
     recall_at: tuple[int, ...] = (100,)
-    """Numbers of passages of the metrics recall@K."""
+    """Numbers of top passages K in the metrics recall@K."""
 
     def __post_init__(self) -> None:
         check_choice("--objective.pooling", self.pooling, POOLINGS)
@@ -109,7 +107,7 @@ class Contrastive(ComparesRows, TaskObjective):
             )
 
     def check_model(self, config: Any) -> None:
-        """Raise UserError for a model that reads no token ids, or a size above that of its vectors."""
+        """Raise UserError for a model that does not encode token ids, or a size above that of its vectors."""
         system = config.system
         if system.kind not in (Kind.ENCODER, Kind.WORD_VECTORS) or "input_ids" not in system.reads:
             system.refuse("reads the tokens of a text from both sides", advice="fine-tune an encoder such as BERT")
@@ -117,7 +115,7 @@ class Contrastive(ComparesRows, TaskObjective):
             _check_size(max(sizes, default=0), config.width, name)
 
     def evaluation_metrics(self, task: Retrieval) -> tuple[str, ...]:
-        """Return the metrics of a search, or of pairs of texts with a score."""
+        """Return the names of the metrics of a search, or of pairs of texts with a score."""
         if task.compares_scores:
             return ("spearman", "pearson")
         kinds = (("ndcg", self.ndcg_at), ("mrr", self.mrr_at), ("recall", self.recall_at))
@@ -127,7 +125,7 @@ class Contrastive(ComparesRows, TaskObjective):
         return TextEncoder(config, execution, self.pooling)
 
     def text_vectors(self, task: Retrieval, model: ModelConfig) -> TextVectors:
-        """Return the recipe of the trained vectors: pooling, length, prompts and similarity."""
+        """Return the recipe of the trained vectors: pooling, normalization, length, prompts and similarity."""
         last = self.pooling == "cls" and model.template.summary == "last"
         prompts = zip(PROMPTS, (task.passage_prefix, task.query_prefix), strict=True)
         return TextVectors(
@@ -139,9 +137,10 @@ class Contrastive(ComparesRows, TaskObjective):
         )
 
     def encode(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Retrieval) -> Encoded:
-        """Encode the pairs of a train file, or the texts of an evaluation: queries, then passages; or firsts, seconds.
+        """Encode the pairs of a train file, or the texts of an evaluation. Texts that are too long are truncated.
 
-        Texts that are too long are truncated.
+        The texts of an evaluation are all queries, then all passages; or the two texts of each scored pair side by
+        side.
         """
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
@@ -156,7 +155,7 @@ class Contrastive(ComparesRows, TaskObjective):
         return Encoded(**row_arrays(rows), sequence_fields={})
 
     def _encode_pairs(self, examples: PairExamples, tokenizer: Any, model: ModelConfig, task: Retrieval) -> Encoded:
-        """Encode the texts of every pair side by side: query, passage, negatives."""
+        """Encode the texts of each pair side by side: query, passage, negatives."""
         asked = dict.fromkeys(examples.queries)
         given = dict.fromkeys(itertools.chain(examples.positives, *examples.negatives))
         texts = [*(task.query_prefix + one for one in asked), *(task.passage_prefix + one for one in given)]
@@ -180,24 +179,24 @@ class Contrastive(ComparesRows, TaskObjective):
         return Encoded(**row_arrays(laid_out), sequence_fields=fields, choices=count)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the texts of all examples as rows, [R C ...] -> [R C, ...].
+        """Return the texts of all examples as rows: [R, C, ...] -> [R C, ...].
 
-        Token types are left out, as in `plmjax embed`: a text alone has one type.
+        Token types are left out, as in `plmjax embed`, because single texts have only one type.
         """
         inputs = super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
         inputs.pop("token_type_ids", None)
         return {name: field.reshape(-1, field.shape[-1]) for name, field in inputs.items()}
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return 1 for every query that exists, [R K]."""
+        """Return weights of 1 for every query, [R K], and 0 for padding, for each size."""
         return dict.fromkeys(self._terms(), exists(batch)[:, 0])
 
     def coefficients(self) -> dict[str, float]:
-        """Return the weights of the sizes."""
+        """Return `size_weights` by term."""
         return dict(zip(self._terms(), self.size_weights, strict=True)) if self.size_weights else {}
 
     def losses(self, outputs: TextEncoderOutput, batch: Batch) -> dict[str, jax.Array]:
-        """Return the nats of the passage of every query, [R K], for each size."""
+        """Return the cross-entropy of every query's passage in nats, [R K], for each size."""
         there = exists(batch)[:, 0]
         own = jnp.arange(there.size)
         return {
@@ -206,20 +205,21 @@ class Contrastive(ComparesRows, TaskObjective):
         }
 
     def counts(self, outputs: TextEncoderOutput, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Count the queries whose nearest passage, by vectors of full length, is their own."""
+        """Count the queries whose most similar passage, by whole vectors, is their own."""
         there = exists(batch)[:, 0].reshape(-1)
         right = jnp.argmax(self.scores(outputs, batch, None), axis=-1) == jnp.arange(there.size)
         return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
 
     def _terms(self) -> dict[str, int | None]:
-        """Return term of the loss -> number of first features; None for all."""
+        """Return a dict from term of the loss to number of first features; None for all features."""
         return {f"first_{size}": size for size in self.sizes} or {"task": None}
 
     def scores(self, outputs: TextEncoderOutput, batch: Batch, size: int | None) -> jax.Array:
         """Return the scores of all passages of the batch for each query, float32 [R K, R (C - 1) K].
 
-        Query i has passage i. The score of a passage that is not there, or that is another positive, is the least
-        number.
+        Passage i is that of query i. Padding, and other passages that answer the query, have the lowest finite float32.
+
+        size: number of first features; None for all.
         """
         shape = batch["example_ids"].shape  # R C K
         vectors = outputs.vectors[..., :size]
@@ -238,9 +238,10 @@ class Contrastive(ComparesRows, TaskObjective):
     def sums_in_microbatches(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, microbatches: int
     ) -> LossSums:
-        """Return the sums of a batch whose texts are encoded in microbatches, rows i, i + microbatches, ... together.
+        """Return the sums of a batch whose texts are encoded in microbatches.
 
-        Devices have contiguous rows, so no row has to move.
+        Microbatch i has the rows i, i + microbatches, and so on. Devices have contiguous rows, so no row moves between
+        devices.
         """
         if microbatches == 1:
             return self.sums(module, loss_inputs, batch, key, training=True)
@@ -264,7 +265,7 @@ class Contrastive(ComparesRows, TaskObjective):
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, tuple[jax.Array, jax.Array, jax.Array]]:
-        """Return the vectors of texts, [R K D]; an evaluation has no loss."""
+        """Return sums of 0, since an evaluation has no loss, and (vectors [R K D], example ids, sequence starts)."""
         vectors = apply(self, module, loss_inputs, batch=batch, key=key, training=False).vectors
         none = dict.fromkeys(self._terms(), jnp.zeros(()))
         return LossSums(none, {}), (vectors, batch["example_ids"], batch["sequence_starts"])
@@ -273,11 +274,13 @@ class Contrastive(ComparesRows, TaskObjective):
         return self.compare(examples, self._finish(np.stack(outputs)))
 
     def compare(self, examples: SearchExamples | SimilarityExamples, vectors: np.ndarray) -> Answers:
-        """Return the metrics of the vectors of texts, float32 [S D], and the file of what was found.
+        """Return the metrics of text vectors, and a file with the results.
 
-        The vectors are those of the queries and then of the passages, or of both texts of a pair side by side, and are
-        compared by dot products. search.trec has the passages of each query in the form of TREC: query, Q0, passage,
-        rank, similarity, name. predictions.tsv has the line, the score and the similarity of each pair.
+        search.trec has the passages of each query in the TREC format: query, Q0, passage, rank, similarity, name.
+        predictions.tsv has the line, the score and the similarity of each pair.
+
+        vectors: float32 [S D], of all queries and then all passages, or of the two texts of each pair side by side.
+            They are compared by dot products.
         """
         if isinstance(examples, SimilarityExamples):
             found = np.sum(vectors[::2] * vectors[1::2], axis=-1)
@@ -300,13 +303,13 @@ class Contrastive(ComparesRows, TaskObjective):
         return retrieval.score_rankings(rankings, examples.judgements, **limits), files
 
     def _finish(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the vectors that evaluations compare by dot products, [S D] -> [S features]."""
+        """Truncate vectors to `features`, and divide them by their norm for the cosine: [S D] -> [S features]."""
         _check_size(self.features, vectors.shape[1], "features")
         vectors = vectors[:, : self.features or None]
         return Normalize()(vectors, {}) if self.similarity == "cosine" else vectors
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return 6 D per pair of a query and a passage of the batch, for each size."""
+        """Return the FLOPs of the similarities: 6 times the size for each pair of query and passage, for each size."""
         rows, count, packed = batch["example_ids"].shape
         features = sum(size or config.width for size in self._terms().values())
         return 6.0 * features * (rows * packed) ** 2 * (count - 1)
@@ -321,7 +324,7 @@ def _check_size(size: int, width: int, name: str) -> None:
 
 
 def _unit(vectors: jax.Array) -> jax.Array:
-    """Divide vectors by their lengths; one of zeros keeps its zeros, and has a gradient."""
+    """Divide vectors by their norms. A zero vector stays zero, and its gradient is finite."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
@@ -329,7 +332,7 @@ def _unit(vectors: jax.Array) -> jax.Array:
 def _lay_out(
     texts: Sequence[str], examples: Examples, tokenizer: Any, *, template: Template, length: int
 ) -> list[TokenRow]:
-    """Return the rows of texts; UserError for a text without a token, which has no vector."""
+    """Return the rows of texts. Raise UserError for a text without tokens, which has no vector."""
     rows = [template.lay_out([ids], tokenizer.vocabulary, length) for ids in tokenizer.encode_batch(list(texts))]
     for text, row in zip(texts, rows, strict=True):
         if not row.tokens:
@@ -340,6 +343,6 @@ def _lay_out(
 
 
 def _passages(fields: jax.Array) -> jax.Array:
-    """Return the passages of all examples: [R C K X] -> [R (C - 1) K, X], the positives of all queries first."""
+    """Return the fields of all passages, positives first and then negatives: [R C K X] -> [R (C - 1) K, X]."""
     first, others = fields[:, 1], fields[:, 2:]
     return jnp.concatenate([first.reshape(-1, fields.shape[-1]), others.reshape(-1, fields.shape[-1])])

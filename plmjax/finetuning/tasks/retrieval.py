@@ -1,14 +1,14 @@
-"""Queries and the passages that answer them: files to train an encoder of texts on, and files to evaluate it on.
+"""Queries and the passages that answer them: files to train a text encoder on, and files to evaluate it on.
 
-A train file has pairs of a query and a passage, and as many negatives for every query as its first line has. It is one
-of
+A train file has pairs of a query and a passage. Every pair may have negatives, equally many in each line. The file is
+one of
 
     a table (tsv, csv or jsonl) with named columns
     a folder of BEIR (files/beir.py): every passage that qrels/train.tsv scores above 0 makes a pair with its query
     a .txt file, each line of which is both the query and the passage (Gao et al. 2021, arXiv 2104.08821, section 3)
 
 A validation file is a folder of BEIR, whose queries search its corpus; a table of pairs, whose queries search all
-passages of the table; or, with `score`, a table of pairs of texts with a number for their similarity, such as STS-B.
+passages of the table; or, if `score` is set, a table of pairs of texts with a similarity score, such as STS-B.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from plmjax.finetuning.tasks.task import Examples, FileTask
 
 LINES = ".txt"
 TRAIN_SPLIT, VALIDATION_SPLIT, DATA_SPLIT = "train", "dev", "test"
-"""Splits of BEIR: to train on, to evaluate a run on, and to evaluate a checkpoint on in `plmjax evaluate --data`."""
+"""Splits of BEIR: for training, for the evaluations of a run, and for `plmjax evaluate --data`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairExamples(Examples):
-    """Pairs to train on. negatives: other passages of each pair, equally many for all."""
+    """Pairs to train on. negatives: passages that do not answer the query of each pair, equally many for all pairs."""
 
     queries: list[str]
     positives: list[str]
@@ -40,8 +40,10 @@ class PairExamples(Examples):
 class SearchExamples(Examples):
     """Queries that search a corpus.
 
-    query_ids, passage_ids: their names. lines: those of the queries.
-    judgements: id of a passage -> score for each query, above 0 for one that answers it; others are not judged.
+    lines: lines of the queries in their file.
+    query_ids, passage_ids: names of the queries and passages.
+    judgements: for each query, passage id -> relevance score, above 0 if the passage answers the query. Other passages
+        are not judged.
     """
 
     query_ids: list[str]
@@ -53,7 +55,7 @@ class SearchExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class SimilarityExamples(Examples):
-    """Pairs of texts with a number for their similarity."""
+    """Pairs of texts, each with a similarity score."""
 
     pairs: list[tuple[str, str]]
     scores: list[float]
@@ -61,7 +63,7 @@ class SimilarityExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval(FileTask):
-    """Files of queries and passages, and the meaning of their columns."""
+    """Files of queries and passages, and the names of their columns."""
 
     examples: ClassVar[type[Examples]] = PairExamples
     label_settings: ClassVar[tuple[str, ...]] = (
@@ -91,7 +93,7 @@ class Retrieval(FileTask):
         return bool(self.score) and text_files.suffix(self.validation) in tables.DELIMITERS
 
     def read(self, split: str) -> Examples:
-        """Read the pairs to train on, or the queries or the pairs with a score to evaluate on."""
+        """Read the pairs to train on, or the searches or scored pairs to evaluate on."""
         path = self.path(split)
         kind = text_files.suffix(path)
         if split == "train":
@@ -118,24 +120,24 @@ class Retrieval(FileTask):
         )
 
     def with_validation_file(self, data: str) -> "Retrieval":
-        """Return the task with another validation file, or the split test of another folder of BEIR."""
+        """Return the task with another validation file. The split is test, unless the task sets one."""
         return dataclasses.replace(super().with_validation_file(data), split=self.split or DATA_SPLIT)
 
     def files_in_both_splits(self) -> list[str]:
-        """Return the file or the folder, if train and validation name the same one and it has no splits."""
+        """Return the path that train and validation share, unless they read different splits of a folder."""
         shared = super().files_in_both_splits()
         is_folder = text_files.suffix(self.validation) not in (*tables.DELIMITERS, LINES)
         return [] if is_folder and (self.split or VALIDATION_SPLIT) != TRAIN_SPLIT else shared
 
     def texts(self, examples: PairExamples) -> Iterator[str]:
-        """Yield queries and passages."""
+        """Yield all queries, passages and negatives."""
         yield from examples.queries
         yield from examples.positives
         for negatives in examples.negatives:
             yield from negatives
 
     def _check_negatives(self, path: str) -> None:
-        """Raise UserError for columns of negatives if no file has columns."""
+        """Raise UserError if `negatives` is set and neither file is a table."""
         kinds = {text_files.suffix(file) for file in (self.train, self.validation)}
         if self.negatives and not kinds & tables.DELIMITERS.keys():
             raise UserError(
@@ -144,7 +146,11 @@ class Retrieval(FileTask):
             )
 
     def _table_pairs(self, path: str) -> PairExamples:
-        """Return the pairs of a table; UserError names a line without a query, a passage or as many negatives."""
+        """Return the pairs of a table.
+
+        Raises:
+            UserError: a line has no query or no passage, or another number of negatives than the first line.
+        """
         found = PairExamples(path, [], [], [], [])
         for line, row in tables.rows(path, self.columns):
             where = f"line {line} of {path}"
@@ -164,7 +170,7 @@ class Retrieval(FileTask):
         return found
 
     def _scored_pairs(self, path: str) -> SimilarityExamples:
-        """Return the pairs of texts of a table with their scores."""
+        """Return the scored pairs of a table."""
         found = SimilarityExamples(path, [], [], [])
         for line, row in tables.rows(path, self.columns):
             where = f"line {line} of {path}"
@@ -190,14 +196,14 @@ def _number(label: str, where: str) -> float:
 
 
 def _line_pairs(path: str) -> PairExamples:
-    """Return each line of a text as a query and as its own passage. Empty lines are skipped."""
+    """Return each line of a text as both query and passage. Empty lines are skipped."""
     lines = [(number, text.strip()) for number, text in enumerate(text_files.lines(path), start=1) if text.strip()]
     texts = [text for _, text in lines]
     return PairExamples(path, [number for number, _ in lines], texts, texts, [[] for _ in texts])
 
 
 def _folder_pairs(path: str) -> PairExamples:
-    """Return the pairs of a folder of BEIR that its train judgements score above 0."""
+    """Return the pairs of query and passage that the train judgements of a BEIR folder score above 0."""
     found = beir.read(path, TRAIN_SPLIT)
     pairs = [
         (query, passage)
@@ -226,7 +232,7 @@ def _folder_pairs(path: str) -> PairExamples:
 
 
 def _search(path: str, split: str) -> SearchExamples:
-    """Return the queries of a split of a folder of BEIR, and its corpus."""
+    """Return the queries of a split of a BEIR folder, and its corpus."""
     found = beir.read(path, split)
     return SearchExamples(
         str(storage.path(path)),
@@ -240,9 +246,9 @@ def _search(path: str, split: str) -> SearchExamples:
 
 
 def _search_table(pairs: PairExamples) -> SearchExamples:
-    """Return the different queries of a table, which search all its different passages.
+    """Return the distinct queries of a table and its distinct passages, which they search.
 
-    Query and passage are named by the first line that has them: q7, p7, and n7.1 for the first negative of line 7.
+    They are named by the first line that has them: q7, p7, and n7.1 for the first negative of line 7.
     """
     passages: dict[str, str] = {}
     queries: dict[str, tuple[str, int]] = {}

@@ -1,1 +1,1 @@
-"""Weight mappings for fine-tuning: parts of a checkpoint, other dropouts, further tokens."""
+"""Weight mappings: how a run initializes its parameters from a checkpoint of another model."""

@@ -1,4 +1,4 @@
-"""An ULMFiT that starts from an AWD-LSTM with other dropouts."""
+"""A ULMFiT model that starts from an AWD-LSTM, with other dropout rates."""
 
 import dataclasses
 from typing import Any
@@ -11,9 +11,9 @@ from plmjax.models.ulmfit import UlmfitConfig
 
 @dataclasses.dataclass(frozen=True)
 class AwdLstmDropouts(WeightMapping):
-    """The checkpoint's AWD-LSTM with other dropouts, as an ULMFiT; the defaults are those of ULMFiT's classifier.
+    """The checkpoint's AWD-LSTM as a ULMFiT model with other dropout rates; the defaults are those of its classifier.
 
-    Source: fastai text/models/awdlstm.py, `awd_lstm_clas_config`. fastai multiplies each of them by `drop_mult`.
+    Source: fastai text/models/awdlstm.py, `awd_lstm_clas_config`. fastai multiplies all rates by `drop_mult`.
     """
 
     embedding: float = 0.05
@@ -31,7 +31,7 @@ class AwdLstmDropouts(WeightMapping):
         """Return a model of the same sizes.
 
         Raises:
-            UserError: the checkpoint's model is no AWD-LSTM.
+            UserError: the checkpoint's model is not an AWD-LSTM.
         """
         if not isinstance(origin, AwdLstmConfig):
             raise UserError(f"Expected an AWD-LSTM, found {type(origin).__name__}; name another checkpoint in --from.")

@@ -1,4 +1,4 @@
-"""Classification by the biattentive network, on the vectors of a checkpoint."""
+"""The biattentive classification network on the vectors of a checkpoint."""
 
 import dataclasses
 from typing import Any
@@ -14,13 +14,13 @@ from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 
 @dataclasses.dataclass(frozen=True)
 class BiattentiveClassifier(WeightMapping):
-    """The biattentive network on the encoder of a translation model and its word embeddings, or on embeddings only.
+    """The biattentive network, on word embeddings and the encoder of a translation model, or on word embeddings only.
 
     The checkpoint is a CoVe or, where `contextual` is false, any model with an embedding table.
     """
 
     contextual: bool = True
-    """If true, the network reads CoVe beside the word embeddings."""
+    """If true, the network reads CoVe vectors besides word embeddings."""
     size: int = 300
     """Hidden size of the network in each direction."""
     dropout: float = 0.2
@@ -33,7 +33,7 @@ class BiattentiveClassifier(WeightMapping):
         """Return the sizes of the embeddings and of the network.
 
         Raises:
-            UserError: the checkpoint's model gives no such embeddings.
+            UserError: the checkpoint's model has no such embeddings.
         """
         if isinstance(origin, BiattentiveConfig):
             return origin

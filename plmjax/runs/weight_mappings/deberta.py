@@ -1,4 +1,4 @@
-"""Replaced token detection that continues from a discriminator alone, such as a released DeBERTa-v3."""
+"""Replaced token detection that starts from a discriminator alone, such as a released DeBERTa-v3."""
 
 import dataclasses
 from typing import Any
@@ -14,16 +14,17 @@ TABLES = tuple(f"embeddings/{name}_embeddings" for name in ("word", "position"))
 
 @dataclasses.dataclass(frozen=True)
 class BesideGenerator(WeightMapping):
-    """The discriminator of the checkpoint beside a generator with its tables, whose other parameters are random.
+    """The checkpoint's discriminator, and a generator that takes over its embedding tables.
 
-    So the residuals of the discriminator begin with zeros. A checkpoint of both networks stays as it is.
+    The residuals of the discriminator start at 0. The other parameters of the generator are random. A checkpoint of
+    both networks does not change.
     """
 
     def model(self, origin: Any) -> DebertaConfig:
         """Return the model of the checkpoint.
 
         Raises:
-            UserError: it is no DeBERTa.
+            UserError: the checkpoint's model is not a DeBERTa.
         """
         if not isinstance(origin, DebertaConfig):
             raise UserError(
@@ -33,7 +34,7 @@ class BesideGenerator(WeightMapping):
         return origin
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """Return the tables of the discriminator as those of the generator, with residuals of zeros."""
+        """Return the parameters with the discriminator's tables moved to the generator, and residuals of zeros."""
         found = dict(params)
         for place in TABLES:
             own, shared = f"deberta/{place}/embedding", f"generator/{place}/embedding"

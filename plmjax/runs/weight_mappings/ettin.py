@@ -1,6 +1,6 @@
-"""Ettin's cross-training: a decoder that goes on from an encoder's parameters, and the reverse (Weller et al. 2025).
+"""Ettin's cross-objective training: a decoder that starts from an encoder, and the reverse (Weller et al. 2025).
 
-Both have the same layers and the same head (`plmjax.models.modernbert.decoder`). Every parameter is taken as it is.
+Both have the same layers and the same head (`plmjax.models.modernbert.decoder`). All parameters are taken unchanged.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ ENCODERS_HEAD, DECODERS_HEAD = "masked_language_model/", "language_model/"
 
 
 def _rename(params: dict[str, np.ndarray], before: str, after: str) -> dict[str, np.ndarray]:
-    """Return the parameters with another name of the language model's head."""
+    """Return the parameters with the prefix `before` of the language model's head replaced by `after`."""
     return {after + path.removeprefix(before) if path.startswith(before) else path: x for path, x in params.items()}
 
 
@@ -29,7 +29,7 @@ class DecoderFromEncoder(WeightMapping):
         """Return a decoder of the same sizes.
 
         Raises:
-            UserError: no ModernBERT, or one with parts that the decoder lacks.
+            UserError: the checkpoint's model is not a ModernBERT, or has a setting that the decoder does not support.
         """
         if type(origin) is not ModernBertConfig:
             raise UserError(
@@ -61,7 +61,7 @@ class EncoderFromDecoder(WeightMapping):
         """Return an encoder of the same sizes.
 
         Raises:
-            UserError: no decoder of ModernBERT's layers.
+            UserError: the checkpoint's model is not a decoder of ModernBERT's layers.
         """
         if type(origin) is not ModernBertDecoderConfig:
             raise UserError(

@@ -1,14 +1,15 @@
 """A larger model that starts from a smaller one of its system, as ModernBERT-Large did (Warner et al. 2024, A.2).
 
-Weights are tiled from the middle: along each axis the smaller model's values stand in the middle of the larger one's,
-and go on from their other end on both sides. Layer i starts from layer round(i L / L') of the smaller model's L, as in
+Weights are tiled from the middle: along each axis the smaller model's values are put in the middle, and are repeated
+cyclically on both sides. Layer i starts from layer round(i L / L') of the smaller model's L, as in
 Gopher (Rae et al. 2021). Source: AnswerDotAI/ModernBERT, src/bert_layers/{initialization,model}.py.
 
-Deviation: heads are whole. The released code tiles the features of all heads as one axis, which is the same for
-ModernBERT's two sizes, and divides heads where an odd number of them is added.
-Deviation: no layer starts from one beyond the last; the released code fails for some depths, such as 7 and 19.
-Deviation: the first layer of a smaller ModernBERT has no norm of its own before its attention, which the norm of the
-embeddings replaces. A later layer that starts from it takes that norm.
+Deviation: heads are never divided. The released code tiles the features of all heads as one axis. The result is the
+same for ModernBERT's two sizes, but a head is divided if an odd number of heads is added.
+Deviation: the index of the smaller model's layer is at most that of its last layer. The released code fails for some
+depths, such as 7 and 19.
+Deviation: the attention of ModernBERT's layer 0 has no norm, because the embeddings are normalised. A later layer that
+starts from layer 0 takes the norm of the embeddings.
 """
 
 import dataclasses
@@ -29,28 +30,28 @@ from plmjax.experiment import WeightMapping
 from plmjax.models.modernbert.modernbert import ModernBertConfig
 
 LAYERS, HEAD = "layers", "head"
-"""Logical axes: of stacks of layers, and of the features of one head."""
+"""Logical axes: the layers of a stack, and the features of one head."""
 _OF_STACK = re.compile(r"(.+?)/(first_layers|layers|last_layers)/layer_(\d+)/(.+)")
-"""Path of a parameter of one of ModernBERT's stacks."""
+"""Path of a parameter in one of ModernBERT's stacks."""
 
 
 def start_layers(smaller: int, larger: int) -> np.ndarray:
-    """Return the layer of the smaller model that each layer of the larger one starts from, int [larger]."""
+    """Return the index of the smaller model's layer from which each layer of the larger model starts, int [larger]."""
     return np.array([min(round(layer * smaller / larger), smaller - 1) for layer in range(larger)])
 
 
 def tile_from_middle(smaller: int, larger: int) -> np.ndarray:
-    """Return the place along an axis of the smaller model for each place of the larger one, int [larger]."""
+    """Return the index along an axis of the smaller model for each index of the larger model, int [larger]."""
     return (np.arange(larger) - (larger - smaller) // 2) % smaller
 
 
 def enlarge(array: np.ndarray, shape: Sequence[int], axes: Sequence[str | None]) -> np.ndarray:
-    """Return a parameter in a larger shape: layers by `start_layers`, all other axes by `tile_from_middle`.
+    """Enlarge a parameter to a shape: the axis of layers by `start_layers`, all other axes by `tile_from_middle`.
 
     axes: the logical name of each axis.
 
     Raises:
-        UserError: an axis would be shorter, or the size of a head another one, whose features belong together.
+        UserError: an axis would be shorter, or the head size would change.
     """
     for axis, (size, name) in enumerate(zip(shape, axes, strict=True)):
         before = array.shape[axis]
@@ -76,7 +77,7 @@ class LargerFromSmaller(WeightMapping):
         """Return the larger model with the checkpoint's vocabulary.
 
         Raises:
-            UserError: the checkpoint's model is of another system.
+            UserError: the checkpoint's model is of another class.
         """
         if type(origin) is not type(self.larger):
             raise UserError(
@@ -108,9 +109,9 @@ class LargerFromSmaller(WeightMapping):
 
 
 def _place(path: str, config: Any) -> tuple[str, np.ndarray | None]:
-    """Return the name of a parameter of all layers together, and the layers in it of the parameter of this path.
+    """Return the path of a ModernBERT parameter with all layers in one stack, and the layers that `path` has of them.
 
-    A parameter that is none of ModernBERT's stacks has its own path, and None.
+    For a parameter outside ModernBERT's stacks, return `path` and None.
     """
     found = _OF_STACK.fullmatch(path) if isinstance(config, ModernBertConfig) else None
     if found is None:
@@ -120,7 +121,7 @@ def _place(path: str, config: Any) -> tuple[str, np.ndarray | None]:
 
 
 def _join_stacks(params: Mapping[str, np.ndarray], config: Any) -> dict[str, np.ndarray]:
-    """Return the parameters with each of ModernBERT's layers in one array of all layers, [L ...]."""
+    """Return the parameters with the stacks of ModernBERT joined: one array of all layers for each, [L ...]."""
     joined: dict[str, np.ndarray] = {}
     for path, array in params.items():
         name, layers = _place(path, config)

@@ -1,5 +1,5 @@
-"""Longformers from other checkpoints: from a RoBERTa or a BART, with global projections that continue the local ones,
-and with wider windows for the next stage of a language model.
+"""Longformers that start from other checkpoints: from a RoBERTa or a BART, or from a Longformer with global projections
+copied from the local ones or with wider windows.
 
 Source: Beltagy et al. 2020, sections 4.2, 5 and 7; allenai/longformer scripts/convert_model_to_long.ipynb and
 scripts/convert_bart_to_longformerencoderdecoder.py.
@@ -31,7 +31,7 @@ def _with_global_projections(params: dict[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def _check_length(length: int, positions: int, name: str) -> None:
-    """Raise UserError unless `positions` can be repeated to a row of `length` tokens."""
+    """Raise UserError unless `length` is a multiple of `positions`. name: the checkpoint's model, for the message."""
     if length % positions:
         raise UserError(
             f"Expected --weight_mapping.length to be a multiple of the {positions} positions of the {name}, which are "
@@ -41,10 +41,10 @@ def _check_length(length: int, positions: int, name: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class LongformerFromRoberta(WeightMapping):
-    """A Longformer with the layers and the heads of a RoBERTa, whose positions are repeated until a row is full."""
+    """A Longformer with the layers and the heads of a RoBERTa. The position embeddings are repeated to `length`."""
 
     length: int = 4096
-    """Longest row of the Longformer: a multiple of the RoBERTa's."""
+    """Maximum sequence length of the Longformer, a multiple of the RoBERTa's."""
     attention_window: tuple[int, ...] = LongformerConfig.attention_window
     """Windows of the layers, as `--model.attention_window`."""
     max_global_tokens: int = LongformerConfig.max_global_tokens
@@ -57,7 +57,7 @@ class LongformerFromRoberta(WeightMapping):
         """Return a Longformer of the same sizes.
 
         Raises:
-            UserError: no RoBERTa, or one whose positions cannot be repeated to the length.
+            UserError: the checkpoint's model is not a RoBERTa, or `length` is no multiple of its positions.
         """
         if type(origin) is not RobertaConfig:
             raise UserError(
@@ -77,10 +77,10 @@ class LongformerFromRoberta(WeightMapping):
 
 @dataclasses.dataclass(frozen=True)
 class LedFromBart(WeightMapping):
-    """An LED with the layers of a BART. The positions of its encoder are repeated until a source is full."""
+    """An LED with the layers of a BART. The encoder's position embeddings are repeated to `length`."""
 
     length: int = 16_384
-    """Longest source of the LED: a multiple of the BART's rows."""
+    """Maximum length of a source of the LED, a multiple of the BART's maximum length."""
     attention_window: tuple[int, ...] = LedConfig.attention_window
     """Windows of the encoder's layers, as `--model.attention_window`."""
     max_global_tokens: int = LedConfig.max_global_tokens
@@ -93,7 +93,7 @@ class LedFromBart(WeightMapping):
         """Return an LED of the same sizes.
 
         Raises:
-            UserError: no BART, or one whose positions cannot be repeated to the length.
+            UserError: the checkpoint's model is not a BART, or `length` is no multiple of its positions.
         """
         if type(origin) is not BartConfig:
             raise UserError(
@@ -122,7 +122,7 @@ class GlobalFromLocal(WeightMapping):
         """Return the same config.
 
         Raises:
-            UserError: no Longformer.
+            UserError: the checkpoint's model is not a Longformer.
         """
         if not isinstance(origin, LongformerConfig):
             raise UserError(
@@ -153,7 +153,7 @@ class WiderWindows(WeightMapping):
         """Return the config with wider windows.
 
         Raises:
-            UserError: no language model of Longformer.
+            UserError: the checkpoint's model is not a Longformer language model.
         """
         if not isinstance(origin, LongformerDecoderConfig):
             raise UserError(

@@ -20,7 +20,7 @@ class NewSourceEncoder(WeightMapping):
         """Return a model of the same sizes, with the layers of the source encoder.
 
         Raises:
-            UserError: no BART, or a BART that has a source encoder already.
+            UserError: the checkpoint's model is not a BART, or has a source encoder already.
         """
         if type(origin) is not BartConfig:
             raise UserError(

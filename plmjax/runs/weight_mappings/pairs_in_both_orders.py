@@ -1,4 +1,4 @@
-"""Reading of pairs without an order, such as two sentences to compare, in both orders (Radford et al. 2018)."""
+"""Classification of unordered pairs, such as two sentences to compare, in both orders (Radford et al. 2018)."""
 
 import dataclasses
 from typing import Any
@@ -9,10 +9,14 @@ from plmjax.experiment import WeightMapping
 
 @dataclasses.dataclass(frozen=True)
 class PairsInBothOrders(WeightMapping):
-    """The checkpoint's model, which now reads a pair in both orders and labels the sum of the two vectors."""
+    """The checkpoint's model, set to read a pair in both orders and to classify the sum of the two vectors."""
 
     def model(self, origin: Any) -> Any:
-        """Return the same config with `both_orders`."""
+        """Return the same config with `both_orders` true.
+
+        Raises:
+            UserError: the checkpoint's model has no such setting.
+        """
         if not hasattr(origin, "both_orders"):
             raise UserError(
                 f"Expected a GPT, which reads a pair in both orders, found {type(origin).__name__}; leave "

@@ -20,8 +20,8 @@ LANGUAGE_MODEL = "language_model"
 class FromLanguageModel(WeightMapping):
     """A tagger on top of the checkpoint's language models; the tagger itself is initialized from the seed.
 
-    The checkpoint is a model with a language model for each direction, such as ELMo, or such a tagger, which is taken
-    unchanged.
+    The checkpoint is a model with a language model for each direction, such as ELMo, or a tagger of this class, which
+    is taken unchanged.
     """
 
     tagger: LanguageModelTaggerConfig = TaglmConfig()
@@ -59,9 +59,9 @@ class FromLanguageModel(WeightMapping):
 
 @dataclasses.dataclass(frozen=True)
 class FromWordVectors(WeightMapping):
-    """A tagger whose word embeddings are those of the checkpoint; all else is initialized from the seed.
+    """A tagger with the word embeddings of the checkpoint. All other parameters are initialized from the seed.
 
-    The checkpoint is any model with a table of words, such as word2vec or GloVe.
+    The checkpoint is any model with a word table, such as word2vec or GloVe.
     """
 
     tagger: ModelConfig = TaggerConfig()

@@ -29,7 +29,7 @@ class FromTokenEmbeddings(WeightMapping):
         return StaticVectorsConfig(origin.vocab_size, origin.token_width)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """Return only the embedding table, without rows that belong to no token, such as those of positions."""
+        """Return only the embedding table, without rows that are not for tokens, such as those for positions."""
         return {model.system.token_table: origin.system.vectors(params)[: model.vocab_size]}
 
 

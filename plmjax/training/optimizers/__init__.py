@@ -1,4 +1,4 @@
-"""Update rules: one class each, with the settings of that rule only."""
+"""Optimizers: one class for each update rule, with the settings of that rule only."""
 
 from plmjax.training.optimizers.adafactor import Adafactor
 from plmjax.training.optimizers.adagrad import Adagrad, GloveAdagrad

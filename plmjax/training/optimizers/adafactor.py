@@ -21,11 +21,11 @@ Params = Any
 class Adafactor(Optimizer):
     """Adafactor as T5 uses it: no momentum, and steps relative to the size of the parameters (Raffel et al. 2020).
 
-    With the default learning rate and schedule, the relative step is that of the paper's algorithm 5 from step 10,000
-    on, and 0.01 before. This is T5's own schedule.
+    With the default learning rate and schedule, the relative step size is 0.01 until step 10,000, and that of the
+    paper's algorithm 5 from then on. This is T5's schedule.
 
-    Deviation: mesh-tensorflow factors a matrix [inputs, outputs]. Here a kernel with an axis of heads is factored along
-    its two longest axes, for each index of the others.
+    Deviation: mesh-tensorflow factors a matrix [inputs, outputs]. Here a kernel with more than two axes, such as one
+    with heads, is factored along its two longest axes, for each index of the others.
     """
 
     name: ClassVar[str] = "adafactor"
@@ -37,9 +37,9 @@ class Adafactor(Optimizer):
     clip_norm: float = 0.0
     """Maximum global norm of the gradient; 0 clips nothing."""
     relative: bool = True
-    """True if the learning rate is multiplied by the root mean square of the parameter."""
+    """True to multiply the learning rate by the root mean square of the parameter."""
     smallest_size: float = 1e-3
-    """Lower bound of the root mean square of a parameter, so that zeros are trained."""
+    """Lower bound of the root mean square of a parameter, so that a parameter of zeros is trained."""
     decay_exponent: float = 0.8
     """At step t the decay of the second moments is 1 - t ** -decay_exponent."""
     clip_update: float = 1.0
@@ -77,7 +77,7 @@ def clip_layers(largest: float, axes: Axes) -> optax.GradientTransformation:
 
 
 def scale_by_size(smallest: float, axes: Axes) -> optax.GradientTransformation:
-    """Multiply each layer's update by the root mean square of its parameters, at least by `smallest`."""
+    """Multiply each layer's update by the root mean square of its parameters, or by `smallest` if that is larger."""
 
     def scale(path: KeyPath, update: jax.Array, parameter: jax.Array) -> jax.Array:
         return update * jnp.maximum(layer_root_mean_squares(parameter, axes[paths.name(path)]), smallest)

@@ -32,8 +32,8 @@ class Adagrad(Optimizer):
     epsilon: float = 1e-10
     """Added to the root of the sum."""
     clip_each: float = 0.0
-    """Maximum norm of the gradient of each array, of each layer for itself, as in facebookresearch/adaptive-span; 0
-    clips nothing."""
+    """Maximum norm of the gradient of each parameter, separately for each layer, as in facebookresearch/adaptive-span;
+    0 clips nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +41,7 @@ class Adagrad(Optimizer):
 
     @property
     def by_rows(self) -> bool:
-        """Return False if norms of complete tables are needed. Otherwise a gradient of 0 adds nothing to the sum."""
+        """Return true unless `clip_each` needs the norms of whole tables: a gradient of 0 adds nothing to the sum."""
         return not self.clip_each
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
@@ -58,10 +58,10 @@ class Adagrad(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class GloveAdagrad(Optimizer):
-    """GloVe's Adagrad: update / sqrt(sum of squared earlier updates), where update = learning_rate * gradient.
+    """GloVe's Adagrad: step / sqrt(1 + sum of the squares of earlier steps), where step = learning_rate * gradient.
 
-    Deviation: the rule of stanfordnlp/GloVe (glove.c) differs from Adagrad's. The rate multiplies the gradient before
-    it is squared, the sum starts at 1, and a step is divided by the sum without its own square.
+    Deviation: Adagrad as in stanfordnlp/GloVe (glove.c) differs from the paper. The gradient is multiplied by the
+    learning rate before it is squared, the sum starts at 1, and it does not include the square of the current step.
     """
 
     name: ClassVar[str] = "glove_adagrad"
@@ -88,7 +88,7 @@ def clip_each_layer(largest: float, axes: Axes) -> optax.GradientTransformation:
 
 
 class AccumulatorState(NamedTuple):
-    """sum_of_squares: sum of squares so far, float32, with the shapes of the parameters."""
+    """sum_of_squares: sum of the squares so far, float32, with the shapes of the parameters."""
 
     sum_of_squares: Params
 

@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay: as BERT's authors wrote it, and as published."""
+"""AdamW: as in BERT's released code, and as published."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +15,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Moments(Decaying):
-    """Base class of the rules with running averages of the gradient and its square."""
+    """Base class of the rules with running averages of the gradient and of its square."""
 
     beta1: float = 0.9
     """Decay of the first moment."""
@@ -31,7 +31,7 @@ class Moments(Decaying):
 
 @dataclasses.dataclass(frozen=True)
 class BertAdamW(Moments):
-    """AdamW as BERT's authors wrote it, without bias correction of the moments."""
+    """AdamW as in BERT's released code, without bias correction of the moments."""
 
     name: ClassVar[str] = "bert_adamw"
 
@@ -58,7 +58,7 @@ class AdamW(Moments):
 
 
 class MomentsState(NamedTuple):
-    """mean, mean_square: running averages of the gradient and its square, float32, with the parameters' shapes."""
+    """mean, mean_square: running averages of the gradient and of its square, float32, with the parameters' shapes."""
 
     mean: Params
     mean_square: Params
@@ -67,8 +67,8 @@ class MomentsState(NamedTuple):
 def scale_by_moments(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
     """Replace gradients by mean / (sqrt(mean_square) + epsilon), without bias correction (bert optimization.py).
 
-    Deviation: Adam as published (Kingma and Ba 2015) divides both averages by 1 - beta ** step. The releases of BERT,
-    ALBERT and ELECTRA do not, so their first updates are larger, by (1 - beta1) / sqrt(1 - beta2) = 3.2.
+    Deviation: Adam as published (Kingma and Ba 2015) divides both averages by 1 - beta ** step. The released code of
+    BERT, ALBERT and ELECTRA does not. So the first update is larger by a factor of (1 - beta1) / sqrt(1 - beta2) = 3.2.
     """
 
     def init(params: Params) -> MomentsState:
@@ -84,14 +84,15 @@ def scale_by_moments(beta1: float, beta2: float, epsilon: float) -> optax.Gradie
 
 
 def scale_by_corrected_moments(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
-    """Replace gradients by mean / (sqrt(mean_square) + epsilon), with both averages divided by 1 - beta ** count
-    (Adam).
+    """Replace gradients by mean / (sqrt(mean_square) + epsilon), where both averages are bias-corrected (Adam).
 
-    The update takes `counts`, the number of updates of each parameter including this one: int32 arrays that broadcast
-    to the parameters. By default it is the number of updates of the run, as in optax.scale_by_adam, whose state is
-    used. Averages of a parameter that is unfrozen later start at 0 only then, so that with the count of the run its
-    first updates would be too large: with ULMFiT's betas 1.9 times at the fourth step after 25 frozen ones, 3.1 times
-    after 100, and 3.8 times after many. torch.optim.Adam counts the steps of each parameter too.
+    Bias correction divides an average by 1 - beta ** count. The update takes `counts`, the number of updates of each
+    parameter including this one: int32 arrays that broadcast to the parameters. By default it is the number of updates
+    of the run, as in optax.scale_by_adam, whose state is used.
+
+    The averages of a parameter that is unfrozen later are 0 until then. With the count of the run its first updates
+    would be too large. For ULMFiT's betas the factor at the fourth step is 1.9 after 25 frozen steps, 3.1 after 100,
+    and 3.8 after many. torch.optim.Adam also counts the steps of each parameter.
     """
 
     def update(

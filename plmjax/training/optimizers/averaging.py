@@ -14,11 +14,11 @@ class AverageState(NamedTuple):
 
     Attributes:
         inner: the state of the rule.
-        mean: float32, with the parameters' shapes: their mean over `count` steps.
-        averaging: bool scalar, true if the mean is updated.
-        count: int32 scalar.
-        recent: float32 [patience], the values of the last evaluations, oldest first; inf at first.
+        mean: mean of the parameters over `count` steps, float32, with their shapes.
+        averaging: bool scalar, true once averaging has started.
+        count: int32 scalar, number of steps in the mean.
         best: float32 scalar, the smallest value of the evaluations before `recent`; inf at first.
+        recent: float32 [patience], the values of the last evaluations, oldest first; inf at first.
     """
 
     inner: optax.OptState
@@ -32,13 +32,13 @@ class AverageState(NamedTuple):
 def average(
     update: optax.GradientTransformation, from_start: bool, patience: int = 0, least: float = 0.0
 ) -> optax.GradientTransformation:
-    """Return `update` with the mean of the updated parameters in its state.
-
-    The mean starts at the first step, or when `on_evaluation` starts it.
+    """Return `update` with a mean of the updated parameters in its state.
 
     Args:
-        least: smallest weight of a step. As long as 1 / count is larger, all steps have equal weights. After that the
-            mean is an exponential moving average of decay 1 - least.
+        from_start: true to average from the first step; false to wait until `on_evaluation` starts it.
+        patience: number of last evaluations that `on_evaluation` does not compare with.
+        least: smallest weight of a step. As long as 1 / count is larger, all steps have equal weights. Then the mean
+            becomes an exponential moving average with decay 1 - least.
     """
 
     def init(params: Params) -> AverageState:
@@ -66,8 +66,8 @@ def on_evaluation(state: AverageState, value: jax.Array) -> AverageState:
 
     This is the trigger of NT-ASGD (Merity et al. 2018, algorithm 1). Averaging never stops.
 
-    Deviation: in the paper the mean starts with the parameters just evaluated, in the released code (torch.optim.ASGD)
-    with those of the second step after; here with those of the next step.
+    Deviation: here the mean starts with the parameters after the next step. In the paper it starts with the parameters
+    just evaluated, and in the released code (torch.optim.ASGD) with those after the second step.
     """
     known = jnp.concatenate([state.recent, value[None]])
     return state._replace(

@@ -4,9 +4,9 @@
     bert/encoder/layers[:6]      the first six layers of all parameters below it, as in a slice of Python
     bert/encoder/layers[0]       the first layer only
 
-A frozen parameter has no gradient, so the global norm leaves it out. It has no update, so it does not decay either. The
-optimizer has no state for a parameter of which all layers are frozen. If only some layers are frozen, their part of the
-state stays 0.
+The gradient of a frozen parameter is set to 0, so the global norm leaves it out. Its update is set to 0 too, so it has
+no weight decay. A parameter that is frozen by a path without layers has no optimizer state. If only layers of it are
+frozen, their part of the state stays 0.
 """
 
 import operator
@@ -28,13 +28,13 @@ OPTION = "--optimizer.frozen"
 
 
 class Frozen(NamedTuple):
-    """One entry of `frozen`. layers: the frozen layers of a stack; None for all of the parameters."""
+    """One entry of `frozen`. layers: the frozen layers of a stack; None for whole parameters."""
 
     prefix: str
     layers: slice | None
 
     def covers(self, name: str) -> bool:
-        """Return whether the path of a parameter starts with the name."""
+        """Return whether the path of a parameter is `prefix` or below it."""
         return f"{name}/".startswith(f"{self.prefix}/")
 
 
@@ -47,7 +47,7 @@ def freeze_layers(
         params: boxed with their logical axes, possibly abstract.
 
     Raises:
-        UserError: layers are named of a path below which no parameter is stacked.
+        UserError: an entry of `names` has layers, but no parameter below its path is stacked.
     """
     frozen = dict(_frozen_layers(names, params))
     if not frozen:
@@ -68,10 +68,10 @@ def freeze_layers(
 
 
 def freeze(update: optax.GradientTransformation, names: Sequence[str], params: Params) -> optax.GradientTransformation:
-    """Return `update` without the parameters that a name without layers covers.
+    """Return `update` for the parameters that no entry without layers covers. The others get updates of 0 and no state.
 
     Raises:
-        UserError: no parameter's path starts with one of the names, or the names leave nothing to train.
+        UserError: an entry covers no parameter, or all parameters would be frozen.
     """
     if not names:
         return update
@@ -98,7 +98,7 @@ def _parse(name: str) -> Frozen:
 
 
 def _frozen_layers(names: Sequence[str], params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (path, bool array that is true for frozen layers and broadcasts to the parameter)."""
+    """Yield (path, bool array that broadcasts to the parameter, true for its frozen layers)."""
     leaves: dict[str, Any] = {}
     paths.map_named(leaves.__setitem__, params)
     chosen = [one for one in map(_parse, names) if one.layers is not None]
@@ -140,8 +140,8 @@ def _check(frozen: Sequence[str], params: Params) -> None:
 
 
 def _nearest(name: str, paths: Iterable[str]) -> str:
-    """Return the most similar prefix of a path, or else the parts of the model: a list of all prefixes would fill a
-    page.
+    """Return advice: the most similar prefix of a path, or else the top parts of the model, since all prefixes are too
+    many to list.
     """
     split = [path.split("/") for path in paths]
     levels = [sorted({"/".join(parts[:depth]) for parts in split}) for depth in range(1, max(map(len, split)) + 1)]

@@ -1,4 +1,4 @@
-"""LAMB: the norm of every layer's update is that of its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
+"""LAMB: the update of each layer is scaled to the norm of its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -19,9 +19,9 @@ Params = Any
 class Lamb(Moments):
     """LAMB as in ALBERT's lamb_optimizer.py.
 
-    Deviation: algorithm 2 of the paper corrects the bias of the moments and gives every parameter a trust ratio.
-    ALBERT's released code, followed here, has no correction, and no trust ratio for the parameters that are not
-    decayed. With `correct_bias` it is LAMB as in MLPerf's BERT (mlcommons/training, lamb_optimizer_v1.py), which has
+    Deviation: algorithm 2 of the paper corrects the bias of the moments and has a trust ratio for every parameter.
+    ALBERT's released code, followed here, has no bias correction, and no trust ratio for parameters without weight
+    decay. With `correct_bias` this is LAMB as in MLPerf's BERT (mlcommons/training, lamb_optimizer_v1.py), which has
     the correction and the same exception.
     """
 
@@ -41,10 +41,11 @@ class Lamb(Moments):
 
 
 def scale_by_trust_ratio(axes: Axes) -> optax.GradientTransformation:
-    """Multiply each layer's update by norm(parameter) / norm(update), or by 1 if either is 0.
+    """Multiply each layer's update by norm(parameter) / norm(update), or by 1 if either norm is 0.
 
-    `axes` names the parameters that get a ratio. A parameter with a "layers" axis gets a ratio for each index along it,
-    so that stacked layers are updated as separate ones would be.
+    A parameter with a "layers" axis has a ratio for each layer, so that stacked layers are updated like separate ones.
+
+    axes: logical axes of the parameters that have a ratio, by path; updates of all others do not change.
     """
 
     def ratio(parameter: jax.Array, update: jax.Array, names: tuple) -> jax.Array:

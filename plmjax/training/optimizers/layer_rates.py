@@ -2,17 +2,17 @@
 
     rate of a parameter = learning rate x layer_decay ** (number of groups from its group up to the head)
 
-The model declares the groups (`ModelConfig.parameter_groups`). From the bottom to the top, they are the embeddings
-(with their projection to the width of the encoder), each layer, and other parts of the encoder such as a pooler. The
-head and all other parameters have the learning rate itself. This is the rule of ELECTRA (Clark et al., ICLR 2020, arXiv
-2003.10555; its released model/optimization.py), whose top layer has layer_decay ** 2: the group between it and the head
-is a pooler, which ELECTRA does not have.
+The model declares the groups (`ModelConfig.parameter_groups`). From bottom to top they are the embeddings (with their
+projection to the hidden size), each layer, and other parts of the encoder such as a pooler. The head and all other
+parameters have the unchanged learning rate. This is the rule of ELECTRA (Clark et al., ICLR 2020, arXiv 2003.10555; its
+released model/optimization.py). The factor of its top layer is layer_decay ** 2, because the rule counts a pooler
+between the top layer and the head, which ELECTRA does not have.
 
-A compression has other factors, which may change from step to step (`scale_rates`).
+A compression multiplies rates by other factors, which may change from step to step (`scale_rates`).
 
-Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): only the head is trained at first, then
-also the group below it, and so on down to the embeddings, each after a number of steps. In the paper this number is an
-epoch, `Finetuning.unfreeze`.
+Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): at first only the head is trained, and
+after every `unfreeze_every` steps one more group, from the top down to the embeddings. In the paper a group is added
+after each epoch (`Finetuning.unfreeze`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ from plmjax.training import paths
 
 Params = Any
 Factor = float | Callable[[jax.Array, int], jax.Array]
-"""A factor of the learning rate; or a function from the number of updates so far, an int32 scalar, and the number of
-layers L to the factor of each layer, float32 [L].
+"""A factor of the learning rate, or a function that returns the factor of each layer, float32 [L]. Its arguments are
+the number of updates so far, an int32 scalar, and the number of layers L.
 """
 
 
@@ -52,9 +52,9 @@ def layer_rates(
 ) -> optax.GradientTransformation:
     """Return `update` with a learning rate for each group; every `unfreeze_every` steps one more group is trained.
 
-    With `unfreeze_every` 0 all groups are trained. A frozen group has no gradient, so its moments stay zero and the
-    global norm leaves it out. It has no update, so it does not decay either. A rule that corrects the bias of its
-    moments is given the number of updates of each parameter, `counts`.
+    With `unfreeze_every` 0 all groups are trained. The gradients of a frozen group are set to 0, so its moments stay 0
+    and the global norm leaves it out. Its updates are set to 0 too, so it has no weight decay. A rule that corrects the
+    bias of its moments gets the number of updates of each parameter, `counts`.
 
     Args:
         params: boxed with their logical axes, possibly abstract.
@@ -86,11 +86,11 @@ def layer_rates(
 
 
 def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, Factor]) -> optax.GradientTransformation:
-    """Return `update` with the learning rate of some parameters multiplied by a factor.
+    """Return `update` with the learning rates of some parameters multiplied by factors.
 
     Args:
-        factors: path of parameters -> factor for all parameters below it, or for each layer of their stacks. The first
-            path that matches is used; the empty path matches all.
+        factors: path -> factor of all parameters below the path. The first path that matches is used; the empty path
+            matches all.
     """
 
     def scaled(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
@@ -112,8 +112,9 @@ def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, Fact
 
 
 def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
-    """Return a dict from path to the number of groups from the parameter up to the head: int, broadcasts to the
-    parameter.
+    """Return a dict from path to the number of groups from the parameter up to the head.
+
+    The numbers are int arrays that broadcast to the parameter; 0 is in the head.
 
     Raises:
         UserError: no parameter is in a group.
@@ -131,7 +132,7 @@ def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> d
 
 
 def _distance(name: str, leaf: Any, groups: Sequence[ParameterGroup]) -> np.ndarray:
-    """Return the number of groups between a parameter and the head, for each of its layers."""
+    """Return the number of groups from a parameter up to the head, for each of its layers if it is stacked."""
     if not isinstance(leaf, nn.LogicallyPartitioned):
         raise ValueError(f"Expected parameters with logical axes, found {name!r} without; box them.")
     lengths = [

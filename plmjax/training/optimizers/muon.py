@@ -14,26 +14,27 @@ from plmjax.training.optimizers.adam import Moments
 
 Params = Any
 INPUTS = {"heads": 2}
-"""First axis of a matrix -> its number of input axes, where it is not one: the output projection of attention reads
-[heads, head].
+"""Name of the first axis of a matrix -> its number of input axes, if that is not 1. The output projection of attention
+has the input axes [heads, head].
 """
 ADAM_RMS = 0.2
-"""Root mean square of an update, which AdamW's have too, so that both rules share a learning rate and a decay
-(Liu et al., arXiv 2502.16982, equation 4).
+"""Root mean square of Muon's updates. It is about that of AdamW's updates, so that both rules can share the learning
+rate and the weight decay (Liu et al., arXiv 2502.16982, equation 4).
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Muon(Moments):
-    """Muon for the matrices of layers, by optax; Adam for tables, output layers, norms and biases.
+    """Muon (optax.contrib.muon) for the matrices of layers; Adam for tables, output layers, norms and biases.
 
-    A matrix is a parameter all of whose axes are named, none of them "vocab". Stacked layers are matrices of their own.
+    A matrix is a parameter of two or more named axes besides "layers", none of them "vocab", that is no norm or bias.
+    Each layer of a stack is a matrix of its own.
     """
 
     name: ClassVar[str] = "muon"
 
     momentum: float = 0.95
-    """Decay of the average of a matrix's gradients; the update looks one step ahead (Nesterov)."""
+    """Decay of the running average of a matrix's gradients, with Nesterov momentum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +64,7 @@ class Muon(Moments):
         return optax.chain(
             optax.partition(
                 {
-                    "muon": optax.chain(orthogonal, optax.scale(-1.0)),  # its updates are directions times -1.0
+                    "muon": optax.chain(orthogonal, optax.scale(-1.0)),  # optax multiplies its updates by -1.0
                     "adam": optax.scale_by_adam(self.beta1, self.beta2, self.epsilon),
                 },
                 labels,
@@ -74,10 +75,12 @@ class Muon(Moments):
 
 
 def matrix_axes(params: Params) -> dict[str, optax.contrib.MuonDimensionNumbers]:
-    """Return path -> input and output axes of the matrices of a boxed tree; other axes are those of stacked matrices.
+    """Return a dict from path to the input and output axes of the matrices in a boxed tree.
+
+    A remaining axis is that of stacked layers.
 
     Raises:
-        ValueError: a parameter has no box, so that its axes are not known.
+        ValueError: a parameter is not boxed, so its axes are not known.
     """
     found: dict[str, optax.contrib.MuonDimensionNumbers] = {}
 
@@ -98,7 +101,7 @@ def matrix_axes(params: Params) -> dict[str, optax.contrib.MuonDimensionNumbers]
 
 
 def _map(function: Any, tree: Params) -> Params:
-    """Return the tree of `function(path, leaf)`, with the masked nodes of optax as they are."""
+    """Return the tree of `function(path, leaf)` for every leaf. Masked nodes of optax do not change."""
 
     def is_masked(node: Any) -> bool:
         return isinstance(node, optax.MaskedNode)

@@ -1,8 +1,8 @@
 """The base class of all update rules: clipping, schedule, frozen parameters, learning rates of layers, evaluations.
 
 An update is a chain of optax transformations: clipping by the global norm, the rule itself with the learning rate of
-the schedule, then the factor that evaluations have set for that rate. The state has the shapes of the parameters, so it
-is sharded as they are.
+the schedule, then the factor of that rate that evaluations have set. Arrays of the state have the shapes of the
+parameters and are sharded in the same way.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Optimizer(Choice):
     frozen: tuple[str, ...] = ()
     """Parameters whose path starts with one of these names are not trained; layers[:6] are the first six layers."""
     layer_decay: float = 1.0
-    """Factor from the learning rate of a layer to that of the layer below; 1 gives all layers one rate."""
+    """Factor from the learning rate of a layer to that of the layer below; 1 gives all layers the same rate."""
     unfreeze_every: int = 0
     """Number of steps after which one more group of parameters is trained, from the head down; 0 trains all."""
 
@@ -58,22 +58,23 @@ class Optimizer(Choice):
     def by_rows(self) -> bool:
         """Return whether the rule leaves a table row with gradient 0, and its optimizer state, unchanged.
 
-        If so, the rule may be applied to the rows with a gradient only.
+        If so, the rule may be applied only to the rows with a gradient.
         """
         return False
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the transformation of clipped gradients into updates, already times -learning_rate; `params` as in
-        `build`.
+        """Return the transformation from clipped gradients to updates, already multiplied by -learning_rate.
+
+        params: as for `build`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `rule`.")
 
     def decay_mask(self, params: Params) -> Params:
-        """Return a tree of bool, one per parameter (boxed or not): true if weight decay applies to it."""
+        """Return a tree of bool, true for parameters to which weight decay applies. params: boxed or unboxed."""
         return paths.map_named(lambda name, _: False, params)
 
     def with_average(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Return `update` with a mean of the parameters in its state, if the rule averages; else `update`."""
+        """Return `update`, with a mean of the parameters in its state if the rule averages them."""
         return update
 
     def on_evaluation(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
@@ -81,7 +82,7 @@ class Optimizer(Choice):
         return state
 
     def rates(self, steps: int, start: int = 0) -> optax.Schedule:
-        """Return the function from a step of the run to the learning rate of a schedule of `steps` steps.
+        """Return the function from a step of the run to the learning rate, for a schedule of `steps` steps.
 
         start: step of the run at which the schedule starts.
         """
@@ -94,15 +95,15 @@ class Optimizer(Choice):
         """Return the transformation for a run, or for a phase of it, whose schedule has `steps` optimizer steps.
 
         Args:
-            params: the parameters, possibly abstract, boxed with their logical axes. Only paths and axes are used; the
-                transformation itself takes the same tree boxed or unboxed. LAMB, Adafactor and learning rates of layers
-                need the axes.
-            groups: the parameters below the model's head, from the bottom to the top, for learning rates of layers.
+            params: the parameters, possibly abstract, boxed with their logical axes. Only paths and axes are used. The
+                transformation itself takes the same tree, boxed or unboxed. Rules that treat layers separately, such as
+                LAMB, and learning rates of layers need the axes.
+            groups: the model's parameters below the head, from bottom to top, for learning rates of layers.
             start: step of the run at which the schedule starts. The state does not depend on it, so moments are kept.
 
         Raises:
-            UserError: no parameter has a frozen name, layers are named that are not stacked, or learning rates of
-                layers are set for a model without groups.
+            UserError: no parameter has a name in `frozen`, an entry has layers but its parameters are not stacked, or
+                learning rates of layers are set for a model without groups.
         """
         update = optax.chain(
             clip_by_global_norm(self.clip_norm),
@@ -122,7 +123,7 @@ class ScheduleState(NamedTuple):
 
 
 def scale_by_schedule_state(schedule: Schedule) -> optax.GradientTransformation:
-    """Multiply updates by the factor that evaluations have set for the learning rate."""
+    """Multiply updates by the factor of the learning rate that evaluations have set."""
 
     def init(params: Params) -> ScheduleState:
         return ScheduleState(schedule.start())
@@ -135,9 +136,9 @@ def scale_by_schedule_state(schedule: Schedule) -> optax.GradientTransformation:
 
 
 def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | jax.Array) -> optax.OptState:
-    """Return the optimizer state after an evaluation of the parameters; most rules do not change it.
+    """Return the optimizer state after an evaluation. Most rules do not change it.
 
-    A pure function that may be jitted: the result has the structure, shapes and dtypes of `state`.
+    The function may be jitted: the result has the structure, shapes and dtypes of `state`.
 
     Args:
         state: state of the transformation that `optimizer.build` returned.
@@ -153,7 +154,7 @@ def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | ja
 
 
 def learning_rate(optimizer: Optimizer, state: optax.OptState, rates: optax.Schedule, step: jax.Array) -> jax.Array:
-    """Return the learning rate of a step, after all evaluations so far: float32 scalar.
+    """Return the learning rate of a step, float32 scalar, with the factor that evaluations so far have set.
 
     rates: from `Optimizer.rates`.
     """
@@ -167,10 +168,10 @@ def gradient_norm(state: optax.OptState) -> jax.Array:
 
 
 def evaluation_params(state: optax.OptState, params: Params) -> Params:
-    """Return the parameters to evaluate and to save: the mean if the rule has started to average.
+    """Return the parameters to evaluate and to save: their mean once the rule has started to average them.
 
     Args:
-        params: the parameters that the rule updates, unboxed; returned unchanged without a mean.
+        params: the parameters that the rule updates, unboxed. They are returned unchanged if there is no mean.
     """
     averages = _states(AverageState, state)
     if not averages:
@@ -187,9 +188,7 @@ def evaluation_params(state: optax.OptState, params: Params) -> Params:
 
 
 def has_average(state: optax.OptState) -> bool:
-    """Return whether the rule keeps a mean of the parameters, so that `evaluation_params` may differ from the updated
-    ones.
-    """
+    """Return whether the rule keeps a mean of the parameters, which `evaluation_params` may return."""
     return bool(_states(AverageState, state))
 
 

@@ -1,6 +1,6 @@
 """Learning-rate schedules, one class each. A schedule multiplies the optimizer's peak learning rate.
 
-The warm-up is that of BERT: step / warmup_steps * peak, so that step 0 changes no parameter.
+The warm-up is that of BERT, step / warmup_steps * peak, so step 0 changes no parameter.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from plmjax.experiment import Choice
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(Choice):
-    """Base class of the schedules. A subclass has `rates`; one that depends on evaluations has all methods."""
+    """Base class of the schedules. A subclass defines `rates`; one that depends on evaluations defines all methods."""
 
     def rates(self, peak: float, steps: int) -> optax.Schedule:
-        """Return the function from step (int32, from 0) to learning rate (float32) of a run of `steps` steps."""
+        """Return the function from step (int32, from 0) to learning rate (float32), for a run of `steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} must define `rates`.")
 
     def start(self) -> Any:
@@ -32,7 +32,7 @@ class Schedule(Choice):
         return state
 
     def factor(self, state: Any) -> jax.Array | float:
-        """Return the factor of the learning rate."""
+        """Return the factor of the learning rate that evaluations have set."""
         return 1.0
 
 
@@ -41,14 +41,12 @@ class WarmedUp(Schedule):
     """Base class of the schedules that start with a linear warm-up."""
 
     multiplied: ClassVar[bool] = False
-    """True if the warm-up multiplies the schedule; otherwise it replaces the first steps by a rise to the peak."""
+    """True if the warm-up multiplies the schedule; false if it replaces the first steps by a rise to the peak."""
 
     warmup_steps: int = 0
     """Number of steps of linear warm-up; 0 for none."""
     warmup_tokens: float = dataclasses.field(default=0.0, kw_only=True)
-    """Number of tokens of linear warm-up, in place of `warmup_steps`; the nearest number of steps is taken. 0 takes
-    `warmup_steps`.
-    """
+    """Number of tokens of linear warm-up, rounded to whole steps; 0 takes `warmup_steps`."""
 
     def __post_init__(self) -> None:
         check_ranges("optimizer.schedule", self, warmup_steps=FROM_0, warmup_tokens=FROM_0)
@@ -82,7 +80,7 @@ class Linear(WarmedUp):
     name: ClassVar[str] = "linear"
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
-        # The steps left are counted in whole numbers, so that the last rates are exact and the end is 0.
+        # The remaining steps are an integer, so that the last rates are exact and the end is 0.
         return lambda step: peak * ((steps - jnp.minimum(step, steps)) / steps)
 
 
@@ -123,12 +121,12 @@ SHAPES: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "one_minus_sqrt": lambda done: 1 - jnp.sqrt(done),
     "cosine": lambda done: 0.5 * (1 + jnp.cos(jnp.pi * done)),
 }
-"""Shape of a decay -> function from the fraction of its steps that are done to the fraction of the peak."""
+"""Shape of a decay -> function from the fraction of its steps that are done to the remaining fraction of the decay."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmupStableDecay(WarmedUp):
-    """The peak until the last steps of the run, then a decay to a floor (Hu et al., arXiv 2404.06395).
+    """Warm-up, a constant peak, then a decay to a floor in the last steps of the run (Hu et al., arXiv 2404.06395).
 
     A run without decay (`decay_steps` 0) can be continued for any number of steps. ModernBERT decays by 1 - sqrt, over
     its last phase (Warner et al., arXiv 2412.13663; Hagele et al., arXiv 2405.18392).
@@ -148,7 +146,7 @@ class WarmupStableDecay(WarmedUp):
     floor: float = 0.0
     """Fraction of the peak at the end of the decay."""
     decay_fraction: float = 0.0
-    """Fraction of the steps in place of `decay_steps`; 0 takes those."""
+    """Length of the decay as a fraction of all steps; 0 takes `decay_steps`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,7 +159,7 @@ class WarmupStableDecay(WarmedUp):
         check_choice("--optimizer.schedule.shape", self.shape, SHAPES)
 
     def stable_steps(self, steps: int) -> int:
-        """Return the number of steps before the decay, of a schedule of `steps` steps."""
+        """Return the number of steps before the decay, in a schedule of `steps` steps."""
         return steps - (self.decay_steps or round(self.decay_fraction * steps))
 
     def after(self, peak: float, steps: int) -> optax.Schedule:
@@ -188,8 +186,7 @@ class WarmupStableDecay(WarmedUp):
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial(WarmedUp):
-    """Decay from the peak at the end of the warm-up to 0 at the end of the run: peak * (fraction of steps left) **
-    power.
+    """Decay from the peak at the end of the warm-up to 0 at the end of the run: peak * remaining fraction ** power.
 
     Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py. Longformer's pretraining has a power of 3.
     """
@@ -197,7 +194,7 @@ class Polynomial(WarmedUp):
     name: ClassVar[str] = "polynomial"
 
     power: float = 1.0
-    """Exponent of the fraction of the steps that are left."""
+    """Exponent of the remaining fraction of the steps after the warm-up; 1 is a linear decay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,7 +207,7 @@ class Polynomial(WarmedUp):
 
 @dataclasses.dataclass(frozen=True)
 class InverseSquareRoot(WarmedUp):
-    """Decay with the inverse square root of the step, as in the Transformer (Vaswani et al. 2017, equation 3) and T5.
+    """Decay as 1 / sqrt(step), as in the Transformer (Vaswani et al. 2017, equation 3) and T5.
 
     The Transformer's schedule is `InverseSquareRoot(warmup_steps=4000)`. T5's, 1 / sqrt(max(step, 10,000)) (Raffel et
     al. 2020, section 3.1.2), is `InverseSquareRoot(constant_steps=10_000)` with a peak of 0.01.
@@ -232,11 +229,11 @@ class InverseSquareRoot(WarmedUp):
 
 @dataclasses.dataclass(frozen=True)
 class InverseTime(WarmedUp):
-    """Decay with the inverse of the step: NNLM's schedule (Bengio et al. 2003, section 2).
+    """Decay as 1 / (1 + decay * step): NNLM's schedule (Bengio et al. 2003, section 2).
 
     NNLM has a decay of 1e-8 and a peak of 0.001.
 
-    Deviation: a step is one example there. So with batches of B examples, B times the decay gives the same rates.
+    Deviation: in the paper a step is one example. With batches of B examples, B times the decay gives the same rates.
     """
 
     name: ClassVar[str] = "inverse_time"
@@ -254,7 +251,7 @@ class InverseTime(WarmedUp):
 
 @dataclasses.dataclass(frozen=True)
 class InverseRootTime(WarmedUp):
-    """Decay with the inverse of 1 + decay * sqrt(step): the schedule of cross-view training.
+    """Decay as 1 / (1 + decay * sqrt(step)): the schedule of cross-view training.
 
     Its warm-up of 5,000 steps multiplies it (Clark et al. 2018; tensorflow/models research/cvt_text
     model/multitask_model.py).
@@ -317,7 +314,7 @@ class PlateauState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plateau(Constant):
-    """The peak, multiplied by a factor each time that the evaluation has not improved for some time.
+    """The peak, multiplied by `reduction` each time that evaluations have stopped improving.
 
     As in torch.optim.lr_scheduler.ReduceLROnPlateau, a value is an improvement if it is smaller than the best one by
     more than a fraction of it. After more than `patience` evaluations without improvement, the rate is reduced.
@@ -328,10 +325,9 @@ class Plateau(Constant):
     reduction: float = 0.1
     """Factor of the learning rate on a plateau."""
     patience: int = 10
-    """Number of evaluations without improvement that do not reduce the learning rate yet; after 0 the first one does.
-    """
+    """Number of evaluations without improvement that are tolerated; 0 reduces the learning rate at the first one."""
     threshold: float = 1e-4
-    """Fraction of the best value by which a better one must be smaller."""
+    """Fraction of the best value by which a new value must be smaller to count as an improvement."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

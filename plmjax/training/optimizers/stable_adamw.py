@@ -1,4 +1,4 @@
-"""StableAdamW: AdamW whose updates are clipped by the size of their gradients (Wortsman et al., arXiv 2304.13013)."""
+"""StableAdamW: AdamW with update clipping (Wortsman et al., arXiv 2304.13013)."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -17,13 +17,13 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class StableAdamW(Moments):
-    """StableAdamW as ModernBERT was trained (AnswerDotAI/ModernBERT src/optimizer.py, `decouple_lr`).
+    """StableAdamW with which ModernBERT was trained (AnswerDotAI/ModernBERT src/optimizer.py, `decouple_lr`).
 
-    The learning rate of a parameter is divided by the root mean square of gradient / sqrt(mean_square) where that is
-    above 1, so that no gradient has to be clipped. Decay is fully decoupled: a step takes rate / peak * weight_decay of
-    a parameter, whatever the peak.
+    The learning rate of a parameter is divided by the root mean square of gradient / sqrt(mean_square) if that is above
+    1, so that gradients need no clipping. Weight decay is fully decoupled: a step removes the fraction rate / peak *
+    weight_decay of a parameter, where rate is the divided learning rate. The peak cancels out.
 
-    Deviation: a parameter of stacked layers is clipped layer by layer, as separate parameters are in the release.
+    Deviation: a parameter of stacked layers is clipped layer by layer, as the separate parameters of the released code.
     """
 
     name: ClassVar[str] = "stable_adamw"
@@ -33,10 +33,10 @@ class StableAdamW(Moments):
     beta2: float = 0.98
     """Decay of the second moment."""
     weight_decay: float = 1e-5
-    """Fraction of a parameter that a step at the peak learning rate takes away."""
+    """Fraction of a parameter that a step at the peak learning rate removes."""
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Return the transformation; a parameter with a "layers" axis is a parameter for each layer."""
+        """Return the transformation. A parameter with a "layers" axis counts as one parameter for each layer."""
         axes = axes_of(params, paths.map_named(lambda name, _: True, params))
         decays = self.decay_mask(params)
         relative = self.weight_decay / self.learning_rate if self.learning_rate else 0.0
@@ -62,7 +62,7 @@ class StableAdamW(Moments):
 
 
 def _average(beta: float, average: Params, values: Params, counts: Params) -> Params:
-    """Return averages that weigh all values so far alike at first: the bias correction is within the decay."""
+    """Return running averages with bias correction. The decay is 0 at the first update and approaches beta."""
 
     def add(average: jax.Array, value: jax.Array, count: jax.Array) -> jax.Array:
         decay = (beta**count - beta) / (beta**count - 1)
@@ -72,7 +72,7 @@ def _average(beta: float, average: Params, values: Params, counts: Params) -> Pa
 
 
 def _gradient_sizes(axes: Axes, gradients: Params, mean_square: Params, epsilon: float) -> Params:
-    """Return the root mean square of gradient / sqrt(mean_square) of each layer."""
+    """Return the root mean square of gradient / sqrt(mean_square) for each layer of each parameter."""
 
     def size(path: KeyPath, gradient: jax.Array, average: jax.Array) -> jax.Array:
         return layer_root_mean_squares(gradient / jnp.sqrt(jnp.maximum(average, epsilon**2)), axes[paths.name(path)])

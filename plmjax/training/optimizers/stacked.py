@@ -1,4 +1,4 @@
-"""Norms of single layers of parameters whose layers are stacked along the axis "layers"."""
+"""Norms of the single layers of parameters that are stacked along the logical axis "layers"."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def axes_of(params: Params, chosen: Params) -> Axes:
     """Return the logical axes of the parameters of a boxed tree for which `chosen`, a tree of bool, is true.
 
     Raises:
-        ValueError: a chosen parameter has no box; without its axes, a stack of layers would look like a single layer.
+        ValueError: a chosen parameter is not boxed. Without its axes, a stack would look like a single layer.
     """
     found: Axes = {}
 
@@ -40,10 +40,10 @@ def _within(array: jax.Array, names: tuple[str | None, ...]) -> tuple[int, ...]:
 
 
 def layer_norms(array: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
-    """Return the Euclidean norm of each layer of a parameter, of a shape that broadcasts to it."""
+    """Return the L2 norm of each layer of a parameter, in a shape that broadcasts to it."""
     return jnp.sqrt(jnp.sum(jnp.square(array), _within(array, names), keepdims=True))
 
 
 def layer_root_mean_squares(array: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
-    """Return the root mean square of each layer, of a shape that broadcasts to the parameter."""
+    """Return the root mean square of each layer of a parameter, in a shape that broadcasts to it."""
     return jnp.sqrt(jnp.mean(jnp.square(array), _within(array, names), keepdims=True))

@@ -19,11 +19,11 @@ AVERAGINGS = ("none", "always", "non-monotone")
 
 @dataclasses.dataclass(frozen=True)
 class StochasticGradientDescent(Decaying):
-    """SGD: learning_rate * (gradient + weight_decay * parameter), with momentum.
+    """SGD: update = learning_rate * (gradient + weight_decay * parameter), with momentum.
 
-    If averaging has started, the mean of the parameters is evaluated and saved. With "always" this is ASGD (Polyak and
-    Juditsky 1992). With "non-monotone" it is NT-ASGD (Merity et al., ICLR 2018, arXiv 1708.02182), which starts to
-    average when the held-out loss is worse than one of more than `patience` evaluations ago.
+    Once averaging has started, the mean of the parameters is evaluated and saved. "always" is ASGD (Polyak and Juditsky
+    1992). "non-monotone" is NT-ASGD (Merity et al., ICLR 2018, arXiv 1708.02182): averaging starts when the held-out
+    loss is worse than the best one before the last `patience` evaluations.
     """
 
     name: ClassVar[str] = "sgd"
@@ -33,19 +33,19 @@ class StochasticGradientDescent(Decaying):
     schedule: Schedule = Constant()
     """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
     weight_decay: float = 0.0
-    """L2 penalty: weight_decay * parameter is added to the gradient, before the momentum; 0 for none."""
+    """L2 penalty: weight_decay * parameter is added to the gradient, before momentum; 0 for none."""
     decay_exclude: tuple[str, ...] = ()
     """Parameters whose path contains one of these words are not decayed."""
     momentum: float = 0.0
-    """Decay of the running sum of gradients; 0 takes the gradient itself."""
+    """Decay of the running sum of gradients; 0 for no momentum."""
     nesterov: bool = False
     """True for Nesterov momentum."""
     averaging: str = "none"
-    """none, always, or non-monotone: once the held-out loss stops falling."""
+    """none, always, or non-monotone: from the time that the held-out loss stops falling."""
     average_fraction: float = 0.0
     """Smallest weight of a step in the mean: 0 is the mean of all steps, 0.002 an exponential mean of decay 0.998."""
     patience: int = 5
-    """Number of last evaluations that "non-monotone" ignores when it searches for a better one."""
+    """Number of last evaluations with which "non-monotone" does not compare a new one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Weight decay: its size, and the parameters to which it applies."""
+"""Weight decay, and the parameters to which it applies."""
 
 import dataclasses
 from typing import Any
@@ -20,8 +20,8 @@ class Decaying(Optimizer):
     weight_decay: float = 0.01
     """Decoupled weight decay, multiplied by the learning rate; 0 for none."""
     decay_exclude: tuple[str, ...] = (NORM, BIAS)
-    """Parameters that are not decayed: layer_norm for normalizations and other scales, bias for what is added, and any
-    other word for parameters with this word in their path."""
+    """Parameters that are not decayed: layer_norm for scales of norms and others, bias for everything that is added,
+    and any other word for parameters with this word in their path."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,5 +41,5 @@ class Decaying(Optimizer):
         return paths.map_named(decays, params)
 
     def decay(self, params: Params) -> optax.GradientTransformation:
-        """Return the transformation that adds weight_decay * parameter; `params` are boxed, as in `build`."""
+        """Return the transformation that adds weight_decay * parameter. params: boxed, as for `build`."""
         return optax.add_decayed_weights(self.weight_decay, self.decay_mask(params))
