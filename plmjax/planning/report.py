@@ -8,7 +8,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from plmjax.planning.breakdown import CATEGORIES
 from plmjax.training.metrics import compact
 from plmjax.training.placement import mesh_text
 
@@ -166,26 +165,6 @@ def _range(ends: dict[str, Any], shown: Callable[[Any], str], slow_first: bool =
     """Return both ends of a range as `48 to 53`, or a single number if both have the same text."""
     first, last = (shown(ends[name]) for name in (("slow", "fast") if slow_first else ("fast", "slow")))
     return first if first == last else f"{first.removesuffix('%')} to {last}"
-
-
-def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the cycles by category of several slices, in millions: compiler's / refined.
-
-    The refined cycles are given for both ends of the range. A phase without a refined estimate has no row.
-
-    plans: plans with a breakdown.
-    """
-    phases = [(made["topology"], phase) for made in plans for phase in made.get("phases", ()) if phase["breakdown"]]
-    rows = []
-    for topology, phase in phases:
-        cycles = phase["breakdown"]["cycles"]
-        total = {column: sum(row[column] for row in cycles.values()) for column in ("compiler", "fast", "slow")}
-        cells = [
-            f"{row['compiler'] / 1e6:.1f} / {_range(row, lambda cycles: f'{cycles / 1e6:.1f}')}"
-            for row in (*cycles.values(), total)
-        ]
-        rows.append([topology, _size(phase), *cells])
-    return ["slice", "length x rows", *CATEGORIES, "total"], rows
 
 
 def _size(phase: dict[str, Any]) -> str:

@@ -187,7 +187,7 @@ def test_where_no_schedule_was_written_the_refined_estimate_is_not_known(made):
     unknown = made | {"phases": [phase | {"refined": None, "breakdown": None} for phase in made["phases"]]}
     assert "libtpu wrote no schedules" in plan_report.page(unknown)
     assert "no breakdown, as the refined estimate is not known" in plan_report.page(unknown)
-    assert "-" in plan_report.columns([unknown])[1][0] and plan_report.breakdown_columns([unknown])[1] == []
+    assert "-" in plan_report.columns([unknown])[1][0]
 
 
 def test_what_is_printed_names_every_time_an_estimate(made):
