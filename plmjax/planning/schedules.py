@@ -59,13 +59,11 @@ class Schedule:
 
     cycles: cycles of the instruction. None if libtpu wrote no file for it, as for all but one of equal instructions;
         then only `before` is known.
-    waits: cycles among them that are stalled on a matrix unit.
     unknown_loops: number of loops whose trips depend on data; they count as one trip.
     before: cycles of the program's own bundles around the call of the instruction, mainly before it.
     """
 
     cycles: int | None
-    waits: int = 0
     unknown_loops: int = 0
     before: int = 0
 
@@ -139,8 +137,7 @@ def parse(text: str) -> Schedule:
         inner = next((loop for loop in reversed(loops) if loop.start < start <= end <= loop.end), None)
         if inner is not None and inner.trips:
             inner.skipped.append((start, end, trips))
-    total, waits = _Issue(cycles).run(whole)
-    return Schedule(total, waits, sum(loop.trips is None for loop in loops))
+    return Schedule(_Issue(cycles).run(whole), sum(loop.trips is None for loop in loops))
 
 
 class _Predicates:
@@ -188,9 +185,9 @@ class _Issue:
         self._free: dict[str, int] = {}
         """Matrix unit -> the cycle from which it is free."""
 
-    def run(self, loop: _Loop, time: int = 0) -> tuple[int, int]:
-        """Return (cycle after all trips of a loop that begins at `time`, cycles in which it waited)."""
-        trips, waits = loop.trips or 1, 0
+    def run(self, loop: _Loop, time: int = 0) -> int:
+        """Return the cycle after all trips of a loop that begins at `time`."""
+        trips = loop.trips or 1
         limits = (limit for _, _, some in loop.skipped for limit in (some.first, some.behind))
         parts = sorted({0, trips, *(min(max(limit, 0), trips) for limit in limits)})
         periods = sorted({1, *(some.every for _, _, some in loop.skipped)})
@@ -199,30 +196,26 @@ class _Issue:
                 count = (behind - first) // every - (behind - first) // longer
                 spans = _issued_parts(loop, first, every)
                 for _ in range(min(count, self.SETTLED)):
-                    start, waited = time, waits
-                    time, waits = self._trip(loop, spans, time, waits)
+                    start, time = time, self._trip(loop, spans, time)
                 if count > self.SETTLED:
                     rest = count - self.SETTLED
-                    waits += rest * (waits - waited)
                     self._free = {unit: free + rest * (time - start) for unit, free in self._free.items()}
                     time += rest * (time - start)
-        return time, waits
+        return time
 
-    def _trip(self, loop: _Loop, spans: list[tuple[int, int]], time: int, waits: int) -> tuple[int, int]:
+    def _trip(self, loop: _Loop, spans: list[tuple[int, int]], time: int) -> int:
         for position, end in spans:
             first, behind = (bisect.bisect_left(loop.steps, (limit,)) for limit in (position, end))
             for number, what, *busy in loop.steps[first:behind]:
                 time += self._before[number] - self._before[position]
                 position = number
                 if busy:
-                    wait = max(0, self._free.get(what, 0) - time)
-                    time, waits = time + wait, waits + wait
+                    time = max(time, self._free.get(what, 0))
                     self._free[what] = time + busy[0]
                 else:
-                    time, waited = self.run(what, time)
-                    position, waits = what.end, waits + waited
+                    time, position = self.run(what, time), what.end
             time += self._before[end] - self._before[position]
-        return time, waits
+        return time
 
 
 def _issued_parts(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
