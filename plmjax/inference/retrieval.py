@@ -1,8 +1,9 @@
 """Evaluation of an encoder's text vectors without training: queries search passages, or pairs of texts are compared.
 
 The vectors are those of `plmjax embed`: by the recipe of the checkpoint, or means over the tokens. Queries and passages
-get the prompts that have the names in `QUERY` and `PASSAGE`. If the recipe has none, they get its default prompt, as
-scored pairs always do.
+get the prompts that have the names in `QUERY` and `PASSAGE`. If the recipe has none, they get its default prompt.
+Scored pairs always get the default prompt, as in the evaluator of sentence-transformers. A fine-tuning run that
+evaluates itself puts its `query_prefix` before both texts of a pair instead.
 """
 
 from collections.abc import Sequence
