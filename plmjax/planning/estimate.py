@@ -258,7 +258,7 @@ def describe(
     if with_breakdown:
         made["breakdown"] = None
     if ends:
-        communication = [links.sendings(read, part, places, end.links) for end in refined.RANGE]
+        communication = [links.transmissions(read, part, places, end.links) for end in refined.RANGE]
         times = [refined.timeline(costs, network) for costs, network in zip(ends, communication, strict=True)]
         made["refined"] = {
             name: {"assumed": dataclasses.asdict(end)}

@@ -18,7 +18,7 @@ OUTSIDE = -1
 
 
 @dataclasses.dataclass(frozen=True)
-class Sending:
+class Transmission:
     """One run of a collective: the cycles for which it sends, and the axes of the slice whose links it uses."""
 
     cycles: float
@@ -51,7 +51,7 @@ def busiest_seconds(program: Program, part: topologies.Slice, places: Sequence[t
 
     The axes of a slice have separate links, so collectives along different axes may overlap.
 
-    places: as for `sendings`.
+    places: as for `transmissions`.
     """
     instructions = {one.name: one for one, _ in program.every}
     seconds: Counter[int] = Counter()
@@ -61,9 +61,9 @@ def busiest_seconds(program: Program, part: topologies.Slice, places: Sequence[t
     return max(seconds.values(), default=0.0)
 
 
-def sendings(
+def transmissions(
     program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]], efficiency: float = 1.0
-) -> dict[str, Sending]:
+) -> dict[str, Transmission]:
     """Return a dict from the name of an instruction that communicates, or starts to, to one run of its collective.
 
     places: coordinates of each device's chip, in the order of the mesh.
@@ -71,7 +71,7 @@ def sendings(
     """
     instructions = {one.name: one for one, _ in program.every}
     return {
-        name: Sending(
+        name: Transmission(
             interconnect_seconds([one], part) / efficiency * part.chip.clock,
             _used_axes(one, instructions[name], program, places),
         )

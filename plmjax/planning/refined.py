@@ -34,7 +34,7 @@ from typing import Self
 from plmjax.planning import products
 from plmjax.planning.collectives import COLLECTIVES
 from plmjax.planning.hlo import Instruction, Program
-from plmjax.planning.links import Sending
+from plmjax.planning.links import Transmission
 from plmjax.planning.schedules import Schedule
 from plmjax.planning.traffic import Traffic
 
@@ -226,7 +226,7 @@ class Timeline:
         for axis, cycles in other.links.items():
             self.links[axis] += times * cycles
 
-    def send(self, sent: Collection[Sending]) -> None:
+    def send(self, sent: Collection[Transmission]) -> None:
         """Add collectives to the use of the links."""
         self.network += sum(one.cycles for one in sent)
         for one in sent:
@@ -271,7 +271,7 @@ class _Links:
     def __init__(self) -> None:
         self._axes: dict[int, _Transfers] = {}
 
-    def start(self, name: str, sent: Collection[Sending]) -> None:
+    def start(self, name: str, sent: Collection[Transmission]) -> None:
         for axis in {axis for one in sent for axis in one.axes}:
             cycles = sum(one.cycles for one in sent if axis in one.axes)
             self._axes.setdefault(axis, _Transfers()).start(name, cycles)
@@ -289,12 +289,12 @@ class _Links:
         return waited
 
 
-def timeline(costs: Costs, network: Mapping[str, Sending]) -> Timeline:
-    """Return the timeline of a program. network: as from `plmjax.planning.links.sendings`."""
+def timeline(costs: Costs, network: Mapping[str, Transmission]) -> Timeline:
+    """Return the timeline of a program. network: as from `plmjax.planning.links.transmissions`."""
     return _run(costs, network, costs.program.entry)
 
 
-def _run(costs: Costs, network: Mapping[str, Sending], computation: str) -> Timeline:
+def _run(costs: Costs, network: Mapping[str, Transmission], computation: str) -> Timeline:
     program, time = costs.program, Timeline()
     memory, links = _Transfers(), _Links()
     started: dict[str, str] = {}

@@ -55,7 +55,7 @@ def reached(config: Any) -> np.ndarray:
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
 def test_windows_reach_as_far_as_the_layers_together(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tokens on each side in each of two layers, or three before; MobileBERT's vectors know their neighbors."""
-    monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     distance = np.arange(LENGTH) - np.arange(LENGTH)[:, None]
     before = 7 if isinstance(config, MobileBertConfig) else 6
     after = 0 if isinstance(config, GptConfig | Gpt2Config) else before

@@ -8,7 +8,7 @@ import pytest
 from plmjax.parallel import topologies
 from plmjax.planning.collectives import Collective, communication, groups
 from plmjax.planning.hlo import Program
-from plmjax.planning.links import OUTSIDE, Sending, axes, busiest_seconds, interconnect_seconds, sendings
+from plmjax.planning.links import OUTSIDE, Transmission, axes, busiest_seconds, interconnect_seconds, transmissions
 from tests.planning.programs import WRITTEN
 
 PLACES = [(x, y, 0) for y, x in itertools.product(range(4), range(4))]
@@ -89,14 +89,14 @@ def test_what_an_instruction_sends_takes_longer_if_the_links_reach_less():
   %out = (f32[4,8]{1,0}, u32[], token[]) send(%y, %token), channel_id=7, is_host_transfer=true
   %moved ="""
     program = Program(WRITTEN.replace("  %moved =", sent, 1))
-    found = sendings(program, part, places, efficiency=0.8)
+    found = transmissions(program, part, places, efficiency=0.8)
     seconds = {name: one.cycles / 1.5e9 for name, one in found.items()}
     gathered = interconnect_seconds([Collective("all-gather", "f32", 1024.0, 256, 8, 1)], part)
     assert seconds["gathered"] == pytest.approx(gathered / 0.8)
     assert {name: one.axes for name, one in found.items()} == {
         "r": {0, 1}, "gathered": {0, 1}, "out": {OUTSIDE},
     }  # fmt: skip
-    assert found["out"] == Sending(pytest.approx(1.5e9 * 128 / 3.125e9 / 0.8), frozenset({OUTSIDE}))
+    assert found["out"] == Transmission(pytest.approx(1.5e9 * 128 / 3.125e9 / 0.8), frozenset({OUTSIDE}))
 
 
 def test_collectives_along_two_axes_go_on_at_once():
@@ -106,7 +106,7 @@ def test_collectives_along_two_axes_go_on_at_once():
     alone = {axis: Program(WRITTEN.replace(WHOLE, f"channel_id=1, {groups}")) for axis, groups in along.items()}
     seconds = {}
     for axis, program in alone.items():
-        cycles = sendings(program, part, places)
+        cycles = transmissions(program, part, places)
         assert cycles["r"].axes == {axis} and cycles["gathered"].axes == {0, 1}
         runs = {name: times for name, (_, times) in communication(program).items()}
         seconds[axis] = sum(one.cycles * runs[name] for name, one in cycles.items()) / 1.5e9

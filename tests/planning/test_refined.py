@@ -9,7 +9,7 @@ from plmjax.planning import hlo, refined
 from plmjax.planning.breakdown import breakdown, category
 from plmjax.planning.collectives import collectives, communication
 from plmjax.planning.estimate import unpriced_calls
-from plmjax.planning.links import Sending
+from plmjax.planning.links import Transmission
 from plmjax.planning.refined import Costs, Rates
 from plmjax.planning.schedules import Schedule
 from plmjax.planning.traffic import Traffic
@@ -114,12 +114,12 @@ def test_a_kernel_is_not_free_in_either_estimate():
 def test_what_the_schedule_hides_is_not_waited_for():
     # The gather sends for 300 cycles, of which the two products hide 128 each. The copy reads 64 bytes in 16 cycles,
     # of which ten bundles of other work hide ten, three times.
-    time = refined.timeline(costs(), {"gather": Sending(300.0, LINKS)})
+    time = refined.timeline(costs(), {"gather": Transmission(300.0, LINKS)})
     assert time.computing == 2 * 128 + 3 * (10 + 20 + 20) + 25
     assert time.waiting_network == 300 - 2 * 128
     assert time.waiting_hbm == 3 * (16 - 10)
     assert (time.network, time.hbm) == (300, 2 * 128 + 3 * 16)
-    assert refined.timeline(costs(), {"gather": Sending(200.0, LINKS)}).waiting_network == 0
+    assert refined.timeline(costs(), {"gather": Transmission(200.0, LINKS)}).waiting_network == 0
 
 
 def in_flight(*lines: str, looped: str = "f32[16]{0:S(1)} exponential()") -> refined.Timeline:
@@ -149,7 +149,7 @@ ENTRY %main (x: f32[16], y: f32[24], z: f32[32]) -> f32[16] {{
   ROOT %last = f32[16]{{0:S(1)}} exponential()
 }}""")
     schedules = {one.name: Schedule(10) for one, _ in program.top_level if one.opcode == "exponential"}
-    sent = {"gather": Sending(40.0, LINKS)} | ({"busy": Sending(7.0, LINKS)} if "all-" in looped else {})
+    sent = {"gather": Transmission(40.0, LINKS)} | ({"busy": Transmission(7.0, LINKS)} if "all-" in looped else {})
     return refined.timeline(Costs(program, schedules, RATES), sent)
 
 
@@ -251,7 +251,7 @@ def test_the_bundles_between_instructions_take_their_time_and_hide_what_is_in_fl
     assert (plain.between, found.between) == (0, 3 * (2 + 3) + 7)
     assert found.computing == plain.computing + found.between
     assert cost("z", SCHEDULES | before) == dataclasses.replace(cost("z"), before=3)
-    sent = {"gather": Sending(300.0, LINKS)}
+    sent = {"gather": Transmission(300.0, LINKS)}
     waits = [refined.timeline(costs(SCHEDULES | more), sent).waiting_network for more in ({}, before)]
     assert waits == [300 - 256, 300 - 256 - 7]
 
@@ -305,7 +305,7 @@ def test_a_collective_that_is_fused_with_what_it_overlaps_is_hidden_by_it():
     ((name, _),) = communication(program).items()
     found = Costs(program, {"started": Schedule(9), "beside": Schedule(50), "done": Schedule(9)}, RATES)
     for sent, waited in ((200.0, 50.0), (100.0, 0.0)):
-        time = refined.timeline(found, {name: Sending(sent, LINKS)})
+        time = refined.timeline(found, {name: Transmission(sent, LINKS)})
         assert (time.computing, time.waiting_network, time.network) == (3 * 50, waited, sent)
     assert [one.name for one, _ in found.computing() if found[one].refined] == ["beside"]
 
@@ -323,7 +323,7 @@ def test_collectives_that_share_a_channel_end_in_the_order_in_which_they_began()
     twice += "\n  ROOT %done.2 = f32[32]{0:S(1)} fusion(%started.2), kind=kCustom, calls=%end.2\n}\n"
     program = hlo.Program(twice)
     assert [(one.kind, one.count) for one in collectives(program)] == [("all-gather", 2)]
-    sent = dict.fromkeys(communication(program), Sending(200.0, LINKS))
+    sent = dict.fromkeys(communication(program), Transmission(200.0, LINKS))
     assert sorted(sent) == ["g", "g.2"]
     time = refined.timeline(Costs(program, {"beside": Schedule(50)}, RATES), sent)
     assert (time.network, time.computing, time.waiting_network) == (400, 150, 250)
@@ -341,11 +341,11 @@ def test_collectives_along_two_axes_go_on_at_once():
     # On the links of the first, the second one sends only after it: until the end, beside the loop and the sum.
     behind = (300 - 2 * 128) + 200 - (3 * (10 + 20 + 20) + 3 * (16 - 10) + 25)
     for axes, waited in ((0, behind), (1, 300 - 2 * 128)):
-        sent = {"gather": Sending(300.0, frozenset({0})), "other": Sending(200.0, frozenset({axes}))}
+        sent = {"gather": Transmission(300.0, frozenset({0})), "other": Transmission(200.0, frozenset({axes}))}
         time = refined.timeline(Costs(program, SCHEDULES, RATES), sent)
         assert time.waiting_network == waited and time.network == 500
     # One along both axes waits for those along either.
-    both = {"gather": Sending(300.0, frozenset({0})), "other": Sending(200.0, LINKS)}
+    both = {"gather": Transmission(300.0, frozenset({0})), "other": Transmission(200.0, LINKS)}
     assert refined.timeline(Costs(program, SCHEDULES, RATES), both).waiting_network == behind
 
 
@@ -353,14 +353,14 @@ def test_a_collective_in_one_piece_is_waited_for_whole():
     whole = WRITTEN.replace("(f32[8]{0}, f32[32]{0}) all-gather-start(", "f32[32]{0} all-gather(")
     whole = whole.replace("f32[32]{0} all-gather-done(%gather)", "f32[32]{0} bitcast(%gather)")
     assert "all-gather-start" not in whole
-    time = refined.timeline(Costs(hlo.Program(whole), SCHEDULES, RATES), {"gather": Sending(300.0, LINKS)})
+    time = refined.timeline(Costs(hlo.Program(whole), SCHEDULES, RATES), {"gather": Transmission(300.0, LINKS)})
     assert time.waiting_network == 300
 
 
 def test_the_categories_add_up_to_both_estimates():
     found = costs(SCHEDULES | {"kernel": Schedule(70)})
     ends = found, found.at(Rates(multiply_adds=8.0, bytes=2.0, startup=5.0))
-    times = [refined.timeline(costs, {"gather": Sending(300.0, LINKS)}) for costs in ends]
+    times = [refined.timeline(costs, {"gather": Transmission(300.0, LINKS)}) for costs in ends]
     made = breakdown(ends, times, 300.0, parameters={12345})
     rows = made["cycles"]
     assert {name: row["fast"] for name, row in rows.items() if row["fast"]} == {
@@ -463,8 +463,8 @@ def test_a_scalar_starts_no_transfer() -> None:
     scalars = [one for one, _ in anywhere.program.top_level if not any(array.shape for array in one.results)]
     assert "next" in {one.name for one in scalars}
     assert all(anywhere[one].refined == 0 for one in scalars)
-    sending = {"gather": Sending(300.0, LINKS)}
-    assert refined.timeline(anywhere, sending).total == refined.timeline(there, sending).total
+    sent = {"gather": Transmission(300.0, LINKS)}
+    assert refined.timeline(anywhere, sent).total == refined.timeline(there, sent).total
 
 
 def test_an_instruction_computes_and_moves_its_bytes_at_once_after_its_start():

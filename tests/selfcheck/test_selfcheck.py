@@ -45,8 +45,8 @@ def wrong_shard(patch: Patch) -> None:
 
 def one_too_many(patch: Patch) -> None:
     """The kernel moves every row by one place too many."""
-    move = shifted_product._Way.move
-    patch.setattr(shifted_product._Way, "move", lambda way, x: jnp.roll(move(way, x), 1, axis=-1))
+    shift = shifted_product._Settings.shift
+    patch.setattr(shifted_product._Settings, "shift", lambda settings, x: jnp.roll(shift(settings, x), 1, axis=-1))
 
 
 def nothing_dropped(patch: Patch) -> None:

@@ -89,7 +89,7 @@ def test_rings_of_one_device_are_none() -> None:
 
 @pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.nightly)])
 def test_without_kernels_a_step_is_of_xla_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shifted_product, "WASTE", math.inf)  # the rows are short
+    monkeypatch.setattr(shifted_product, "MAX_PADDING_RATIO", math.inf)  # the rows are short
     make, source = STEPS[name]
 
     def text(kernels: str) -> str:

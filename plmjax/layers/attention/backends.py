@@ -41,7 +41,7 @@ MANY_KEYS = 4
 On a TPU v5e a layer with 512 queries and 16,384 keys then takes a fifth less time, and one with 128 and 512 takes 3 %
 less. With a smaller ratio a layer would take up to 20 % more time (benchmarks/planned_attention.py).
 """
-TOO_SMALL = ("TPU v2", "TPU v3")
+SMALL_VECTOR_MEMORY = ("TPU v2", "TPU v3")
 """Values of `device_kind` whose vector memory, 16 MiB, is too small for the scores of a group of heads. A loop over
 groups would only cost time.
 """
@@ -65,13 +65,14 @@ def dense(
     raises an error for forward mode.
 
     If all scores together exceed `SCORES_AT_ONCE`, a few heads are computed at a time. If those of one head do, a block
-    of queries is computed at a time. In two cases everything is computed together: on the devices of `TOO_SMALL`, and
-    if threefry draws the dropout mask, because that mask must not depend on the number of rows on a device.
+    of queries is computed at a time. In two cases everything is computed together: on the devices of
+    `SMALL_VECTOR_MEMORY`, and if threefry draws the dropout mask, because that mask must not depend on the number of
+    rows on a device.
     """
     rows, length, heads, _ = query.shape
     row_pieces, head_pieces = shard_counts((rows, heads), SCORES)
     device, groups = jax.sharding.get_abstract_mesh().abstract_device, _Groups(1, head_pieces)
-    if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
+    if (device is None or device.device_kind not in SMALL_VECTOR_MEMORY) and not _draws_for_all_rows(dropout_key):
         size = 4 * (rows // row_pieces) * key.shape[1]  # of the scores of a query and a head on a device
         block = _queries_at_once(length, size)
         if block < length:

@@ -26,15 +26,15 @@ from plmjax.layers.partitioning import shard_counts
 
 Backend = Callable[..., jax.Array]
 """A function with the arguments and the result that `plmjax.layers.attention.backends` describes."""
-LEAST, MOST = 128, 512
+MIN_BLOCK_SIZE, MAX_BLOCK_SIZE = 128, 512
 """Minimum and maximum number of queries in a block. Within these limits it is the length of the longer side of the
-window, rounded up to a multiple of `LEAST`.
+window, rounded up to a multiple of `MIN_BLOCK_SIZE`.
 """
 TILE = 16
 """Number of keys in a tile of bfloat16 in the memory of a TPU. A band begins a multiple of this many keys before its
 queries if that does not make it wider.
 """
-TOGETHER = 2**24
+MAX_BYTES_TOGETHER = 2**24
 """Maximum number of bytes of float32 scores when several blocks are computed together.
 
 With one row of 8,192 tokens and a window of 129 keys, four blocks together take a quarter less time on a TPU v5e than
@@ -77,7 +77,7 @@ class Bands(NamedTuple):
         if None in mask_terms.reach or not all(isinstance(offset, int) for offset in offsets):
             return None
         before, after = (max(limit, 0) for limit in mask_terms.reach)
-        size = min(LEAST * max(1, math.ceil(max(before, after) / LEAST)), MOST)
+        size = min(MIN_BLOCK_SIZE * max(1, math.ceil(max(before, after) / MIN_BLOCK_SIZE)), MAX_BLOCK_SIZE)
         width = (1 + math.ceil((before + after) / size)) * size
         whole_tiles = math.ceil(before / TILE) * TILE
         before = whole_tiles if size + whole_tiles + after <= width else before
@@ -96,7 +96,7 @@ class Bands(NamedTuple):
         """
         rows, _, heads, _ = shape
         (shards,) = shard_counts((rows,), ("batch",))
-        most = max(1, TOGETHER // (4 * rows // shards * heads * self.size * self.width))
+        most = max(1, MAX_BYTES_TOGETHER // (4 * rows // shards * heads * self.size * self.width))
         return next((count for count in range(min(most, self.blocks), 1, -1) if self.blocks % count == 0), None)
 
     def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]

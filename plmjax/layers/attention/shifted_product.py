@@ -26,9 +26,9 @@ PIECE, SUBLANES = 128, 8
 """Number of rows in a piece, which is the number of columns of a register; and number of rows of a register."""
 BLOCK = 512
 """Maximum number of rows and of columns of a block of scores: 1 MiB."""
-WASTE = 1.5
+MAX_PADDING_RATIO = 1.5
 """Maximum ratio of the scores of whole pieces to the scores needed, for which the kernel is used."""
-MOST = 9 << 16
+MAX_TABLE_SIZE = 9 << 16
 """Maximum number of elements of one head's table, (T + S) H with T and S padded to whole pieces.
 
 In float32, two buffers of the table and two of its gradient then take 9 of 16 MiB.
@@ -46,7 +46,7 @@ def is_faster(rows: jax.Array, columns: int) -> bool:
     unknown, and the result is false. The arguments are those of `shifted_product`.
     """
     length, height, width = rows.shape[1], _padded(rows.shape[1]), _padded(columns)
-    fits = (height + width) * rows.shape[3] <= MOST and height * width <= WASTE * length * columns
+    fits = (height + width) * rows.shape[3] <= MAX_TABLE_SIZE and height * width <= MAX_PADDING_RATIO * length * columns
     return _device_kind().startswith("TPU") and fits
 
 
@@ -75,8 +75,8 @@ def shifted_product(
     rows = jnp.pad(jnp.moveaxis(rows, 1, 2), [(0, 0), (0, 0), (0, height - length), (0, 0)])
     table = jnp.moveaxis(table[:, : length + columns - 1], 1, 3)  # [G N H R]
     table = jnp.pad(table, [(0, 0)] * 3 + [(height - length, length + width - table.shape[3])])
-    way = _Way(width, transposed, not kind.startswith(WITHOUT_STRIDE), interpret)
-    kernel, mesh = functools.partial(_product, way), jax.sharding.get_abstract_mesh()
+    settings = _Settings(width, transposed, not kind.startswith(WITHOUT_STRIDE), interpret)
+    kernel, mesh = functools.partial(_product, settings), jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:
         divided = tuple(partition_spec(x.shape, ("batch", "heads")) for x in (rows, table))
         if len(table) > 1 and divided[0][0] != divided[1][0]:
@@ -89,7 +89,7 @@ def shifted_product(
     return found[..., :columns, :length] if transposed else found[..., :length, :columns]
 
 
-class _Way(NamedTuple):
+class _Settings(NamedTuple):
     """The settings of a kernel.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Way(NamedTuple):
     by_stride: bool
     interpret: bool
 
-    def move(self, x: jax.Array) -> jax.Array:
+    def shift(self, x: jax.Array) -> jax.Array:
         """Shift row i of a piece, float32 [128 W], to the left by 127 - i places."""
         if self.by_stride:
             return _roll(x, 1 - PIECE, stride=1)
@@ -126,8 +126,8 @@ class _Way(NamedTuple):
         pieces = x.reshape(*x.shape[:2], -1, PIECE, x.shape[3])
         return jnp.flip(pieces, 3).reshape(x.shape)
 
-    def move_back(self, x: jax.Array) -> jax.Array:
-        """Undo `move`: shift row i of a piece, float32 [128 W], to the right by 127 - i places, or by i if reversed."""
+    def shift_back(self, x: jax.Array) -> jax.Array:
+        """Undo `shift`: move row i of a piece, float32 [128 W], to the right by 127 - i places, or by i if reversed."""
         return _roll(x, 0, stride=1) if self.by_stride else _move_registers(x, -1)
 
 
@@ -159,16 +159,16 @@ class _Blocks:
     rows, table, scores: the blocks of [B N T H], [G N H T+S] and [B N T S] that a step of the kernel holds.
     """
 
-    def __init__(self, rows: jax.Array, table: jax.Array, way: _Way) -> None:
+    def __init__(self, rows: jax.Array, table: jax.Array, settings: _Settings) -> None:
         from jax.experimental import pallas as pl
 
         (batch, heads, length, size), (shards, *_) = rows.shape, table.shape
         self.shared = batch // shards  # rows of the batch with one table
-        self.height, self.width = _block(length), _block(way.columns)
-        self.grid = (heads, batch, length // self.height, way.columns // self.width)
+        self.height, self.width = _block(length), _block(settings.columns)
+        self.grid = (heads, batch, length // self.height, settings.columns // self.width)
         self.rows = pl.BlockSpec((1, 1, self.height, size), lambda head, row, i, j: (row, head, i, 0))
         self.table = pl.BlockSpec((1, 1, *table.shape[2:]), lambda head, row, i, j: (row // self.shared, head, 0, 0))
-        if way.transposed:
+        if settings.transposed:
             self.scores = pl.BlockSpec((1, 1, self.width, self.height), lambda head, row, i, j: (row, head, j, i))
         else:
             self.scores = pl.BlockSpec((1, 1, self.height, self.width), lambda head, row, i, j: (row, head, i, j))
@@ -195,43 +195,45 @@ def _block(size: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product(way: _Way, rows: jax.Array, table: jax.Array) -> jax.Array:
+def _product(settings: _Settings, rows: jax.Array, table: jax.Array) -> jax.Array:
     """[B N T H], [G N H T+S] -> float32 [B N T S]; T and S are multiples of `PIECE`."""
     from jax.experimental import pallas as pl
 
-    blocks = _Blocks(rows, table, way)
+    blocks = _Blocks(rows, table, settings)
 
     def kernel(rows: Any, table: Any, scores: Any) -> None:
         for piece, distances in blocks.pieces():
-            moved = way.move(_dot(rows[0, 0, piece], table[0, 0, :, distances], 1, 0))[:, : blocks.width]
-            if way.transposed:
+            moved = settings.shift(_dot(rows[0, 0, piece], table[0, 0, :, distances], 1, 0))[:, : blocks.width]
+            if settings.transposed:
                 scores[0, 0, :, piece] = moved.T
             else:
                 scores[0, 0, piece] = moved
 
-    sizes = (way.columns, rows.shape[2]) if way.transposed else (rows.shape[2], way.columns)
+    sizes = (settings.columns, rows.shape[2]) if settings.transposed else (rows.shape[2], settings.columns)
     return pl.pallas_call(
         kernel,
         grid=blocks.grid,
         in_specs=[blocks.rows, blocks.table],
         out_specs=blocks.scores,
         out_shape=jax.ShapeDtypeStruct((*rows.shape[:2], *sizes), jnp.float32),
-        interpret=way.interpret,
+        interpret=settings.interpret,
         name="shifted_product",
     )(rows, table)
 
 
-def _forward(way: _Way, rows: jax.Array, table: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _product(way, rows, table), (rows, table)
+def _forward(settings: _Settings, rows: jax.Array, table: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _product(settings, rows, table), (rows, table)
 
 
-def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(
+    settings: _Settings, factors: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Return the gradients of the factors. As in `float32_product`, the cotangent is rounded to their dtype."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
     rows, table = factors
-    blocks = _Blocks(rows, table, way)
+    blocks = _Blocks(rows, table, settings)
 
     def kernel(cotangent: Any, rows: Any, table: Any, rows_gradient: Any, table_gradient: Any, total: Any) -> None:
         row, i, j = (pl.program_id(axis) for axis in (1, 2, 3))
@@ -245,9 +247,9 @@ def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Ar
             total[...] = jnp.zeros_like(total)
 
         for piece, distances in blocks.pieces():
-            given = way.cotangent(cotangent[0, 0, :, piece] if way.transposed else cotangent[0, 0, piece])
+            given = settings.cotangent(cotangent[0, 0, :, piece] if settings.transposed else cotangent[0, 0, piece])
             given = jnp.concatenate([given, jnp.zeros((PIECE, PIECE), jnp.float32)], axis=1)
-            moved = way.move_back(given).astype(table.dtype)
+            moved = settings.shift_back(given).astype(table.dtype)
             total[piece] += _dot(moved, table[0, 0, :, distances], 1, 1)
             table_gradient[0, 0, :, distances] += _dot(rows[0, 0, piece], moved, 0, 0)
 
@@ -262,10 +264,10 @@ def _backward(way: _Way, factors: tuple[jax.Array, jax.Array], cotangent: jax.Ar
         out_specs=[blocks.rows, blocks.table],
         out_shape=[jax.ShapeDtypeStruct(rows.shape, rows.dtype), jax.ShapeDtypeStruct(table.shape, jnp.float32)],
         scratch_shapes=[pltpu.VMEM((blocks.height, rows.shape[3]), jnp.float32)],
-        interpret=way.interpret,
+        interpret=settings.interpret,
         name="shifted_product_gradient",
-    )(cotangent.astype(rows.dtype), way.reverse_pieces(rows), table)
-    return way.reverse_pieces(rows_gradient), table_gradient.astype(table.dtype)
+    )(cotangent.astype(rows.dtype), settings.reverse_pieces(rows), table)
+    return settings.reverse_pieces(rows_gradient), table_gradient.astype(table.dtype)
 
 
 _product.defvjp(_forward, _backward)

@@ -64,8 +64,8 @@ def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, 
     together: 1 for all blocks at once, 0 for one after the other.
     """
     expected = value_and_gradients(dense, VISIBLE[kind])
-    monkeypatch.setattr(bands, "LEAST", 4)
-    monkeypatch.setattr(bands, "TOGETHER", together * 2**24)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
+    monkeypatch.setattr(bands, "MAX_BYTES_TOGETHER", together * 2**24)
     assert bands.Bands.of(VISIBLE[kind], QUERIES, KEYS).width < KEYS
     found = value_and_gradients(BACKENDS[attention], VISIBLE[kind])
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -73,7 +73,7 @@ def test_bands_are_whole_rows_without_what_is_hidden(kind: str, attention: str, 
 
 def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(monkeypatch) -> None:
     """No window, or one of arrays, a cache of unknown length, and a window as long as the row."""
-    monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     whole = [MaskTerms((one,)) for one in (Causal(), Window(np.int32(3), np.int32(0)), Window(20, 0))]
     for mask_terms in (*whole, MaskTerms((Window(3, 0),), jnp.int32(2))):
         assert bands.Bands.of(mask_terms, 16, 16) is None
@@ -110,7 +110,7 @@ def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass(
 ) -> None:
     """Each is one number a block, and costs a TPU an instruction that stores it and one that loads it."""
 
-    monkeypatch.setattr(bands, "TOGETHER", size)
+    monkeypatch.setattr(bands, "MAX_BYTES_TOGETHER", size)
 
     def attend(*rows: jax.Array) -> jax.Array:
         return BACKENDS["dense"](*rows, mask_terms=MaskTerms((Window(256, 256),)), terms=(), rate=0.0, dropout_key=None)
@@ -125,7 +125,7 @@ def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass(
 
 
 def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     ones = jnp.ones((1, 16, 1, 1))
     values = jnp.tile(jnp.eye(4)[None, :, None], (1, 4, 1, 1))  # those of four neighbours tell which are dropped
     draw = {"rate": 0.5, "dropout_key": jax.random.key(0)}

@@ -139,7 +139,7 @@ def test_blocks_have_their_own_distances(name: str) -> None:
     ],
 )
 def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bands, "LEAST", 2)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 2)
     case = CASES[name]
     assert bands.Bands.of(MaskTerms(case.conditions, case.memory), case.queries, case.keys).blocks > 1
     agrees(name, BACKENDS[attention])

@@ -73,7 +73,7 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
     backend: str, side: int, widest: int, is_global: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows narrower than the bands and longer than the row; gradients of all parameters and of the input."""
-    monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     module, rows = attention(attention=backend), reading(is_global, widest)
     init = functools.partial(module.init, deterministic=True)
     params = nn.meta.unbox(jax.jit(init)(jax.random.key(1), X, rows, side))["params"]
@@ -112,7 +112,7 @@ def same(params: Any, module: nn.Module, rows: Inputs, *, side: int, expected: A
 )
 def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each head has its own dilation; one of them is longer than the row."""
-    monkeypatch.setattr(bands, "LEAST", 2)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 2)
     none = np.zeros_like(GLOBAL)
     module, rows = attention(dilation), reading(none, 2)
     init = functools.partial(module.init, deterministic=True)
@@ -122,7 +122,7 @@ def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], mo
 
 
 def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     module = LongformerAttention(4, 1, 0.5, nn.initializers.ones)
     ones = jnp.ones((1, 16, 4))
     everywhere = jnp.ones((1, 16), bool)

@@ -35,7 +35,7 @@ def whole(params: Any) -> np.ndarray:
 @pytest.mark.parametrize("backend", [pytest.param("dense", marks=pytest.mark.nightly), "blockwise"])
 def test_bands_change_nothing(backend: str, params: Any, whole: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are longer than a band, cut or not."""
-    monkeypatch.setattr(bands, "LEAST", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     module = LongformerDecoderForCausalLM(DECODER, Execution(attention=backend))
     cut = jax.jit(lambda params: module.apply({"params": params}, IDS))  # traced anew, with this size of a band
     np.testing.assert_allclose(cut(params).logits, whole, rtol=1e-5, atol=1e-5)
