@@ -35,11 +35,15 @@ def test_every_chosen_token_is_a_mask_anywhere_in_the_row() -> None:
     assert mask[:, 463:511].mean() == pytest.approx(77 / 510, rel=0.1)
 
 
+# 4 s; by day tests/models/test_deberta.py has the gradients of both networks, and test_electra_pretraining.py the loss
+# of what was drawn.
+@pytest.mark.nightly
 def test_each_loss_trains_the_tables_of_its_own_network() -> None:
     """With the labels of the tokens that were drawn: a drawn token that is the original one is no replacement."""
     objective = DebertaPretraining(rate=0.4)
     batch = hidden_batch(objective, clean_batch(VOCABULARY), VOCABULARY)
-    module = objective.module(DEBERTA, Execution())
+    config = dataclasses.replace(DEBERTA, num_hidden_layers=1, generator_num_hidden_layers=1)
+    module = objective.module(config, Execution())
 
     @jax.jit
     def read(params: Any, factors: dict[str, float]) -> Any:
@@ -68,7 +72,7 @@ def test_each_loss_trains_the_tables_of_its_own_network() -> None:
     assert objective.coefficients() == {"rtd": 50.0}
 
 
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("biased", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_flops_are_those_of_both_networks(biased: bool) -> None:
     config = dataclasses.replace(DEBERTA, position_biased_input=biased)
     objective, shapes = DebertaPretraining(rate=0.4), FullSentences().batch(2, 13)

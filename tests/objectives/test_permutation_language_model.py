@@ -101,7 +101,8 @@ def test_parts_of_a_half_have_the_same_order() -> None:
     np.testing.assert_array_equal(order - order[0], np.repeat([[0], [8], [16]], 8, axis=1))
 
 
-@pytest.mark.parametrize("size", [0, 4])
+# A second; parts of a half have an order of their own in test_parts_of_a_half_have_the_same_order.
+@pytest.mark.parametrize("size", [0, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_order_of_a_row(size: int) -> None:
     """The predicted tokens, those that come first in their half, and the second half after the first."""
     objective = PermutationLanguageModel(predictions=6, permutation_size=size)

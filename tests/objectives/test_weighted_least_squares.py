@@ -12,7 +12,7 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Cooccurrences
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.glove import GloveConfig
-from plmjax.objectives.objective import ConstantSources, LossInputs
+from plmjax.objectives.objective import ConstantSources, LossInputs, LossSums
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
@@ -112,12 +112,17 @@ def test_the_weight_of_a_cell_has_the_power_of_the_setting():
     """The root of 5 of 20 is a half: 1/2 x 1/2 x log(5)^2 for a model that says 0; for 80 it is 1."""
     objective, module = WeightedLeastSquares(x_max=20.0, power=0.5), CONFIG.module(Purpose.PRETRAINING, Execution())
     ids = np.zeros((1, 1), np.int32)
-    params = jax.tree.map(jnp.zeros_like, nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"])
-    tables = nn.meta.unbox(objective.constants(None, SOURCES))
+    shapes = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids, ids))["params"]
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    tables = jax.tree.map(jnp.asarray, nn.meta.unbox(objective.constants(None, SOURCES)))
+
+    @jax.jit
+    def sums(batch: dict) -> LossSums:
+        batch = objective.corrupt(batch, jax.random.key(0), VOCABULARY, tables)
+        return objective.sums(module, LossInputs(params, tables), batch, jax.random.key(0), training=False)
+
     for count, expected in ((5.0, 0.25 * np.log(5) ** 2), (80.0, 0.5 * np.log(80) ** 2)):
-        batch = objective.corrupt(batch_of([(6, 7, count)]), jax.random.key(0), VOCABULARY, tables)
-        sums = objective.sums(module, LossInputs(params, tables), batch, jax.random.key(0), training=False)
-        assert float(sums.losses["least_squares"]) == pytest.approx(expected, rel=1e-5)
+        assert float(sums(batch_of([(6, 7, count)])).losses["least_squares"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
@@ -125,14 +130,17 @@ def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
     cells = cells_of(np.random.default_rng(2), 5)
     batch = batch_of(cells)
     filled = {name: np.pad(array, ((0, 1), (0, 0))) if array.ndim == 2 else array for name, array in batch.items()}
-    tables = nn.meta.unbox(OBJECTIVE.constants(None, SOURCES))
+    tables = jax.tree.map(jnp.asarray, nn.meta.unbox(OBJECTIVE.constants(None, SOURCES)))
     key = jax.random.key(0)
-    params = nn.meta.unbox(module.init(key, batch["input_ids"], batch["context_ids"]))["params"]
-    found = []
-    for one in (batch, filled):
+    params = nn.meta.unbox(jax.jit(module.init)(key, batch["input_ids"], batch["context_ids"]))["params"]
+
+    @jax.jit
+    def read(one: dict) -> tuple:
         one = OBJECTIVE.corrupt(one, key, VOCABULARY, tables)
         sums = OBJECTIVE.sums(module, LossInputs(params, tables), one, key, training=False)
-        found.append((sums.losses["least_squares"], *sums.metrics["unigram_loss"], *OBJECTIVE.weights(one).values()))
+        return sums.losses["least_squares"], *sums.metrics["unigram_loss"], *OBJECTIVE.weights(one).values()
+
+    found = [read(one) for one in (batch, filled)]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     m = np.maximum(COUNTS, 1)
     chance = sum(0.5 * min(1, (x / 20) ** 0.75) * np.log(m[i] * m[j] / m.sum() / x) ** 2 for i, j, x in cells)

@@ -166,7 +166,7 @@ def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
     np.testing.assert_array_equal(pairs[:, :5, 5], pairs[:, :5:-1, 5])
 
 
-@pytest.mark.parametrize(("window", "last"), [(5, 64), (20, 400)])
+@pytest.mark.parametrize(("window", "last"), [pytest.param(5, 64, marks=pytest.mark.nightly), (20, 400)])
 def test_windows_reach_into_the_stretches_beside_their_own(window, last):
     """Each window reaches as far to the left as to the right, up to the row's ends; every third word is left out.
 
@@ -194,8 +194,8 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
     """Its gradient is `row_updates` times the mean over its updates; that of other rows is the sum."""
     ids = np.array([[7, 8] * 4, [9, 7, 10, 11, 7, 12, 13, 14]])
     module = Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=4).module(Purpose.PRETRAINING, Execution())
-    params = nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"]
-    params = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
+    shapes = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids, ids))["params"]
+    params = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), shapes)
 
     def gradients(row_updates: float):
         objective = NegativeSampling(window=2, threshold=0.0, shared=64, row_updates=row_updates)
@@ -236,7 +236,7 @@ def test_words_that_occur_often_enough_to_the_number_are_learned():
     assert kept.tolist() == [0, 1, 1] and kept.dtype == np.float32
 
 
-@pytest.mark.parametrize(("power", "negatives"), [(0.75, 5), (0.5, 3)])
+@pytest.mark.parametrize(("power", "negatives"), [pytest.param(0.75, 5, marks=pytest.mark.nightly), (0.5, 3)])
 def test_words_are_drawn_and_left_out_by_their_counts(power, negatives):
     counts = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000])
     vocabulary = Vocabulary.placeholder(10)
@@ -254,7 +254,11 @@ def test_words_are_drawn_and_left_out_by_their_counts(power, negatives):
     np.testing.assert_allclose(seen / (1 + np.exp(scores)), negatives * noise / (1 + np.exp(-scores)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["sg", "cbow"])
+# Architectures differ in which predictions there are, and the sequential rule above has both by day.
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(SkipGram(), id="sg"), pytest.param(ContinuousBagOfWords(), id="cbow", marks=pytest.mark.nightly)],
+)
 def test_shared_draws_count_as_the_negatives_of_every_prediction(architecture):
     """And one that is the predicted word is passed over for this prediction alone."""
     objective = NegativeSampling(architecture=architecture, window=2, shared=50)

@@ -26,7 +26,8 @@ class Adding(ObjectiveWrapper):
 def test_an_objective_around_another_one_says_and_computes_the_same() -> None:
     """With a state from batch to batch, another one in evaluation, and parameters that the model does not get."""
     make, source = STEPS["transformer_xl"]
-    run = experiments.changed(experiments.without_dropout(make()), objective={"evaluation_mem_len": 2})
+    small = {"n_layer": 1, "cutoffs": (), "div_val": 1}
+    run = experiments.changed(experiments.without_dropout(make()), objective={"evaluation_mem_len": 2}, model=small)
     config, inner, source = run.model, run.objective, source(run.data)
     (phase,) = run.resolved_phases
     batch, key = next(iter(source.train(phase, 0))), jax.random.key(0)
