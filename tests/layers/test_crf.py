@@ -82,9 +82,10 @@ def test_labels_and_probabilities_are_those_of_all_sequences():
     own, _, chain, places = rows(*LAYOUT)
     labels, shares = jax.jit(lambda: (crf.viterbi(own, SCORES, chain), crf.marginals(own, SCORES, chain)))()
     assert not np.any(np.asarray(shares)[~np.asarray(chain.words)])
+    every_path = {sentence: all_paths(LENGTHS[sentence]) for sentence in places}
+    of_paths = jax.device_get(jax.jit(lambda: {one: path_scores(one, paths) for one, paths in every_path.items()})())
     for sentence, at in places.items():
-        paths = all_paths(LENGTHS[sentence])
-        scores = np.asarray(jax.jit(lambda sentence=sentence, paths=paths: path_scores(sentence, paths))())
+        paths, scores = every_path[sentence], of_paths[sentence]
         row, column = at.T
         np.testing.assert_array_equal(np.asarray(labels)[row, column], paths[np.argmax(scores)])
         expected = np.zeros((LENGTHS[sentence], LABELS))
@@ -123,7 +124,8 @@ def test_scores_are_float32_where_emissions_are_bfloat16():
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert not np.asarray(found)[~np.asarray(chain.words)].any()
-    found, expected = (crf.marginals(x, scores, chain) for x in (exact.astype(jnp.bfloat16), exact))
+    marginals = jax.jit(lambda own: crf.marginals(own, scores, chain))
+    found, expected = (marginals(x) for x in (exact.astype(jnp.bfloat16), exact))
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 

@@ -19,7 +19,7 @@ from plmjax.parallel import sharding
 def test_rate_and_independence(implementation: str, rate: float) -> None:
     """Four or two elements that come from one word, and neighbours, are independent."""
     key = jax.random.key(0, impl=implementation)
-    mask = np.asarray(keep_mask(key, rate, (2, 500, 999)))[0]
+    mask = np.asarray(jax.jit(lambda: keep_mask(key, rate, (2, 500, 999)))())[0]
     assert abs(mask.mean() - (1 - effective_rate(rate))) < 5 * np.sqrt(rate / mask.size)
     apart = 500 * resolution(rate) // 32
     apart += -apart % TILE_ROWS if implementation == "rbg" else 0
@@ -58,7 +58,7 @@ def test_a_transposed_mask_is_drawn_with_its_last_dimensions_exchanged() -> None
 
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 9, 3), (2, 3, 6, 5)])
 def test_every_shape_has_a_mask(shape: tuple[int, ...]) -> None:
-    masks = [keep_mask(jax.random.key(seed), 0.5, shape) for seed in range(40)]
+    masks = jax.jit(jax.vmap(lambda seed: keep_mask(jax.random.key(seed), 0.5, shape)))(np.arange(40))
     assert masks[0].shape == shape
     assert (np.mean(masks, axis=0) > 0).all() and (np.mean(masks, axis=0) < 1).all()
 

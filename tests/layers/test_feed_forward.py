@@ -27,7 +27,7 @@ def test_values_and_gradients_are_those_of_transformers(name: str) -> None:
     other = torch.tensor(x, requires_grad=True)
     reference = ACT2FN[name](other)
     reference.sum().backward()
-    found, gradient = jax.vmap(jax.value_and_grad(ACTIVATIONS[name]))(jnp.asarray(x))
+    found, gradient = jax.jit(jax.vmap(jax.value_and_grad(ACTIVATIONS[name])))(jnp.asarray(x))
     np.testing.assert_allclose(found, reference.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, other.grad, rtol=1e-5, atol=3e-6)
 
@@ -79,7 +79,7 @@ def test_the_features_inside_are_dropped_by_the_devices_that_have_them() -> None
     module = FeedForward(16, "relu", jax.nn.initializers.ones, dropout=0.5)
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 1, 2), ("data", "fsdp", "tensor"))
     x, key = jnp.ones((4, 8, 3)), jax.random.key(0, impl="rbg")
-    params = nn.meta.unbox(module.init(jax.random.key(0), x))
+    params = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), x))
     apply = lambda params: module.apply(params, x, deterministic=False, rngs={"dropout": key})  # noqa: E731
     text = jax.jit(sharding.with_mesh(apply, mesh)).lower(params).as_text()
     assert re.findall(r"rng_bit_generator.*tensor<([\dx]+)xui32>", text) == ["2x2x8"]
@@ -88,7 +88,8 @@ def test_the_features_inside_are_dropped_by_the_devices_that_have_them() -> None
 def test_each_kernel_has_its_initializer() -> None:
     inits = jax.nn.initializers.constant(2.0), jax.nn.initializers.constant(3.0)
     x = jnp.ones((1, 4))
-    own = nn.meta.unbox(FeedForward(6, "relu", inits[0], output_init=inits[1]).init(jax.random.key(0), x))["params"]
+    init = jax.jit(lambda module: nn.meta.unbox(module.init(jax.random.key(0), x))["params"], static_argnums=0)
+    own = init(FeedForward(6, "relu", inits[0], output_init=inits[1]))
     assert (own["intermediate"]["kernel"] == 2).all() and (own["output"]["kernel"] == 3).all()
-    same = nn.meta.unbox(FeedForward(6, "relu", inits[0]).init(jax.random.key(0), x))["params"]
+    same = init(FeedForward(6, "relu", inits[0]))
     assert (same["output"]["kernel"] == 2).all()

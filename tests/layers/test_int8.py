@@ -1,5 +1,7 @@
 """Products in int8."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,7 @@ def test_products_are_those_of_integers(precision: str, shape: str) -> None:
     sizes, contracted = SHAPES[shape]
     x = jnp.asarray(DRAWS.normal(size=(2, 5, *sizes[:contracted])), jnp.float32)
     module = projected(precision, sizes, contracted)
-    params = nn.meta.unbox(module.init(jax.random.key(0), x))["params"]
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), x))["params"]
     kernel, outputs = np.asarray(params["kernel"]), sizes[contracted:]
     of_kernel = 127 / np.abs(kernel).max(axis=tuple(range(contracted)))
     params = params | {"kernel_scale": of_kernel.reshape(-1), "bias": DRAWS.normal(size=outputs).astype(np.float32)}
@@ -48,8 +50,9 @@ def test_products_are_those_of_integers(precision: str, shape: str) -> None:
     expected = sums / (of_x.reshape(2, 5, *(1,) * len(outputs)) * of_kernel) + params["bias"]
     if precision == INT8_STATIC:
         expected = expected_integers(expected, np.float32(127 / 3)) / (127 / 3)
-    np.testing.assert_allclose(module.apply({"params": params}, x), expected, rtol=1e-5, atol=1e-5)
-    program = str(jax.make_jaxpr(lambda params: module.apply({"params": params}, x))(params))
+    apply = jax.jit(lambda params: module.apply({"params": params}, x))
+    np.testing.assert_allclose(apply(params), expected, rtol=1e-5, atol=1e-5)
+    program = str(jax.make_jaxpr(apply)(params))
     assert "i8[" in program and "preferred_element_type=int32" in program
 
 
@@ -76,11 +79,11 @@ def test_rounding_passes_the_gradient() -> None:
 def test_ranges_follow_the_data(precision: str, kept: list[float]) -> None:
     module = projected(precision, (4, 6), 1)
     x = jnp.eye(4)[None]
-    variables = nn.meta.unbox(module.init(jax.random.key(0), x))
-    ranges = variables["ranges"]
+    variables = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), x))
+    ranges, calibrate = variables["ranges"], jax.jit(functools.partial(module.apply, mutable=["ranges"]))
     assert not any(jax.tree.leaves(ranges))
     for largest, expected in zip([2.0, 3.0, 1.0], kept, strict=True):
-        _, after = module.apply(variables | {"ranges": ranges}, largest * x, mutable=["ranges"])
+        _, after = calibrate(variables | {"ranges": ranges}, largest * x)
         ranges = after["ranges"]
         np.testing.assert_allclose(ranges["input_range"], expected, rtol=1e-6)
     fixed = module.apply(variables | {"ranges": ranges}, 5.0 * x)

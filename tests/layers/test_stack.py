@@ -189,8 +189,10 @@ def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
 )
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_every_layer_draws_from_any_random_collection(kind: str, execution: Execution) -> None:
+    read = jax.jit(lambda seed: NoisyStack(kind, execution).apply({}, X, rngs={"sampling": jax.random.key(seed)}))
+
     def draws(seed: int) -> np.ndarray:
-        _, states = NoisyStack(kind, execution).apply({}, X, rngs={"sampling": jax.random.key(seed)})
+        _, states = read(seed)
         return np.diff([X, *np.asarray(states)], axis=0)
 
     found = draws(0)

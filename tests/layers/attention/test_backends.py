@@ -57,10 +57,9 @@ def rows(queries: int = 6, keys: int = 6) -> tuple[jax.Array, jax.Array, jax.Arr
 @pytest.mark.usefixtures("kernel")
 def test_cudnn_sees_what_dense_attention_sees(name: str) -> None:
     mask_terms = VISIBILITIES[name]
-    found, expected = (
-        backends.BACKENDS[backend](*rows(), mask_terms=mask_terms, terms=(), rate=0.1, dropout_key=None)
-        for backend in ("cudnn", "dense")
-    )
+    settings = {"mask_terms": mask_terms, "terms": (), "rate": 0.1, "dropout_key": None}
+    both = jax.jit(lambda *rows: [backends.BACKENDS[name](*rows, **settings) for name in ("cudnn", "dense")])
+    found, expected = both(*rows())
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
@@ -68,10 +67,9 @@ def test_cudnn_sees_what_dense_attention_sees(name: str) -> None:
 @pytest.mark.usefixtures("kernel")
 def test_rows_that_the_kernel_does_not_take_are_dense(queries: int, keys: int) -> None:
     mask_terms = MaskTerms((Causal(),), query_offset=keys - queries)
-    found, expected = (
-        backends.BACKENDS[backend](*rows(queries, keys), mask_terms=mask_terms, terms=(), rate=0.0, dropout_key=None)
-        for backend in ("cudnn", "dense")
-    )
+    settings = {"mask_terms": mask_terms, "terms": (), "rate": 0.0, "dropout_key": None}
+    both = jax.jit(lambda *rows: [backends.BACKENDS[name](*rows, **settings) for name in ("cudnn", "dense")])
+    found, expected = both(*rows(queries, keys))
     np.testing.assert_array_equal(found, expected)
 
 
@@ -130,8 +128,9 @@ def test_blocks_sum_gradients_of_bfloat16_in_float32(name: str, monkeypatch: pyt
             terms = (PositionalScores(None, table, length),)
             return backend(query, key, value, mask_terms=MaskTerms(), terms=terms, rate=0.0, dropout_key=None)
 
-        _, back = jax.vjp(attend, *(each.astype(dtype) for each in inputs))
-        return [np.asarray(each, np.float32) for each in back(cotangent.astype(dtype))]
+        back = jax.jit(lambda inputs, cotangent: jax.vjp(attend, *inputs)[1](cotangent))
+        found = back([each.astype(dtype) for each in inputs], cotangent.astype(dtype))
+        return [np.asarray(each, np.float32) for each in found]
 
     expected, whole = gradients(backends.dense, jnp.float32), gradients(backends.dense, jnp.bfloat16)
     if name == "dense":

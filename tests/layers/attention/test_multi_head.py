@@ -167,8 +167,17 @@ def test_an_array_learns_as_in_the_formula(kind: str, generator: str) -> None:
     assert np.abs(gradient(dense)).max() > 0.01
 
 
-@pytest.mark.parametrize("queries", [QUERIES, 2], ids=["all queries", "blocks of two queries"])
-@pytest.mark.parametrize("kind", ["no term", "array", "array for each key"])
+# Terms are cut into heads and into queries at once: half a second each for what is cut into heads alone, too.
+FEW = [
+    pytest.param(kind, queries, id=f"{kind}-{name}", marks=() if by_day else pytest.mark.nightly)
+    for kind in ("no term", "array", "array for each key")
+    for queries, name, by_day in (
+        (QUERIES, "all queries", kind == "no term"), (2, "blocks of two queries", kind != "no term")
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "queries"), FEW)
 def test_a_few_heads_at_a_time_give_what_all_of_them_give(
     kind: str, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,8 +145,15 @@ def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: 
     agrees(name, BACKENDS[attention])
 
 
-@pytest.mark.parametrize("lanes", [128, 2], ids=["all queries", "blocks of two queries"])
-@pytest.mark.parametrize("name", ["causal", "both sides, a table for each row"])
+# Half a second each for the other two: heads are taken as in test_multi_head.py
+FEW = [
+    pytest.param(name, lanes, id=f"{name}-{queries}", marks=() if by_day else pytest.mark.nightly)
+    for name, blocks in (("causal", False), ("both sides, a table for each row", True))
+    for lanes, queries, by_day in ((128, "all queries", not blocks), (2, "blocks of two queries", blocks))
+]
+
+
+@pytest.mark.parametrize(("name", "lanes"), FEW)
 def test_a_few_heads_at_a_time_get_their_vectors(name: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
     monkeypatch.setattr(backends, "LANES", lanes)

@@ -37,6 +37,16 @@ def looked_up(rows: jax.Array, table: jax.Array, columns: int, *, transposed: bo
     return jnp.einsum("BTNH,BTSNH->BNST" if transposed else "BTNH,BTSNH->BNTS", rows, found)
 
 
+def both_ways(function: Any, rows: Any, table: Any, cotangent: Any, **settings: Any) -> Any:
+    """The products and the gradients of both factors: one program."""
+
+    def run(rows: jax.Array, table: jax.Array, cotangent: jax.Array) -> Any:
+        found, back = jax.vjp(lambda *x: function(*x, **settings), rows, table)
+        return found, back(cotangent)
+
+    return jax.jit(run)(rows, table, cotangent)
+
+
 SIZES = {
     "whole pieces": (2, 1, 128, 128, 255),
     "parts of pieces": (2, 2, 130, 200, 329),
@@ -71,11 +81,12 @@ def test_every_pair_gets_the_product_of_its_distance(
     rows, table = (
         random.normal(size=(*shape, HEADS, SIZE)).astype(np.float32) for shape in ((batch, length), (tables, distances))
     )
-    expected, expected_back = jax.vjp(lambda *x: looked_up(*x, columns, transposed=transposed), rows, table)
-    found, back = jax.vjp(lambda *x: INTERPRETED(*x, columns, transposed=transposed), rows, table)
+    shape = (batch, HEADS, *((columns, length) if transposed else (length, columns)))
+    cotangent = random.normal(size=shape).astype(np.float32)
+    expected, of_expected = both_ways(looked_up, rows, table, cotangent, columns=columns, transposed=transposed)
+    found, of_found = both_ways(INTERPRETED, rows, table, cotangent, columns=columns, transposed=transposed)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    cotangent = jnp.asarray(random.normal(size=expected.shape), jnp.float32)
-    for ours, theirs in zip(back(cotangent), expected_back(cotangent), strict=True):
+    for ours, theirs in zip(of_found, of_expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=3e-6 * np.abs(theirs).max())
 
 
@@ -84,13 +95,13 @@ def test_products_of_bfloat16_have_the_digits_of_float32(transposed: bool) -> No
     """The cotangent is rounded once, as that of XLA's product."""
     random = np.random.default_rng(0)
     rows, table = (jnp.asarray(random.normal(size=(1, n, HEADS, SIZE)), jnp.bfloat16) for n in (128, 255))
-    expected, expected_back = jax.vjp(
-        lambda *x: looked_up(*x, 128, transposed=transposed), *(x.astype(jnp.float32) for x in (rows, table))
-    )
-    found, back = jax.vjp(lambda *x: INTERPRETED(*x, 128, transposed=transposed), rows, table)
+    cotangent = jnp.asarray(random.normal(size=(1, HEADS, 128, 128)), jnp.bfloat16).astype(jnp.float32)
+    settings = {"columns": 128, "transposed": transposed}
+    exact = (x.astype(jnp.float32) for x in (rows, table))
+    expected, of_expected = both_ways(looked_up, *exact, cotangent, **settings)
+    found, of_found = both_ways(INTERPRETED, rows, table, cotangent, **settings)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    cotangent = jnp.asarray(random.normal(size=expected.shape), jnp.float32).astype(jnp.bfloat16).astype(jnp.float32)
-    for ours, theirs in zip(back(cotangent), expected_back(cotangent), strict=True):
+    for ours, theirs in zip(of_found, of_expected, strict=True):
         assert ours.dtype == jnp.bfloat16
         np.testing.assert_array_equal(ours, theirs.astype(jnp.bfloat16))
 
@@ -159,9 +170,11 @@ def test_devices_compute_their_own_rows_and_heads(tables: int) -> None:
     step = jax.jit(
         sharding.with_mesh(functools.partial(gradients, INTERPRETED), mesh), in_shardings=places, out_shardings=places
     )
+    compiled, expected = step.lower(rows, table).compile(), jax.jit(functools.partial(gradients, looked_up))
     if tables == 4:
-        assert collectives(Program(step.lower(rows, table).compile().as_text())) == []
-    for ours, theirs in zip(step(rows, table), gradients(looked_up, rows, table), strict=True):
+        assert collectives(Program(compiled.as_text())) == []
+    placed = jax.device_put((rows, table), places)
+    for ours, theirs in zip(compiled(*placed), expected(rows, table), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=3e-6 * np.abs(theirs).max())
 
 

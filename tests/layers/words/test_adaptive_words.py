@@ -151,7 +151,9 @@ def test_losses_and_gradients_are_those_of_the_formula(name, tied, kind) -> None
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=3e-6 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if "one size" in name else ()) for name in SIZES]
+)
 def test_all_scores_are_log_probabilities(name: str) -> None:
     params, (ids, *_) = parameters(SIZES[name]), batch()
 
