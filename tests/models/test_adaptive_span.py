@@ -72,7 +72,8 @@ def test_the_span_begins_behind_the_persistent_keys() -> None:
         [True, True, False, False, False, False, False],
     ]
     term = SoftSpan(jnp.asarray([[[[1.5]], [[0.0]]]]), 4, 2)
-    found = np.exp(term.scores(jnp.zeros((1, 2, 2, 1)), jnp.zeros((1, 7, 2, 1)), jnp.arange(5, 7), jnp.arange(7)))
+    given = jnp.zeros((1, 2, 2, 1)), jnp.zeros((1, 7, 2, 1)), jnp.arange(5, 7), jnp.arange(7)
+    found = np.exp(jax.jit(term.scores)(*given))
     for head, span in enumerate((1.5, 0.0)):
         for query, key in np.ndindex(2, 7):
             share = 1 if key < 2 else np.clip((4 + span + 1 - (5 + query - key)) / 4, 0, 1)

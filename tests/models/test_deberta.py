@@ -1,6 +1,7 @@
 """What is DeBERTa's alone: buckets of distances, both networks of version 3, what the compiled step does not have."""
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any
@@ -47,8 +48,9 @@ def test_all_buckets_of_the_published_sizes_are_used() -> None:
     assert len(set(log_buckets(np.arange(512), 256, 512))) == 256
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames="method")
 def outputs(module: nn.Module, params: Any, *inputs: Any, **settings: Any) -> Any:
-    return jax.jit(module.apply, static_argnames="method")({"params": params}, *inputs, **settings)
+    return module.apply({"params": params}, *inputs, **settings)
 
 
 class Layers:
@@ -145,11 +147,12 @@ def test_the_discriminator_scores_tokens_beside_cls_with_the_sum_of_both_tables(
 
 def test_no_gradient_passes_between_the_tables_of_the_networks() -> None:
     """The discriminator trains its residual alone, and the generator the shared table alone."""
-    params = random_params(BOTH)
+    module = DebertaForPreTraining(dataclasses.replace(DEBERTA, num_hidden_layers=1))
+    params = random_params(module)
 
     def gradient(method: str) -> dict[str, np.ndarray]:
         def loss(params: Any) -> jax.Array:
-            return jnp.sum(jnp.sin(BOTH.apply({"params": params}, IDS, method=method).logits))
+            return jnp.sum(jnp.sin(module.apply({"params": params}, IDS, method=method).logits))
 
         return flax.traverse_util.flatten_dict(jax.jit(jax.grad(loss))(params), sep="/")
 
@@ -174,8 +177,8 @@ def test_the_residual_begins_at_zero_and_the_sum_is_the_table_of_every_other_mod
     )
 
 
-SEGMENTS = np.array([[1] * 5 + [2] * 6 + [0] * 2])
-POSITIONS = np.array([[*range(5), *range(6), 0, 0]])
+SEGMENTS = np.array([[1] * 5 + [2] * 5 + [0] * 3])
+POSITIONS = np.array([[*range(5), *range(5), 0, 0, 0]])
 STARTS = np.array([[0, 5]])
 
 
@@ -194,7 +197,7 @@ def test_both_networks_read_packed_sequences_apart(changes: dict[str, Any]) -> N
     params, packing = random_params(module), {"segment_ids": SEGMENTS, "positions": POSITIONS, "cls_positions": STARTS}
     for method in ("generate", "discriminate"):
         together = outputs(module, params, IDS[:1], **packing, method=method).logits[0]
-        for place in (slice(0, 5), slice(5, 11)):
+        for place in (slice(0, 5), slice(5, 10)):  # of one length, for one program
             alone = outputs(module, params, IDS[:1, place], method=method).logits[0]
             np.testing.assert_allclose(together[place], alone, rtol=1e-5, atol=1e-5)
 

@@ -13,7 +13,7 @@ from plmjax.models.modernbert.encoder import GLOBAL, LOCAL, ModernBertModel
 from plmjax.models.modernbert.eurobert import EuroBertConfig
 from plmjax.models.modernbert.modernbert import ModernBertConfig
 from tests.families.modern import MODERNBERT
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 
 def test_every_third_layer_is_global_and_layers_of_a_kind_are_stacks() -> None:
@@ -32,7 +32,7 @@ def test_every_third_layer_is_global_and_layers_of_a_kind_are_stacks() -> None:
 
 
 def hidden(config: ModernBertConfig, params: dict, ids: np.ndarray, **inputs: np.ndarray) -> np.ndarray:
-    return ModernBertModel(config).apply({"params": params}, ids, **inputs).last_hidden_state
+    return outputs(ModernBertModel(config), params, {"input_ids": ids, **inputs}).last_hidden_state
 
 
 def seen_from_the_middle(window: int) -> list[int]:
@@ -95,7 +95,7 @@ def test_the_mean_of_packed_sequences_is_that_of_each() -> None:
     ids, segments = np.arange(10, dtype=np.int32)[None] + 6, np.array([[1] * 4 + [2] * 5 + [0]])
     inputs = {"segment_ids": segments, "positions": np.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])}
     params = random_params(module)
-    output = module.apply({"params": params}, ids, **inputs, cls_positions=np.array([[0, 4]]))
+    output = outputs(module, params, {"input_ids": ids, **inputs, "cls_positions": np.array([[0, 4]])})
     own = output.last_hidden_state[0]
     np.testing.assert_allclose(output.pooler_output[0], [own[:4].mean(0), own[4:9].mean(0)], rtol=1e-5, atol=1e-5)
 

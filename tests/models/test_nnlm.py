@@ -95,6 +95,7 @@ def test_learns_from_a_word_that_is_not_the_last_one(run: Path) -> None:
     assert found["eval/unigram_entropy"] > 3.1 and found["eval/loss"] < 2.0
 
 
+@pytest.mark.nightly  # 7 s; by day the commands of docs/word_vectors.md in test_word2vec.py, and tests/inference
 def test_perplexity_neighbours_and_vectors_by_the_commands(run: Path, tmp_path: Path, capsys) -> None:
     trained = metrics.read(run / "metrics.jsonl")[-1]["eval/loss"]
     cli.run(["evaluate", str(run)])

@@ -34,6 +34,7 @@ def close(found: jax.Array, expected: jax.Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly  # tests/layers/attention has blocks with every kind of term by day
 def test_blocks_of_scores_have_the_same_distances(params: dict) -> None:
     blocks = MODULE.clone(execution=Execution(attention="blockwise"))
     close(outputs(blocks, params, BATCH).logits, outputs(MODULE, params, BATCH).logits)

@@ -125,7 +125,7 @@ def test_no_layer_of_characters_reads_the_padding_of_a_word() -> None:
         assert bool(np.abs(found - expected).max() > 1e-4) == read
 
 
-@pytest.mark.parametrize("kind", HELPED)
+@pytest.mark.parametrize("kind", ["taglm", pytest.param("elmo_tagger", marks=pytest.mark.nightly)])
 def test_language_models_have_no_dropout_in_training(kind):
     """Where the tagger itself drops nothing, training reads what an evaluation reads."""
     config = dataclasses.replace(CONFIGS[kind].with_dropout(0.0), language_model=dataclasses.replace(ELMO, dropout=0.5))

@@ -80,8 +80,13 @@ GROUPS: list[tuple[Callable[[Any], nn.Module], list[Any], dict[str, tuple[int, .
     (ModernBertForMaskedLM, [MODERNBERT], SHORT | {"masked_positions": (2, 3)}, 3),
 ]
 """How a module is made, configs, shapes of the inputs, and tokens that are scored."""
+# A third of a second to one each for further settings of a system: pytest -m nightly tests/models/test_train_flops.py
 CASES = [
-    pytest.param(make(config), shapes, scored, id=f"{type(make(config)).__name__}-{number}")
+    pytest.param(
+        *(make(config), shapes, scored),
+        id=f"{type(make(config)).__name__}-{number}",
+        marks=pytest.mark.nightly if type(config) in [type(one) for one in configs[:number]] else (),
+    )
     for make, configs, shapes, scored in GROUPS
     for number, config in enumerate(configs)
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import chex
@@ -163,11 +164,13 @@ def test_each_dropout_of_the_head_is_at_its_place(dropouts: tuple[float, float],
     """Behind a hidden layer of zeros all texts score alike, unless the second dropout takes something from them."""
     hidden = jax.random.normal(jax.random.key(0), (*IDS.shape, 6))
     head = PoolingClassifier(3, dropouts, jnp.float32)
-    params = nn.meta.unbox(head.init(jax.random.key(1), hidden, SEGMENTS, ENDS, True))["params"]
+    init = jax.jit(lambda: head.init(jax.random.key(1), hidden, SEGMENTS, ENDS, True))
+    params = nn.meta.unbox(init())["params"]
     params["hidden"]["kernel"] *= 0
     params["output_norm"]["bias"] += 1
     rngs = {"dropout": jax.random.key(2)}
-    logits, _ = head.apply({"params": params}, hidden, SEGMENTS, ENDS, False, rngs=rngs, mutable=["batch_stats"])
+    apply = functools.partial(head.apply, rngs=rngs, mutable=["batch_stats"])
+    logits, _ = jax.jit(lambda params: apply({"params": params}, hidden, SEGMENTS, ENDS, False))(params)
     assert np.ptp(logits) > 0 and bool((logits == logits[0]).all()) == alike
 
 

@@ -118,8 +118,11 @@ FILES = {
 @pytest.mark.parametrize(
     ("task", "frozen"),
     [
-        ("snli", False),
-        *(pytest.param(*one, marks=pytest.mark.nightly) for one in (("experiment", True), ("choices", False))),
+        # 3 s each; the equations of pairs and texts are above, and tests/finetuning has every kind of task
+        *(
+            pytest.param(*one, marks=pytest.mark.nightly)
+            for one in (("snli", False), ("experiment", True), ("choices", False))
+        ),
         ("parts_of_speech", True),
     ],
 )

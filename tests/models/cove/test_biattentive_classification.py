@@ -100,7 +100,11 @@ def params() -> Any:
     return params | {"cove": params["cove"] | {"words": words}}
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+# By day test_ulmfit.py has the statistics of an evaluation, which the same layers keep.
+@pytest.mark.parametrize(
+    "training",
+    [pytest.param(True, id="training"), pytest.param(False, id="evaluation", marks=pytest.mark.nightly)],
+)
 def test_texts_and_pairs_equal_the_equations_in_outputs_gradients_and_statistics(params: Any, training: bool) -> None:
     """A row that only fills the batch is no part of what is normalized. Torch computes in float64: its own rounding of
     gradients up to 69 is as large as ours."""

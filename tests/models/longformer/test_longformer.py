@@ -36,7 +36,10 @@ MASK = (np.arange(24) < np.array([[21], [13]])).astype(np.int32)
     [
         pytest.param(LongformerForSequenceClassification(LONGFORMER, num_labels=5), marks=pytest.mark.nightly),
         LongformerForQuestionAnswering(LONGFORMER),
-        LongformerForMultipleChoice(dataclasses.replace(LONGFORMER, max_global_tokens=16)),
+        pytest.param(
+            LongformerForMultipleChoice(dataclasses.replace(LONGFORMER, max_global_tokens=16)),
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=lambda module: type(module).__name__,
 )

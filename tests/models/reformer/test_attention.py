@@ -44,10 +44,11 @@ def test_gradients_of_an_order_are_those_of_a_lookup() -> None:
     order, ranks = hashing.order_by_bucket(jnp.array([[[[2, 0, 2, 1, 0], [1, 1, 0, 0, 1]]]], jnp.uint8))
     x = jax.random.normal(jax.random.key(0), (1, 1, 5, 3))
     rounds = jax.random.normal(jax.random.key(1), (1, 1, 2, 5, 3))
-    plain = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.stack([x[:, :, order[0, 0, r]] for r in range(2)], 2)) * rounds))(x)
-    found = jax.grad(lambda x: jnp.sum(jnp.sin(hashing.sort_tokens(x, order, ranks)) * rounds))(x)
+    plain = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.stack([x[:, :, order[0, 0, r]] for r in range(2)], 2)) * rounds))
+    found = jax.grad(lambda x: jnp.sum(jnp.sin(hashing.sort_tokens(x, order, ranks)) * rounds))
+    back = jax.grad(lambda y: jnp.sum(jnp.sin(hashing.unsort_tokens(y, order, ranks)) * rounds))
+    plain, found, back = jax.jit(lambda x, rounds: (plain(x), found(x), back(rounds)))(x, rounds)
     np.testing.assert_allclose(found, plain, rtol=1e-6)
-    back = jax.grad(lambda y: jnp.sum(jnp.sin(hashing.unsort_tokens(y, order, ranks)) * rounds))(rounds)
     expected = jnp.stack([jnp.cos(rounds[0, 0, r]) * rounds[0, 0, r, order[0, 0, r]] for r in range(2)])
     np.testing.assert_allclose(back[0, 0], expected, rtol=1e-6)
 
@@ -168,20 +169,15 @@ def test_a_local_token_sees_its_chunk_and_those_before(before: int, first: tuple
 def test_every_chunk_drops_probabilities_of_its_own() -> None:
     ones = jnp.ones((1, 1, 64, 1))
     tokens = Tokens.of_rows(jnp.ones((1, 64), jnp.int32))
+    given = {"chunks": Chunks(16, 0, 0), "causal": False, "itself": None, "rate": 0.5}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def read(at_once: bool) -> jax.Array:
+        key = jax.random.key(0)
+        return attend(ones, ones, ones, tokens=tokens, **given, dropout_key=key, at_once=at_once).result()
+
     for at_once in (True, False):
-        found = attend(
-            ones,
-            ones,
-            ones,
-            tokens=tokens,
-            chunks=Chunks(16, 0, 0),
-            causal=False,
-            itself=None,
-            rate=0.5,
-            dropout_key=jax.random.key(0),
-            at_once=at_once,
-        )
-        chunks = np.asarray(found.result()).reshape(4, 16)
+        chunks = np.asarray(read(at_once)).reshape(4, 16)
         assert len({chunk.tobytes() for chunk in chunks}) == 4 and 0.8 < chunks.mean() < 1.2
 
 

@@ -122,11 +122,12 @@ def test_documents_of_a_row_do_not_see_each_other() -> None:
 def test_axial_positions_are_sums_of_small_tables() -> None:
     module = AxialPositions((3, 4), (2, 5), 1.0, 0.5)
     positions = np.arange(12)[None].repeat(2, axis=0)
-    params = nn.meta.unbox(module.init(jax.random.key(0), positions, True))["params"]
-    found = module.apply({"params": params}, positions, True)
+    params = nn.meta.unbox(jax.jit(module.init, static_argnums=2)(jax.random.key(0), positions, True))["params"]
+    apply = jax.jit(module.apply, static_argnums=2)
+    found = apply({"params": params}, positions, True)
     expected = [np.concatenate([params["axis_0"][p // 4], params["axis_1"][p % 4]]) for p in range(12)]
     np.testing.assert_array_equal(found, np.stack([expected] * 2))
-    dropped = module.apply({"params": params}, positions, False, rngs={"dropout": jax.random.key(0)})
+    dropped = apply({"params": params}, positions, False, rngs={"dropout": jax.random.key(0)})
     gone = (dropped == 0).all(-1).reshape(2, 3, 4)
     assert (gone == gone[:, :1]).all() and (gone[0] != gone[1]).any()
     np.testing.assert_allclose(dropped[~gone.reshape(2, 12)], 2 * found[~gone.reshape(2, 12)], rtol=1e-6)
@@ -220,12 +221,16 @@ def test_a_layer_feeds_forward_a_few_tokens_at_a_time() -> None:
 def test_hashes_are_those_of_a_seed_or_are_drawn() -> None:
     query, real = jax.random.normal(jax.random.key(0), (1, 2, 40, 3)), np.ones((1, 40), bool)
 
-    def buckets(seed: int, sampling: int | None = None, number: int = 0) -> np.ndarray:
+    @functools.partial(jax.jit, static_argnums=(0, 1, 2))
+    def hashed_by(seed: int, sampling: int | None, number: int) -> jax.Array:
         layer = LshAttention(
             6, 2, 3, Chunks(4, 1, 0), True, 0.0, nn.initializers.ones, Execution(), rounds=2, buckets=(8,), seed=seed
         )
         rngs = None if sampling is None else {"sampling": jax.random.key(sampling)}
-        return np.asarray(layer.apply({}, query, real, number, method="hash", rngs=rngs))
+        return layer.apply({}, query, real, number, method="hash", rngs=rngs)
+
+    def buckets(seed: int, sampling: int | None = None, number: int = 0) -> np.ndarray:
+        return np.asarray(hashed_by(seed, sampling, number))
 
     fixed, drawn, again = buckets(0), buckets(0, 1), buckets(7, 1)
     np.testing.assert_array_equal(drawn, again)  # whatever the seed

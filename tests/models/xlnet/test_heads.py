@@ -61,6 +61,8 @@ def test_finds_what_transformers_finds(both: tuple[Any, Any]) -> None:
         np.testing.assert_allclose(mine, expected[name].detach().numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+# 2 s; by day the loss of training has its gradient, and the search its values
+@pytest.mark.nightly
 def test_gradients_of_the_search_equal_transformers(both: tuple[Any, Any]) -> None:
     model, params = both
 
