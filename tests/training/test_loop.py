@@ -115,7 +115,8 @@ def test_a_finished_run_started_again_changes_nothing(whole):
     assert metrics.read(workdir / "metrics.jsonl") == before
 
 
-@pytest.mark.parametrize("step", [5, 6, pytest.param(11, marks=pytest.mark.nightly)])
+# By day between two checkpoints of a phase; test_stages.py resumes in another phase. 3 s each for the other two.
+@pytest.mark.parametrize("step", [5, *(pytest.param(step, marks=pytest.mark.nightly) for step in (6, 11))])
 def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tmp_path, step):
     result, workdir = whole
 

@@ -31,7 +31,7 @@ from tests.third_party import experiments
 from tests.training import built as of_phase
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
-CUT = ("gpt2", "recurrent", "word2vec", "glove", "hierarchical_softmax")
+CUT = ("gpt2", "recurrent", "word2vec", "glove")
 """Steps that a mesh cuts in different ways: layers, states of an LSTM, tables of words, and sums over rows."""
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system. 3 to 19 s each
 # for the other systems: pytest -m nightly tests/training/test_step.py

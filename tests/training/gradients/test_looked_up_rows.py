@@ -1,6 +1,7 @@
 """Tables whose rows the step looks up: the same step as with whole tables, on one device and on eight."""
 
 import dataclasses
+from typing import Any
 
 import chex
 import jax
@@ -70,16 +71,23 @@ def test_a_rule_gives_rows_what_it_gives_the_table(name):
     place = meshes.make(experiments.word2vec().mesh, jax.devices()[:1])
     whole = NamedSharding(place, PartitionSpec())
     tables = rows.Tables({TABLE: whole}, whole, by_rows=RULES[name].by_rows)
-    found = expected = (params, optimizer.init(params))
+    rest, found = {"bias": jnp.ones(3)}, (params, optimizer.init(params))
+    expected = found
+
+    @jax.jit
+    def of_rows(ids: jax.Array, values: jax.Array, params: Any, state: Any) -> Any:
+        return tables.update(optimizer, Gradient(rest, {TABLE: rows.TableRows(ids, values)}), state, params)
+
+    @jax.jit
+    def of_table(dense: jax.Array, params: Any, state: Any) -> Any:
+        updates, state = optimizer.update({"words": {"embedding": dense}} | rest, state, params)
+        return optax.apply_updates(params, updates), state
+
     for _ in range(2):
         ids, values = random.integers(0, 9, (2, 3)), random.normal(size=(2, 3, 4)).astype(np.float32)
         dense = np.zeros((9, 4), np.float32)
         np.add.at(dense, ids, values)
-        rest = {"bias": jnp.ones(3)}
-        gradient = Gradient(rest, {TABLE: rows.TableRows(jnp.asarray(ids), values)})
-        found = tables.update(optimizer, gradient, found[1], found[0])
-        updates, state = optimizer.update({"words": {"embedding": dense}} | rest, expected[1], expected[0])
-        expected = optax.apply_updates(expected[0], updates), state
+        found, expected = of_rows(ids, values, *found), of_table(dense, *expected)
     chex.assert_trees_all_close(found, expected, rtol=1e-5)
 
 
@@ -93,7 +101,8 @@ def test_the_last_row_is_updated_beside_one_that_is_asked_for_twice(name):
     )
     tables = rows.Tables({TABLE: whole}, whole, by_rows=True)
     gradient = Gradient({}, {TABLE: rows.TableRows(ids, jnp.ones((3, 4)))})
-    after, state = tables.update(optimizer, gradient, optimizer.init(params), params)
+    update = jax.jit(lambda gradient, state, params: tables.update(optimizer, gradient, state, params))
+    after, state = update(gradient, optimizer.init(params), params)
     changed = [after["words"]["embedding"]]
     if name == "adagrad":
         changed.append(optax.tree.get(state, "sum_of_squares")["words"]["embedding"])
