@@ -123,7 +123,7 @@ def test_the_shift_is_a_lookup_of_distances(name: str) -> None:
 
 
 # Blocks have the distances of whole rows: pytest -m nightly tests/layers/attention
-@pytest.mark.parametrize("name", by_day("causal, a memory that is empty in part", "both sides, a table for each row"))
+@pytest.mark.parametrize("name", by_day("causal, a memory that is empty in part"))
 def test_blocks_have_their_own_distances(name: str) -> None:
     """Blocks that divide neither the queries nor the keys."""
     agrees(name, functools.partial(blockwise, block=3))

@@ -155,7 +155,14 @@ def test_a_model_within_a_device_knows_its_kind() -> None:
     assert kinds() == [jax.devices()[0].device_kind] * 2
 
 
-@pytest.mark.parametrize("tables", [4, 1], ids=["a table for each device", "one table"])
+# 3 s; by day test_relative_shift.py has the sum over the devices, of a projection.
+@pytest.mark.parametrize(
+    "tables",
+    [
+        pytest.param(4, id="a table for each device"),
+        pytest.param(1, id="one table", marks=pytest.mark.nightly),
+    ],
+)
 def test_devices_compute_their_own_rows_and_heads(tables: int) -> None:
     """With a table for each device they send nothing; the gradient of one table is the sum over the devices."""
     mesh = meshes.make(Mesh(data=4, tensor=2), jax.devices())

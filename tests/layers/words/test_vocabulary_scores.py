@@ -89,7 +89,7 @@ def chunk_of(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
 @pytest.mark.parametrize("loss", [by_position, weighted])
 @pytest.mark.parametrize(
     ("positions", "bias"),
-    [(3, False), *(pytest.param(n, True, marks=() if n == 3 else pytest.mark.nightly) for n in (1, 3, 7))],
+    [(3, True), *(pytest.param(*one, marks=pytest.mark.nightly) for one in ((3, False), (1, True), (7, True)))],
 )
 def test_values_and_gradients_are_those_of_all_scores_at_once(loss, positions, bias, monkeypatch):
     chunk_of(monkeypatch, positions)
