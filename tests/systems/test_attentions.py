@@ -100,14 +100,16 @@ def test_the_softmax_of_an_attention_is_found() -> None:
     assert weights_in(jax.eval_shape(lambda params: module.apply(params, **inputs), params)) == {}
 
 
+SUMMING = ("bert", "t5", "transformer_xl", "lite_transformer_decoder", "adaptive_span", "longformer_decoder")
+"""By day both sides, and attention of a kind whose weights transformers does not have: test_parity.py compares those
+that it has. One to two seconds each for the others: pytest -m nightly tests/systems/test_attentions.py"""
 ATTENDING = [
-    pytest.param(*CASES[BODIES[name]], id=name, marks=() if name in (*REPRESENTATIVES, *more) else pytest.mark.nightly)
+    pytest.param(*CASES[BODIES[name]], id=name, marks=() if name in SUMMING else pytest.mark.nightly)
     for name, family in FAMILIES.items()
-    for more in [("adaptive_span", "longformer_decoder")]  # each has an attention of its own
     if "output_attentions" in inspect.signature(type(family.bodies[0]).__call__).parameters
     and name != "cove"  # sums what it reads itself: tests/models/cove
 ]
-"""The model without a head of every system that attends, by day one for each kind of layers."""
+"""The model without a head of every system that attends."""
 BERT = FAMILIES["bert"].bodies[0]
 COMPRESSED = {
     "pruned": (with_compression(BERT.config, layer_heads=(2, 3, 1), layer_widths=(5, 7, 6)), Execution()),
@@ -115,7 +117,11 @@ COMPRESSED = {
     "quantized": (BERT.config, Execution(projection=PROJECTIONS[INT8_DYNAMIC])),
 }
 ATTENDING += [
-    pytest.param(config.module(Purpose.ENCODING, execution), CASES[BODIES["bert"]][1], id=name)
+    pytest.param(
+        *(config.module(Purpose.ENCODING, execution), CASES[BODIES["bert"]][1]),
+        id=name,
+        marks=() if name == "pruned" else pytest.mark.nightly,  # the only one whose heads are others
+    )
     for name, (config, execution) in COMPRESSED.items()
 ]
 
@@ -179,9 +185,9 @@ def test_the_weights_are_those_by_which_values_are_summed(module: nn.Module, bat
             assert (one >= 0).all() and not (one[..., before:] * ~keys[:, None, None] * queries[:, None, :, None]).any()
 
 
-# A program of half a second to two seconds each; by day one of an encoder, of both sides, and of compressed layers.
+# A program of half a second to two seconds each; by day one of an encoder, and of both sides.
 EXECUTED = [
-    pytest.param(*one.values, id=one.id, marks=() if one.id in ("bert", "t5", *COMPRESSED) else pytest.mark.nightly)
+    pytest.param(*one.values, id=one.id, marks=() if one.id in ("bert", "t5") else pytest.mark.nightly)
     for one in ATTENDING
 ]
 

@@ -14,7 +14,7 @@ from tests.systems.modules import count, initial_params
 
 # The first size proves what each layer has; the parameters of published experiments are recorded in test_goldens.py.
 # A quarter of a second to 1.5 s for each other size: pytest -m nightly tests/systems/test_counts.py
-LONG = ("lite_transformer_decoder", "longformer_decoder", "deberta")
+LONG = ("lite_transformer", "lite_transformer_decoder", "longformer_decoder", "deberta")
 """Systems of which all sizes are nightly: their layers are traced one by one, and a tiny one is recorded by day."""
 SIZES = [
     pytest.param(config, counts, id=f"{name}-{size}", marks=pytest.mark.nightly if number or name in LONG else ())

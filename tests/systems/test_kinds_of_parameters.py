@@ -37,7 +37,9 @@ def ends_with(pattern: str, name: str) -> bool:
 
 # A second each, of parameters that test_goldens.py records by day: pytest -m nightly
 # tests/systems/test_kinds_of_parameters.py
-BY_DAY = tuple(name for name in REPRESENTATIVES if name not in ("reformer", "longformer"))
+BY_DAY = tuple(
+    name for name in REPRESENTATIVES if name not in ("reformer", "longformer", "gpt2", "lite_transformer_decoder")
+)
 CASES = [
     pytest.param(row, id=name, marks=() if name in BY_DAY else pytest.mark.nightly) for name, row in FAMILIES.items()
 ]
