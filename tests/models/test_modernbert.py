@@ -78,12 +78,13 @@ def test_windows_of_packed_rows_are_those_of_separate_rows() -> None:
 def test_thetas_are_those_of_their_kinds_of_layers() -> None:
     """The parameters do not depend on them: a phase may change them."""
     ids = np.arange(12, dtype=np.int32)[None] + 6
-    params = random_params(ModernBertModel(MODERNBERT))
-    before = hidden(MODERNBERT, params, ids)
+    both = dataclasses.replace(MODERNBERT, num_hidden_layers=2)
+    params = random_params(ModernBertModel(both))
+    before = hidden(both, params, ids)
     for name in ("global_rope_theta", "local_rope_theta"):
-        changed = dataclasses.replace(MODERNBERT, **{name: 500.0})
+        changed = dataclasses.replace(both, **{name: 500.0})
         assert np.abs(hidden(changed, params, ids) - before).max() > 1e-3
-    only = dataclasses.replace(MODERNBERT, global_attn_every_n_layers=1)
+    only = dataclasses.replace(both, global_attn_every_n_layers=1)
     all_global = random_params(ModernBertModel(only))
     without = dataclasses.replace(only, local_rope_theta=500.0)  # no layer is local
     np.testing.assert_array_equal(hidden(without, all_global, ids), hidden(only, all_global, ids))
