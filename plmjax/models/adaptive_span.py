@@ -2,8 +2,8 @@
 all-attention network with persistent vectors (Sukhbaatar et al. 2019, arXiv 1907.01470).
 
 A decoder reads a text in segments and remembers the input of each layer, as Transformer-XL does. Every head learns how
-far it looks back. With the distance d = 1 .. S of a key before its query, a learned fraction z of the span S for each
-head and a ramp of R tokens,
+far it looks back. Here d = 1 .. S is the distance from a query back to a key, z the fraction of the longest span S that
+a head learns, and R the length of a ramp in tokens:
 
     weights(d) = m(d) exp(score(d)) / sum over d' of m(d') exp(score(d'))
     m(d) = clamp((R + z S + 1 - d) / R, 0, 1)
@@ -11,18 +11,19 @@ head and a ramp of R tokens,
 
 All heads and layers share one vector p_d for each distance. A token does not attend to itself; its own vector reaches
 the layer's output through the residual sum. The loss has a term for the spans: S z of each head, averaged over the
-heads and summed over the layers (plmjax/objectives/adaptive_span.py)
+heads and summed over the layers (plmjax/objectives/adaptive_span.py). A layer computes
 
     x = norm(x + attention(queries x, keys and values of [memory, x]))
     x = norm(x + feed_forward(x))
 
-In an all-attention network there is no feed-forward network. Each head has N persistent keys and values instead, to
+In an all-attention network there is no feed-forward network. Each head has P persistent keys and values instead, to
 which every token attends besides the text, in the same softmax (`persistent_size`).
 
-The memory before a text is full of zeros that are attended to. Only its last `computed_span` tokens are read, so that
-short spans save work; a longer span is cut off.
+Before a text the memory holds zeros, which are attended to. Only the last `computed_span` tokens of a memory are read,
+which saves computation if all spans are short. A span longer than this is cut off.
 
-Deviation: the sum over m(d') exp(score(d')) is taken as it is; the released code adds 1e-8 to it after a softmax.
+Deviation: nothing is added to the sum over m(d') exp(score(d')); the released code computes the sum after a softmax and
+adds 1e-8.
 Deviation: biases begin at 0; in the released code they are uniform, as torch initializes linear layers.
 """
 
@@ -61,9 +62,10 @@ from plmjax.models.families.segments import Memory, SegmentOutput, segment_docum
 
 LAYER_NORM_EPSILON = 1e-5
 SMALLEST = 2.0**-80
-"""Added to every mask: a masked key has this weight instead of none, which no sum in float32 shows.
+"""Number added to every mask. It is the weight of a key whose mask is 0, and too small to change a sum in float32.
 
-Times the derivative of the logarithm, 1 / SMALLEST, it gives the gradient of a mask of 0, from which spans grow.
+The derivative of the logarithm, 1 / SMALLEST, makes up for this small weight. So the gradient of a mask of 0 is exact,
+and a span can grow.
 """
 
 
@@ -92,9 +94,9 @@ class AdaptiveSpanConfig(ModelConfig):
     ramp: int = 32
     """Number of tokens over which a mask falls from 1 to 0, R."""
     initial_fraction: float = 0.0
-    """Share of the longest span that every head begins with."""
+    """Initial fraction of the longest span, the same for every head."""
     persistent_size: int = 0
-    """Number of persistent vectors of each head; above 0 they replace the feed-forward network."""
+    """Number of persistent vectors of each head, P; above 0 they replace the feed-forward network."""
     dropout: float = 0.3
     """Dropout rate of attention probabilities and of inner features."""
 
@@ -159,11 +161,12 @@ class AdaptiveSpanConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        There are `predictions` scored positions per row. Matrix products only. The memory takes part in the keys, the
-        values and the scores, and has no queries.
+        There are `predictions` scored positions per row. Matrix products only. Tokens of the memory have keys and
+        values, but no queries.
         """
         length, seen, size = sequence_length, self.span + sequence_length, self.d_model
-        layer = (2 * length + 2 * seen) * size**2 + length * 3 * seen * size + length * size  # and the shift's column
+        # The last term is the additional column of the shift (plmjax/layers/attention/relative_shift.py).
+        layer = (2 * length + 2 * seen) * size**2 + length * 3 * seen * size + length * size
         if self.persistent_size:
             layer += 3 * length * self.persistent_size * size
         else:
@@ -175,8 +178,11 @@ class AdaptiveSpanConfig(ModelConfig):
 class WithinSpan(MaskTerm):
     """The key is a persistent vector, or 1 to `span` tokens before the query in the same document.
 
-    query_documents: int [B T]. key_documents: int [B S], with any number for a persistent vector; 0 for empty places.
-    span: number of tokens. persistent: number of persistent vectors, which are the first keys.
+    query_documents: int [B T], the document number of each token.
+    key_documents: int [B S], the document number of each key; 0 for padding and for empty places of the memory, any
+        number for a persistent vector.
+    span: maximum distance in tokens.
+    persistent: number of persistent vectors, which are the first keys.
     """
 
     query_documents: jax.Array = axes("batch", "queries")
@@ -195,8 +201,10 @@ class WithinSpan(MaskTerm):
 class SoftSpan(BiasTerm):
     """The logarithm of the mask m(d) of each head.
 
-    spans: z S, float32 [B N 1 1]: a copy for each row, because devices would sum a gradient [N T S] of shared spans.
-    ramp: R. persistent: number of persistent keys, which are not masked.
+    spans: z S of each head, float32 [B N 1 1]. Every row has a copy: if rows shared the spans, devices would sum a
+        gradient [N T S].
+    ramp: R.
+    persistent: number of persistent vectors, which are the first keys and are not masked.
     """
 
     spans: jax.Array = axes("batch", "heads", None, None)
@@ -224,8 +232,9 @@ class AdaptiveSpanLayer(nn.Module):
         """Map [B T D] to [B T D].
 
         Args:
-            memory: the layer's input at the tokens before, [B M D].
-            positions: the vectors of distances, [G R H] for G parts of the rows, as `PositionalScores` has them.
+            memory: [B M D], the layer's inputs at the M tokens before the segment.
+            positions: [G R H], the vectors of R distances, one copy for each of G shards of the batch
+                (`copy_per_shard`), in the order of `PositionalScores`.
         """
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         attention = MultiHeadAttention(
@@ -267,7 +276,8 @@ class AdaptiveSpanLayer(nn.Module):
     def _with_persistent(self, key_values: KeyValues) -> KeyValues:
         """Put the persistent keys and values of each head before those of the text, [B S N H] each.
 
-        The parameters are smaller than the vectors, by sqrt(H) and sqrt(P), as in the released persistent_memory.py.
+        The parameters are the keys divided by sqrt(H) and the values divided by sqrt(P), as in the released
+        persistent_memory.py.
         """
         config, count = self.config, self.config.persistent_size
         if not count:
@@ -311,12 +321,15 @@ class AdaptiveSpanModel(nn.Module):
 
         Args:
             input_ids: int [B T].
-            attention_mask: [B T], the padding mask, 0 for tokens that nobody sees.
-            cache: the memory of the segments before; by default that before a text.
+            attention_mask: [B T], the padding mask, 0 for tokens that no token attends to.
+            cache: the memory of the previous segments; by default the memory before a text.
             deterministic: disables dropout.
             output_hidden_states: returns the outputs of all layers.
             output_attentions: returns the weights of attention of all layers (`plmjax.contracts.attentions`).
                 S is P + M + T: the persistent vectors, the M tokens of `span` before the segment, and the segment.
+
+        Raises:
+            ValueError: the token ids and the mask do not have one shape [B T].
         """
         config, (rows, length) = self.config, input_ids.shape
         check_token_inputs(None, "", input_ids, attention_mask)
@@ -346,8 +359,8 @@ class AdaptiveSpanModel(nn.Module):
     def _distances(self, queries: int, before: int) -> jax.Array:
         """Return the vectors of the distances before + queries - 1, ..., 1, 0, float32 [R H].
 
-        The parameters begin with the longest distance. Distances outside the span, and 0, have no vector: their keys
-        are hidden, or persistent vectors without a position.
+        The parameters begin with the longest distance. The vector of the distance 0, and of a distance beyond the span,
+        is 0: such a key is hidden, or it is a persistent vector, which has no position.
         """
         span = self.config.span
         vectors = self.position_vectors[self.config.attn_span - span :]
@@ -402,7 +415,7 @@ SYSTEM = declare(
         template=lambda config: TEXT_ALONE,
         parts=_parts,
         token_table="adaptive_span/words/embedding",
-        cache=lambda config, batch, capacity, execution: config.memory(batch),  # of one size for any capacity
+        cache=lambda config, batch, capacity, execution: config.memory(batch),  # its size is fixed
         packs=False,
     )
 )

@@ -126,8 +126,8 @@ class AlbertConfig(EncoderConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        There are `predictions` gathered positions per row. Matrix products only: 6 (E D + L (4 D^2 + 2 D F) + 2 L T D)
-        per token and 6 (D E + E V) per prediction.
+        There are `predictions` gathered positions per row. Matrix products only: 6 (E D + I L (4 D^2 + 2 D F + 2 T D))
+        per token and 6 (D E + E V) per prediction, where I is `inner_group_num`.
         """
         mapping = self.embedding_size * self.hidden_size
         head = mapping + self.embedding_size * self.vocab_size
@@ -153,7 +153,7 @@ class LayerGroup(nn.Module):
 class SharedLayers(nn.Module):
     """The projection from the embedding size E to D, then the layers.
 
-    The layer of a group is applied once for each layer of the group.
+    A group has one set of parameters (`LayerGroup`), which is applied once for each layer of the group.
     """
 
     config: AlbertConfig
@@ -163,7 +163,7 @@ class SharedLayers(nn.Module):
     def __call__(
         self, x: jax.Array, mask_terms: MaskTerms, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Map [B T E] to [B T D] and, if requested, to [L+1 B T D], the projected embeddings first."""
+        """Map [B T E] to [B T D] and, if requested, all hidden states [L+1 B T D], the projected embeddings first."""
         config, execution = self.config, self.execution
         mapping = Projection(
             (config.hidden_size,),
@@ -211,7 +211,7 @@ class AlbertForPreTraining(BertForMaskedLM):
         self.sentence_order = Projection((2,), ("embed", None), init, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
-        """Take and return the same as `AlbertForMaskedLM`."""
+        """Take and return the same as `AlbertForMaskedLM`, with `sop_logits`."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(sop_logits=self.sentence_order(output.pooler_output))
 

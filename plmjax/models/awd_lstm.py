@@ -1,9 +1,9 @@
 """AWD-LSTM: regularizing and optimizing LSTM language models (Merity, Keskar and Socher, ICLR 2018, arXiv 1708.02182;
 salesforce/awd-lstm-lm model.py, weight_drop.py, embed_regularize.py). It is the language model of ULMFiT (ulmfit.py).
 
-A plain LSTM language model with five kinds of dropout, which make it good. In the order of the computation they are:
+A plain LSTM language model with five kinds of dropout. In the order of the computation they are:
 
-    embedding    a token of the vocabulary is dropped wherever it stands        x = words[token] * row[token]
+    embedding    a token of the vocabulary is dropped at all its positions      x = words[token] * mask[token]
     input        locked: one mask for all tokens of a row                       x = x * mask
     weight       DropConnect: U of the recurrence, one mask for all tokens      h = lstm(x; W, U * mask)
     hidden       locked, between the layers                                     x = h * mask
@@ -15,7 +15,8 @@ The other ideas of the paper are parts of the training. Activation regularizatio
 the objective (plmjax/objectives/awd_lstm.py). Non-monotonically triggered averaging is in the optimizer
 (`StochasticGradientDescent(averaging="non-monotone")`).
 
-Deviation: in the paper the state passes from one document to the next; here it starts anew at the token between them.
+Deviation: in the paper the state passes from one document to the next; here it is by default reset to zero at the token
+between them.
 """
 
 import dataclasses
@@ -94,7 +95,7 @@ class AwdLstmConfig(ModelConfig):
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """Output size of each layer, H. The last layer's is the embedding size."""
+        """Output size of each layer, H; for the last layer, the embedding size."""
         return (self.hidden_size,) * (self.num_layers - 1) + (self.embedding_size,)
 
     def with_dropout(self, rate: float) -> Self:
@@ -109,8 +110,8 @@ class AwdLstmConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        There are `predictions` scored positions per row. Matrix products only: 6 x 4 H (D + H) per token and layer, and
-        6 E V per prediction.
+        There are `predictions` scored positions per row. Matrix products only: 6 E V per prediction, and 24 H (D + H)
+        per token and layer, where D is the size of the layer's input.
         """
         inputs = (self.embedding_size, *self.layer_sizes)
         layers = sum(GATES * own * (below + own) for below, own in zip(inputs, self.layer_sizes, strict=False))
@@ -130,7 +131,7 @@ class AwdLstmOutput:
     """The output of the modules.
 
     last_hidden_state: [B T E], after the output dropout.
-    raw_hidden_state: [B T E], before that dropout.
+    raw_hidden_state: [B T E], the same before this dropout.
     states: states of every layer, after the row.
     hidden_states: outputs of the embeddings and of every layer, [B T E] or [B T H]; only if requested.
     scores: scores of the next token at every position; only for a language model.
@@ -156,7 +157,7 @@ class AwdLstmOutput:
 class WeightDroppedLstm(nn.Module):
     """One layer with dropout of its recurrent weights (DropConnect), with one mask for all tokens and rows.
 
-    It has two biases, one with the input and one with the recurrent kernel, as torch's layer; only their sum matters.
+    It has two biases, one with the input and one with the recurrent kernel, as in torch; only their sum matters.
     """
 
     features: int
@@ -267,7 +268,7 @@ class AwdLstmForCausalLM(nn.Module):
 
 
 def _cache(config: AwdLstmConfig, batch: int, capacity: int, execution: Execution) -> AwdLstmCache:
-    """Return the states before a text, for any capacity."""
+    """Return the states before a text. Their size does not depend on the capacity."""
     return AwdLstmCache(config.zero_states(batch))
 
 
@@ -288,7 +289,7 @@ SYSTEM = declare(
             Purpose.EMBEDDING: AwdLstmModel,
         },
         name="awd_lstm",
-        # as in the language model: after the token that stands between documents
+        # as in pretraining, a text follows the token that stands between documents
         template=lambda config: Template("document_end A", "document_end A document_end B", "last"),
         parts=_parts,
         cache=_cache,

@@ -107,7 +107,7 @@ class BertEmbeddings(nn.Module):
     def __call__(
         self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Map three int [B T] to [B T features]; the default token type is 0."""
+        """Map token ids, types and positions, int [B T] each, to [B T features]; the default type is 0."""
         token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         x = self.word_embeddings(input_ids) + self.position_embeddings(positions)
         x = self.layer_norm(x + self.token_type_embeddings(token_type_ids))
@@ -169,7 +169,7 @@ class BertEncoder(nn.Module):
     def __call__(
         self, x: jax.Array, mask_terms: MaskTerms, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
+        """Map [B T D] to [B T D] and, if requested, all hidden states [L+1 B T D], the input first."""
 
         def apply(layer: nn.Module, x: jax.Array, _: None) -> jax.Array:
             return layer(x, mask_terms)
@@ -227,7 +227,7 @@ class BertModel(nn.Module):
 
         Raises:
             UserError: the rows are longer than the position table.
-            ValueError: an input's shape does not fit the others'.
+            ValueError: the inputs do not all have the shape [B T].
         """
         longest, option = self.config.longest, self.config.option("longest")
         check_token_inputs(longest, option, input_ids, attention_mask, token_type_ids, positions, segment_ids)
@@ -250,12 +250,12 @@ class BertModel(nn.Module):
         return self.embeddings(*inputs, deterministic=deterministic)
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """Map first tokens to the vectors that represent their sequences."""
+        """Map hidden states of first tokens to the vectors that represent their sequences, [... D] -> [... D]."""
         return jnp.tanh(self.pooler(x))
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """words . norm(activation(W x + b)) + c, the scores of all tokens.
+    """words . norm(activation(W x + b)) + c, the logits of the vocabulary.
 
     W projects to the embedding size of the word table.
     """
@@ -267,8 +267,8 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
         """Map [B P D] and the word table to float32 [B P V].
 
-        The positions of all rows are one axis in between, as in google-research/bert (`gather_indexes` in
-        run_pretraining.py). libtpu compiles the gradient of the scores for minutes if rows are an axis of their own.
+        The head computes with B P as one axis, as google-research/bert does (`gather_indexes` in run_pretraining.py).
+        With two axes libtpu takes minutes to compile the gradient of the scores.
         """
         config, dtype = self.config, self.execution.dtype
         rows = x.shape[:-1]
@@ -291,7 +291,7 @@ class MaskedLanguageModelHead(nn.Module):
 class BertForMaskedLM(nn.Module):
     """The encoder, under the name of its system, and the masked language model's head; `pooling` adds a pooler.
 
-    head: class of the head, made of a config and an execution.
+    head: class of the head; its arguments are a config and an execution.
     """
 
     config: EncoderConfig

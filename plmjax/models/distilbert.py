@@ -1,7 +1,7 @@
 """DistilBERT: a distilled version of BERT (Sanh et al. 2019, arXiv 1910.01108; huggingface examples/distillation).
 
 DistilBERT is BERT with half of the layers, and without token types, pooler and next sentence prediction. It is trained
-to imitate a BERT, and starts from every second layer of it (section 3):
+to imitate a BERT, and starts from every second layer of that BERT (section 3):
 
     x = norm(words[input_ids] + positions[0..T))
     L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
@@ -14,8 +14,8 @@ of the initial weights is not truncated. As in the released code there is no dro
 
 This file has the model, which can also be pretrained without a teacher, by the masked language model alone.
 
-Deviation: fields of the config have the names of BERT's, so that options read alike for a student and its teacher.
-transformers calls seven of them otherwise; plmjax/interop/distilbert.py has the pairs.
+Deviation: the fields of the config have the same names as in BERT, so that a student and its teacher have the same
+options. In transformers seven of them have other names (plmjax/interop/distilbert.py).
 Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
 Deviation: positions begin with random values; transformers can begin with sinusoids (`sinusoidal_pos_embds`).
 """
@@ -55,7 +55,7 @@ class DistilBertConfig(EncoderConfig):
     Arguments override the fields of a named size: `DistilBertConfig.base(vocab_size=8192)`.
 
     Raises:
-        UserError: besides an encoder's, a dropout rate of a head out of its range.
+        UserError: as `EncoderConfig`, or a head's dropout rate that is out of range.
     """
 
     num_hidden_layers: int = 6
@@ -99,7 +99,7 @@ class DistilBertEmbeddings(BertEmbeddings):
     def __call__(
         self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Map int [B T] and their positions to [B T features].
+        """Map token ids and positions, int [B T] each, to [B T features].
 
         Raises:
             UserError: the tokens have types.
@@ -119,7 +119,6 @@ class DistilBertLayer(BertLayer):
     config: DistilBertConfig
 
     def drop_attention_output(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Return the output of attention unchanged, [B T D]."""
         return x
 
 
@@ -160,7 +159,7 @@ class ClassificationHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... outputs]."""
+        """Map [... D] to float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(x)
         x = Dropout(config.seq_classif_dropout)(ACTIVATIONS["relu"](x), deterministic)
@@ -177,7 +176,6 @@ class DistilBertForSequenceClassification(EncoderForSequenceClassification):
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... labels]."""
         return self.classifier(pooled, deterministic)
 
 
@@ -191,17 +189,15 @@ class DistilBertForMultipleChoice(EncoderForMultipleChoice):
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... 1]."""
         return self.classifier(pooled, deterministic)
 
 
 class DistilBertForQuestionAnswering(QuestionAnswering):
-    """The scores of the two ends of an answer, with dropout before them."""
+    """DistilBERT with the head for answer spans, which has dropout on its input."""
 
     config: DistilBertConfig
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Apply dropout to the hidden states, [B T D]."""
         return Dropout(self.config.qa_dropout)(x, deterministic)
 
 

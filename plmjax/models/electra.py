@@ -118,7 +118,7 @@ class ElectraConfig(EncoderConfig):
 
     @property
     def generator(self) -> Self:
-        """The sizes of the generator, as the config of a network; a generator is its own generator."""
+        """The config of the generator as a network of its own. The generator of that config is the config itself."""
         size, heads, inner = self._generator_sizes()
         return dataclasses.replace(
             self,
@@ -147,7 +147,7 @@ class ElectraConfig(EncoderConfig):
 class ElectraModel(BertModel):
     """One of the two networks without a head; `pooler_output` is the hidden state of [CLS] itself.
 
-    shared: the embeddings of the other network, used in place of its own.
+    shared: the embeddings of the other network, which this network uses; None: it has its own embeddings.
     """
 
     config: ElectraConfig
@@ -211,14 +211,14 @@ class ElectraForPreTraining(nn.Module):
     def generate(
         self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
     ) -> EncoderOutput:
-        """Run the generator, called as `ElectraModel`: logits [B T V], or [B P V] at `masked_positions` int [B P]."""
+        """Run the generator with the inputs of `ElectraModel`: logits [B T V], or [B P V] at masked_positions [B P]."""
         output = self.generator(input_ids, **inputs)
         hidden = gather_tokens(output.last_hidden_state, masked_positions)
         words = self.electra.embeddings.word_embeddings
         return output.replace(logits=self.masked_language_model(hidden, words))
 
     def discriminate(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
-        """Run the discriminator, called as `ElectraModel`: logits [B T]."""
+        """Run the discriminator with the inputs of `ElectraModel`: logits [B T]."""
         output = self.electra(input_ids, **inputs)
         return output.replace(logits=self.replaced_token_detection(output.last_hidden_state))
 
@@ -255,7 +255,7 @@ class ClassificationHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... outputs]."""
+        """Map [... D] to float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         dropout = Dropout(config.head_dropout)
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
@@ -273,7 +273,6 @@ class ElectraForSequenceClassification(EncoderForSequenceClassification):
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... labels]."""
         return self.classifier(pooled, deterministic)
 
 
@@ -285,7 +284,7 @@ class MultipleChoiceHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... 1]."""
+        """Map [... D] to float32 [... 1]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="summary")(x)
         x = Dropout(config.summary_last_dropout)(ACTIVATIONS["gelu"](x), deterministic)
@@ -302,15 +301,11 @@ class ElectraForMultipleChoice(EncoderForMultipleChoice):
         self.classifier = MultipleChoiceHead(self.config, self.execution)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... 1]."""
         return self.classifier(pooled, deterministic)
 
 
 def _parts(config: ElectraConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups of BERT, with the layers of both networks in the same groups.
-
-    Both networks have the same number of layers.
-    """
+    """Return the parameter groups: the embeddings, layer i of both networks for each i, and the rest."""
 
     def both(part: str) -> tuple[str, ...]:
         return tuple(f"{network}/{part}" for network in ("electra", "generator"))

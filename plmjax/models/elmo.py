@@ -1,19 +1,20 @@
 """ELMo: word vectors from the layers of two language models, one for each direction (Peters et al., NAACL 2018, arXiv
 1802.05365; allenai/bilm-tf bilm/training.py and bilm/model.py).
 
-A word is read by its characters, so every word has an embedding. Two stacks of projected LSTMs read the words, one
+A word is read as its characters, so every word has an embedding. Two stacks of projected LSTMs read the words, one
 forward, the other backward. Each predicts the next word in its direction. They share the words' embeddings and the
-softmax. A task uses a mix of all layers of both (equation 1):
+softmax. A task uses a mix of all layers of both stacks (equation 1):
 
     ELMo_k = gamma * sum over layers j of s_j h_kj,   s = softmax(w),   h_kj = [forward_kj ; backward_kj]
 
-where the layer 0 is the word's own embedding, twice. The mix is in layers/scalar_mix.py, the characters are in
-layers/words/characters.py.
+where layer 0 is the word's own embedding, twice. The mix is in layers/scalar_mix.py, the characters are in
+layers/words/characters.py. The embedding of a word is computed by
 
-    characters -> convolutions of several widths, the largest number over the word -> highway layers -> projection
+    characters -> convolutions of several widths -> maximum over the word -> highway layers -> projection
 
-Deviation: the paper names a residual connection; the released code has it around all LSTM layers except the first.
-Deviation: in the released code a residual passes on the inputs of a layer after their dropout, as here.
+Deviation: the paper mentions a residual connection between layers. Here, as in the released code, there is one around
+each LSTM layer except the first.
+Deviation: a residual connection adds the inputs of a layer after their dropout, as in the released code.
 """
 
 import dataclasses
@@ -53,7 +54,7 @@ States = dict[str, tuple[LstmState, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class ElmoConfig(ModelConfig):
-    """Sizes; the defaults are those of the published elmo_2x4096_512_2048cnn_2xhighway."""
+    """Sizes of an ELMo; the defaults are those of the published elmo_2x4096_512_2048cnn_2xhighway."""
 
     vocab_size: int = 793_471
     """Vocabulary size of the softmax; words outside the vocabulary can still be read."""
@@ -62,17 +63,17 @@ class ElmoConfig(ModelConfig):
     character_dim: int = 16
     """Embedding size of a character."""
     filter_widths: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
-    """Number of characters that each kind of filter covers."""
+    """Number of characters that a filter covers, for each group of filters."""
     filter_counts: tuple[int, ...] = (32, 32, 64, 128, 256, 512, 1024)
-    """Number of filters of each width."""
+    """Number of filters in each group."""
     n_highway: int = 2
     """Number of highway layers."""
     n_layers: int = 2
-    """Number of LSTM layers in each direction."""
+    """Number of LSTM layers in each direction, L."""
     dim: int = 4096
     """Hidden size of an LSTM's cell."""
     projection_dim: int = 512
-    """Embedding size, also the size of an LSTM's output."""
+    """Embedding size, also the size of an LSTM's output, P."""
     cell_clip: float = 3.0
     """Largest absolute value in a cell."""
     proj_clip: float = 3.0
@@ -116,7 +117,7 @@ class ElmoConfig(ModelConfig):
 
     @property
     def width(self) -> int:
-        """Hidden size of a word, of both directions."""
+        """Hidden size of a word, both directions together."""
         return 2 * self.projection_dim
 
     @property
@@ -175,15 +176,15 @@ class ElmoScores:
 class Highway(nn.Module):
     """g relu(W x + b) + (1 - g) x with g = sigmoid(V x + c) (Srivastava et al., arXiv 1505.00387).
 
-    The gate g is nearly 0 at first. The released code calls this gate `carry`, although g is the weight of the
-    transformation.
+    The bias c is -2 at first, so that g is small. The released code calls this gate `carry`, although g is the weight
+    of the transformation.
     """
 
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Return [... F] -> [... F]."""
+        """Map [... F] to [... F]."""
         sizes, shut = (x.shape[-1:], ("embed", "mlp"), _scaled_normal, self.dtype), nn.initializers.constant(-2.0)
         gate = nn.sigmoid(Projection(*sizes, bias_init=shut, name="gate")(x))
         return gate * nn.relu(Projection(*sizes, name="transform")(x)) + (1 - gate) * x
@@ -197,7 +198,7 @@ class WordEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, characters: jax.Array) -> jax.Array:
-        """Map int [B T C] of layers/words/characters.py to [B T P]."""
+        """Map characters (layers/words/characters.py), int [B T C], to [B T P]."""
         config = self.config
         table = self.param("characters", _named(uniform(1.0), None, None), (CHARACTERS, config.character_dim))
         table = jnp.pad(table, ((1, 0), (0, 0)))  # id 0 is padding
@@ -289,7 +290,10 @@ class ElmoModel(nn.Module):
             positions: int [B T], the position of each word in its sentence, which has no effect here.
             segment_ids: int [B T], the packed sentence of each word, 0 for padding; every sentence begins with states
                 of zeros.
-            output_hidden_states: returns all layers.
+            output_hidden_states: returns the embeddings and all layers.
+
+        Raises:
+            AssertionError: an input other than `characters` does not have the shape [B T].
         """
         for x in (attention_mask, positions, segment_ids):
             if x is not None:
@@ -310,7 +314,7 @@ class ElmoModel(nn.Module):
     def read(self, way: str, characters: jax.Array, states: tuple[LstmState, ...], **reads: Any) -> Any:
         """Run one direction, as `LanguageModel` does.
 
-        characters: of the words in the order of that direction.
+        characters: int [B T C], words in the order of that direction.
         """
         return getattr(self, way)(self.words(characters), states, **reads)
 
@@ -374,7 +378,7 @@ def _scaled_normal_rows(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp
 def _joint_glorot(inputs: int) -> Initializer:
     """Return Glorot's uniform initializer for two kernels that the released code initializes as one.
 
-    That kernel is [inputs + outputs, 4 cells].
+    The one kernel is [inputs + outputs, 4 cells], with as many outputs as inputs.
     """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:

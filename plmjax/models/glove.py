@@ -75,7 +75,7 @@ SYSTEM = declare(
     System(
         GloveConfig,
         Kind.WORD_VECTORS,
-        {Purpose.PRETRAINING: lambda config, execution: Glove(config)},  # only tables: all executions are the same
+        {Purpose.PRETRAINING: lambda config, execution: Glove(config)},  # tables do not depend on the execution
         parts=lambda config: (ParameterGroup(("words", "contexts", "word_biases", "context_biases")),),
         token_vectors=lambda params: params["words/embedding"] + params["contexts/embedding"],  # w + w~
         instead="put a layer above its vectors with experiments/static_vectors.py",

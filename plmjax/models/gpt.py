@@ -9,7 +9,7 @@ of the special tokens of the tasks and of positions. It is also the output layer
     a task:      softmax(W . x_t) at the row's last token, extract
 
 Each sum is normalised, and there is no further norm at the end. In training, dropout is applied to the whole table
-before the lookup of tokens. A number that is dropped is 0 everywhere in that step, also in the output layer (train.py,
+before the lookup of tokens. A dropped element is 0 everywhere in that step, also in the output layer (train.py,
 `model`).
 
 Deviation: the scores are over the V tokens, as in the paper and in transformers. The released code also has the rows of
@@ -57,7 +57,7 @@ from plmjax.models.families.task_heads import QuestionAnswering
 
 @dataclasses.dataclass(frozen=True)
 class GptConfig(DecoderConfig):
-    """Sizes of a GPT; the defaults are the published one."""
+    """Sizes of a GPT; the defaults are those of the published model."""
 
     both_orders: bool = False
     """True to read a pair in both orders and to label it by the sum of both hidden states, for tasks in which the order
@@ -121,7 +121,7 @@ class GptModel(nn.Module):
             attention_mask: [B T], 1 for tokens that may be attended to; all by default.
             positions: int [B T], from 0 in every sequence; by default 0..T-1, or the positions after the cache.
             segment_ids: int [B T], the packed sequence of each token, 0 for padding; not with a cache.
-            prefix_lengths: int [B]; every token sees so many first tokens of its row (the prefix LM).
+            prefix_lengths: int [B], the number of first tokens that every token of the row sees (the prefix LM).
             cache: the tokens before these, with capacity for T more.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
@@ -129,7 +129,7 @@ class GptModel(nn.Module):
 
         Raises:
             UserError: the rows are longer than the position table.
-            ValueError: an input's shape does not fit the others', or segments are given with a cache.
+            ValueError: the inputs do not all have the shape [B T], or segments are given with a cache.
         """
         config, execution = self.config, self.execution
         rows = read_rows(
@@ -183,8 +183,8 @@ class GptForSequenceClassification(DecoderForSequenceClassification):
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
         """Take and return the same as the base class. A pair in both orders is int [B 2 T].
 
-        It has logits [B 2 labels] or [B 2 K labels]. They are computed from the sum of its two hidden states, and are
-        the same for each order.
+        Its logits are [B 2 labels] or [B 2 K labels]. They are computed from the sum of the hidden states of both
+        orders, and are the same for each order.
         """
         if input_ids.ndim == 2:
             return super().__call__(input_ids, deterministic=deterministic, **inputs)

@@ -10,7 +10,7 @@ never normalised:
 The initial values of the projections at the end of a sublayer are smaller by a factor of 1 / sqrt(2 L). 2 L is the
 number of sums on the residual path (section 2.3).
 
-Deviation: that factor is in the paper and not in the released src/model.py; transformers has it too.
+Deviation: this factor is in the paper and in transformers, and not in the released src/model.py.
 Deviation: positions are initialized with a standard deviation of 0.01, as in src/model.py; in transformers it is 0.02.
 Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself.
 """
@@ -58,7 +58,7 @@ POSITION_DEVIATION = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Gpt2Config(DecoderConfig):
-    """Sizes of a GPT-2; the defaults are the smallest published one.
+    """Sizes of a GPT-2; the defaults are those of the smallest published model.
 
     Arguments override the fields of a named size: `Gpt2Config.small(vocab_size=8192)`.
     """
@@ -72,7 +72,7 @@ class Gpt2Config(DecoderConfig):
     bos_token_id: int | None = 50256
     """Token id between documents; transformers begins a text without a prompt with it."""
     eos_token_id: int | None = 50256
-    """The same token id, at the end of a text."""
+    """Token id at the end of a text, the same one."""
 
     field_names: ClassVar[dict[str, str]] = DecoderConfig.field_names | {"end_token": "eos_token_id"}
 

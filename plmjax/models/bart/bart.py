@@ -5,12 +5,12 @@ differences from the original Transformer. Positions are learned, separately for
 Embeddings are normalised before the first layer. GELU replaces ReLU:
 
     source:  x_s = norm(words[source_s] + positions[s])
-    target:  y_t = norm(words[target_t] + others[t]), after </s>
+    target:  y_t = norm(words[target_t] + decoder_positions[t]); the first token is </s>
     next token:  softmax(words . y_t)
     a task:      W tanh(V y_t + b) + c at the text's last </s>; both sides read the text
 
-For a task the decoder reads </s> and then the text, shifted by one token. So its hidden state at the last </s> depends
-on the whole text (section 3.1; fairseq tasks/sentence_prediction.py).
+For a task the decoder reads </s> and then the text, shifted by one token. So its hidden state at the position of the
+text's last </s> depends on the whole text (section 3.1; fairseq tasks/sentence_prediction.py).
 
 Deviation: the position tables have two rows that are never read, as in the released models; they count as parameters.
 Deviation: a row may hold several packed texts (`segment_ids`, `decoder_segment_ids`), and each attends only to itself.
@@ -91,13 +91,12 @@ class BartConfig(EncoderDecoderConfig):
 
     @property
     def head_dropout(self) -> float:
-        """Dropout rate of the input of a downstream task's head."""
         return self.classifier_dropout
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step, as for every encoder-decoder.
 
-        With 0 predictions both sides read the row, as for the head of a task.
+        With 0 predictions, both sides read the whole row, as they do for the head of a task.
         """
         read = 6.0 * batch_size * self.layers_products(sequence_length, sequence_length)
         return super().train_flops(batch_size, sequence_length, predictions) if predictions else read
@@ -120,12 +119,12 @@ class BartModel(TransformerModel):
         self.decoder_layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
 
     def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        """Compute the input of the encoder's first layer, before dropout: int [B S] twice -> [B S D]."""
+        """Compute the input of the encoder's first layer, before dropout: ids and positions int [B S] -> [B S D]."""
         rows = self._rows(positions, self.config.longest)
         return self.encoder_layer_norm(self.words(input_ids) + self.encoder_positions(rows))
 
     def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        """Compute the input of the decoder's first layer, before dropout: int [B T] twice -> [B T D]."""
+        """Compute the input of the decoder's first layer, before dropout: ids and positions int [B T] -> [B T D]."""
         rows = self._rows(positions, self.config.longest_target)
         return self.decoder_layer_norm(self.words(input_ids) + self.decoder_positions(rows))
 
@@ -170,10 +169,7 @@ class BartForSequenceClassification(LastTokenClassification):
 
 
 def bart_parts(config: BartConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups: embeddings, each layer of the encoder and each of the decoder.
-
-    The embeddings are one group of tables and norms.
-    """
+    """Return the parameter groups: the embeddings with their norms, each encoder layer, and each decoder layer."""
     words, *layers = encoder_decoder_parts(config)
     own = (
         f"{config.system.name}/{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm")

@@ -1,12 +1,12 @@
 """BART after a new source encoder: translation into BART's language (Lewis et al. 2019, 3.4).
 
-BART knows one language, that of the targets. Instead of the embeddings of its own words, it now reads the outputs of
-another encoder for the words of another language. This source encoder is initialized at random. It learns to produce
-inputs for BART's encoder that are like corrupted sentences of the target's language:
+BART was pretrained in one language, the language of the targets. Instead of word embeddings, its encoder now reads the
+outputs of a source encoder, which reads words of another language. The source encoder is initialized at random. It
+learns to produce inputs for BART's encoder that are like corrupted sentences of the target's language:
 
-    e = layers(norm(others[source] + their positions))     the source encoder, M layers like those of BART's encoder
-    x_s = norm(e_s + positions[s])                          BART, whose own word was e_s before
-    the target as in BART
+    e = layers(norm(source_words[source] + source_positions))   source encoder: M layers like those of BART's encoder
+    x_s = norm(e_s + positions[s])                              BART's encoder, with e_s in place of a word embedding
+    target: as in BART
 
 The training has two stages. The first stage trains the source encoder, BART's positions and the projections of the
 input of self-attention (queries, keys, values) in the first layer of BART's encoder: everything except
@@ -14,8 +14,8 @@ input of self-attention (queries, keys, values) in the first layer of BART's enc
 
 Deviation: the source encoder has its own word table, but with the tokens of BART's tokenizer. In the paper the source
 may have another vocabulary.
-Deviation: the paper says little about the source encoder except that it has 6 layers; here it has positions of its own
-and layers of the sizes of BART's.
+Deviation: of the source encoder the paper gives only the number of layers, 6; here it has a position table of its own,
+and its layers have the sizes of BART's layers.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ class BartTranslationConfig(BartConfig):
 
 
 class SourceEncoder(nn.Module):
-    """Words and positions of another language, then layers like those of BART's encoder, stacked [M ...]."""
+    """Embeddings of the source's words and positions, then M layers like those of BART's encoder, stacked [M ...]."""
 
     config: BartTranslationConfig
     execution: Execution
@@ -92,7 +92,7 @@ class SourceEncoder(nn.Module):
     def __call__(
         self, input_ids: jax.Array, positions: jax.Array, mask_terms: MaskTerms, *, deterministic: bool
     ) -> jax.Array:
-        """Map int [B S] twice to [B S D]."""
+        """Map token ids and positions, int [B S] each, to [B S D]."""
         x = self.dropout(self.layer_norm(self.words(input_ids) + self.positions(positions)), deterministic)
         depth = self.config.source_layers
         last, _ = run_encoder(self.layers, depth, self.execution, x, mask_terms=mask_terms, deterministic=deterministic)

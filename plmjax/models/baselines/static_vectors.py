@@ -1,12 +1,13 @@
-"""Static word vectors as a model of texts: the simplest one, and the first row of every comparison.
+"""Static word vectors as a model of texts: the simplest baseline.
 
 The embedding of a word does not depend on its neighbours. A token is represented by its embedding v, and a text by the
-mean of its embeddings. A pair of texts is represented by its two means u and w, their differences and their products
-(as in InferSent, Conneau et al. 2017, arXiv 1705.02364, figure 1, over a bag of words):
+mean of its embeddings. A pair of texts is represented by its two means u and w, their absolute difference and their
+product (as in InferSent, Conneau et al. 2017, arXiv 1705.02364, figure 1, over a bag of words):
 
-    a label of a token:  W v + b
-    a label of a text:   W u + b
-    a label of a pair:   W (u, w, |u - w|, u * w) + b        the number of a choice: of its question and itself
+    a label of a token:   W v + b
+    a label of a text:    W u + b
+    a label of a pair:    W (u, w, |u - w|, u * w) + b
+    a score of a choice:  the same, for the pair of the question and the choice
 
 The table may come from any model of words, such as word2vec (plmjax/runs/weight_mappings/token_embeddings.py). It is
 trained or frozen.
@@ -36,7 +37,7 @@ from plmjax.models.families.task_heads import TOKEN_HEADS, score_choices
 
 @dataclasses.dataclass(frozen=True)
 class StaticVectorsConfig(ModelConfig):
-    """Sizes of the table."""
+    """Sizes of the table, and the dropout rate of the heads."""
 
     vocab_size: int = 8192
     """Vocabulary size."""
@@ -55,7 +56,6 @@ class StaticVectorsConfig(ModelConfig):
 
     @property
     def head_dropout(self) -> float:
-        """Dropout rate of the input of a downstream task's head."""
         return self.dropout
 
     @property
@@ -69,7 +69,7 @@ class StaticVectorsConfig(ModelConfig):
 
 
 class StaticVectors(nn.Module):
-    """The table `words`."""
+    """The table of word embeddings, `words`."""
 
     config: StaticVectorsConfig
     execution: Execution = Execution()
@@ -89,7 +89,7 @@ class StaticVectors(nn.Module):
         """Look up the embeddings [B T D] of tokens, int [B T]. The other inputs have no effect.
 
         Raises:
-            ValueError: an input's shape does not fit the others'.
+            ValueError: the inputs do not all have the shape [B T].
         """
         check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids)
         config = self.config
@@ -131,7 +131,7 @@ class StaticVectorsForSequenceClassification(nn.Module):
             attention_mask: [B T], 1 for tokens; all by default.
             token_type_ids: int [B T], 0 in the first text and 1 in the second; all are 0 by default.
             segment_ids: int [B T], the packed sequence of each token, 0 for padding.
-            cls_positions: int [B K], the position of a token of each sequence; without it a row is one sequence.
+            cls_positions: int [B K], the position of any token of each sequence; without it a row is one sequence.
         """
         places = {"token_type_ids": token_type_ids, "positions": positions, "segment_ids": segment_ids}
         output = self.encoder(input_ids, attention_mask, **places, output_hidden_states=output_hidden_states)
@@ -163,7 +163,9 @@ def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:
 
     For one text it is (u, 0, 0, 0).
 
-    vectors: [B T D]. own: bool [B K T], the tokens of each sequence. types: int [B T], the text of each token.
+    vectors: [B T D].
+    own: bool [B K T], the tokens of each sequence.
+    types: int [B T], 0 in the first text and 1 in the second.
     """
     means, sizes = [], []
     for text in (0, 1):

@@ -1,7 +1,8 @@
 """The configs and the declarations of compressed models.
 
-A compressed BERT is a `CompressedBertConfig`: a BERT with three more settings, which `plmjax compress` chooses. It is
-an instance of `BertConfig`. Its parameters have the names of a BERT's, unless its layers differ in size.
+A compressed BERT has a `CompressedBertConfig`: a `BertConfig` with three more settings, which the command
+`plmjax compress` chooses. Its parameters have the same names as in a BERT, except in layers of different sizes, which
+are separate, and in factorized matrices, which are pairs.
 """
 
 import dataclasses
@@ -24,12 +25,12 @@ class LowRankConfig(ModelConfig):
     """The settings of a model whose matrices may have a lower rank.
 
     Raises:
-        UserError: not one rank from 0 for each of `KINDS`.
+        UserError: `ranks` is not empty, and is not one number from 0 for each of `KINDS`.
     """
 
     ranks: tuple[int, ...] = ()
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices after factorization; 0 for full rank, empty if all have it.
+    """Ranks of six projections, which are products of two matrices after factorization: query, key, value and output of
+    attention, and both of the feed-forward network. 0 is full rank; empty is full rank for all.
     """
 
     def __post_init__(self) -> None:
@@ -85,7 +86,7 @@ class PrunedEncoder(LowRankEncoder):
     """The settings of an encoder whose layers may have lost heads and features.
 
     Raises:
-        UserError: not one number of each for every layer, or a layer without heads or features.
+        UserError: not one number of heads and one inner size for every layer, or a number below 1.
     """
 
     layer_heads: tuple[int, ...] = ()
@@ -138,7 +139,7 @@ class CompressedElectraConfig(LowRankEncoder, electra.ElectraConfig):
 
     @property
     def generator(self) -> electra.ElectraConfig:
-        """The sizes of the generator, as the config of a network."""
+        """The config of the generator as a network of its own."""
         return with_compression(self, ranks=()).generator
 
 
@@ -161,7 +162,7 @@ COMPRESSED: dict[type[ModelConfig], type[LowRankConfig]] = {
     gpt.GptConfig: CompressedGptConfig,
     gpt2.Gpt2Config: CompressedGpt2Config,
 }
-"""Config of a system -> that of its compressed models."""
+"""Dict from the config of a system to the config of its compressed models."""
 
 
 def compressed_class(config: ModelConfig) -> type[LowRankConfig] | None:
@@ -170,7 +171,7 @@ def compressed_class(config: ModelConfig) -> type[LowRankConfig] | None:
 
 
 def with_compression(config: ModelConfig, **settings: tuple[int, ...]) -> Any:
-    """Return the config with other ranks or sizes of layers; without settings, the config of the original system.
+    """Return the config with other ranks or sizes of layers; if all of them are empty, the original system's config.
 
     Raises:
         TypeError: the system has no compressed models.
@@ -195,7 +196,7 @@ def check_prunable(model: ModelConfig) -> None:
 
 
 def layer_sizes(model: Any) -> tuple[tuple[int, int], ...]:
-    """Return the number of heads and of features of each layer."""
+    """Return the number of heads and the inner size of the feed-forward network of each layer."""
     if isinstance(model, PrunedEncoder):
         return model.layer_sizes
     return ((model.num_attention_heads, model.intermediate_size),) * model.depth
@@ -209,7 +210,7 @@ def divides_heads(model: Any, block: int) -> bool:
 def _declare(system: System, model: type[nn.Module] | None = None) -> System:
     """Declare the compressed models of a system.
 
-    model: the encoder, if its layers may differ in their sizes.
+    model: class of the encoder, if its layers may differ in size; otherwise None.
     """
     config = COMPRESSED[system.config]
     if model is None:

@@ -31,7 +31,7 @@ class LowRankProjection(Projection):
     """y = (x A) B + b.
 
     rank: R.
-    make: makes both projections; None for `Projection`.
+    make: function that makes the projections A and B; None for `Projection`.
     """
 
     rank: int = 1
@@ -54,7 +54,7 @@ class LowRank:
     """A factory of the projections of layers (`Execution.projection`).
 
     ranks: rank of each of `KINDS`; 0 for a dense matrix.
-    make: makes projections with a dense matrix; None for `Projection`.
+    make: function that makes projections with one matrix, also A and B; None for `Projection`.
     """
 
     ranks: tuple[int, ...]
@@ -63,7 +63,7 @@ class LowRank:
     def __call__(
         self, features: tuple[int, ...], axes: tuple[str | None, ...], *arguments: Any, name: str, **settings: Any
     ) -> nn.Module:
-        """Return the projection `name` of attention, whose axes name the heads, or of a feed-forward network."""
+        """Return the projection `name` of attention if `axes` names the heads, otherwise of a feed-forward network."""
         kind = f"{'attention' if 'heads' in axes else 'feed_forward'}/{name}"
         rank = dict(zip(KINDS, self.ranks, strict=True)).get(kind, 0)
         if not rank:
@@ -74,14 +74,17 @@ class LowRank:
 def layer_products(ranks: Sequence[int], width: int, attended: int, inner: int) -> int:
     """Return the multiplications of a layer's matrices for one token: 4 D N H + 2 D F if all have full rank.
 
-    ranks: rank of each of `KINDS`, 0 for full rank; empty if all have it. width: D. attended: N H. inner: F.
+    ranks: rank of each of `KINDS`, 0 for full rank; empty if all have full rank.
+    width: D.
+    attended: N H.
+    inner: F.
     """
     sizes = (*((width, attended),) * 4, (width, inner), (inner, width))
     return sum(rank * (a + b) if rank else a * b for (a, b), rank in zip(sizes, ranks or (0,) * 6, strict=True))
 
 
 def multiply_pairs(params: Mapping[str, np.ndarray], groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
-    """Return parameters, path -> array, with each pair of kernels multiplied to a dense kernel.
+    """Multiply each pair of kernels to a dense kernel. Return the parameters, a dict from path to array.
 
     groups: the parameter groups of the model.
     """

@@ -1,4 +1,4 @@
-"""The parameters of compressed models: those of single layers, and those of the same model without compression.
+"""The parameters of compressed models: by layer, and converted to the same model without compression.
 
 Parameters are dicts from path to array. Layers of equal size are one stack, `encoder/layers/... [L ...]`; layers of
 different sizes are separate, `encoder/layer_0/... [1 ...]`. `layers_of` reads both forms.
@@ -33,7 +33,7 @@ def layers_of(params: Mapping[str, np.ndarray], config: EncoderConfig) -> tuple[
     """Return (parameters outside of the layers, parameters of each layer by their path within it).
 
     Raises:
-        UserError: a matrix is a product of two, whose heads or features cannot be removed.
+        UserError: matrices are products of two, from which heads and features cannot be removed.
     """
     if getattr(config, "ranks", ()):
         raise UserError(
@@ -58,7 +58,7 @@ def layers_of(params: Mapping[str, np.ndarray], config: EncoderConfig) -> tuple[
 def join_layers(
     rest: Mapping[str, np.ndarray], layers: Sequence[Layer], config: EncoderConfig
 ) -> dict[str, np.ndarray]:
-    """Return all parameters of a model, from the results of `layers_of`; the config decides on stacks."""
+    """Return all parameters of a model, given the results of `layers_of`. Layers of equal size are stacked."""
     prefix = f"{config.system.name}/encoder"
     if not getattr(config, "layer_heads", ()):
         stacks = {inside: np.stack([layer[inside] for layer in layers]) for inside in layers[0]}
@@ -73,8 +73,8 @@ def join_layers(
 def dense(params: Mapping[str, np.ndarray], config: ModelConfig) -> tuple[dict[str, np.ndarray], ModelConfig]:
     """Return the parameters and the config of the same model without compression.
 
-    Pairs of matrices are multiplied. Heads and features that are missing are 0: a head whose projections are 0 adds
-    nothing to the output, and so does a feature whose kernels and bias are 0.
+    Pairs of matrices are multiplied. The parameters of removed heads and features are 0: such a head or feature adds
+    nothing to the output.
     """
     if not isinstance(config, LowRankConfig):
         return dict(params), config

@@ -87,9 +87,9 @@ class CompressedDistilBertModel(DistilBertModel):
 
 
 def parts(parts: Callable[[Any], tuple[ParameterGroup, ...]], config: EncoderConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups, with one for each separate layer.
+    """Return the parameter groups, one for each layer also if the layers are separate.
 
-    parts: the function of a system whose layers have equal sizes.
+    parts: the function of the system for layers of equal size.
     """
     if not config.layer_heads:
         return parts(config)

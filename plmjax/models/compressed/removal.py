@@ -1,9 +1,9 @@
 """Removal of attention heads and of inner features of feed-forward networks, so that matrices become smaller.
 
-A removed head or feature may have added a constant, which moves into the bias after it:
+A removed head or feature may have added a constant. The constant is added to the bias of the output projection:
 
-    a head whose values are 0:    attention adds   b_value W_output
-    a feature without inputs:     the feed-forward network adds   activation(b_intermediate) W_output
+    a head whose value kernel is 0:         b_value W_output
+    a feature whose input weights are 0:    activation(b_intermediate) W_output
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ def keep(
 ) -> tuple[dict[str, np.ndarray], EncoderConfig]:
     """Return the model with only these heads and features of each layer.
 
-    heads, features: for each layer the indices of the heads, and of the features inside the feed-forward network, that
-    are kept; at least one of each.
+    heads: for each layer, the indices of the heads that are kept, at least one.
+    features: for each layer, the indices of the kept features inside the feed-forward network, at least one.
     """
     rest, layers = layers_of(params, config)
     sizes = {"layer_heads": tuple(map(len, heads)), "layer_widths": tuple(map(len, features))}
@@ -56,7 +56,7 @@ def remove_zeros(
 
 
 def _kept_heads(layer: Layer) -> np.ndarray:
-    """Return the heads to keep; the constants of the others are added to the bias of the output, in `layer`."""
+    """Return the indices of heads to keep, and add the constants of the others to the output bias in `layer`."""
     value, output = layer["attention/value/kernel"], layer["attention/output/kernel"]  # [D N H], [N H D]
     without_values = ~np.any(value, axis=(0, 2))
     removed = without_values | ~np.any(output, axis=(1, 2))
@@ -67,7 +67,7 @@ def _kept_heads(layer: Layer) -> np.ndarray:
 
 
 def _kept_features(layer: Layer, activation: str) -> np.ndarray:
-    """Return the features to keep; the constants of the others are added to the bias of the output, in `layer`."""
+    """Return the indices of features to keep, and add the constants of the others to the output bias in `layer`."""
     inner, outer = layer["feed_forward/intermediate/kernel"], layer["feed_forward/output/kernel"]  # [D F], [F D]
     removed = ~np.any(inner, axis=0) | ~np.any(outer, axis=1)
     removed[np.argmax(np.abs(outer).sum(1))] &= not removed.all()

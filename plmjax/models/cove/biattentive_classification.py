@@ -5,18 +5,19 @@ It reads two texts, or one text twice. The embeddings w of their words are not t
 [GloVe ; CoVe]:
 
     x = biLSTM(relu(W w + b))                           y likewise
-    C_y[t] = sum over s of softmax_s(x_t . y_s) y_s     what y has for each word of x; C_x[s] likewise
+    C_y[t] = sum over s of softmax_s(x_t . y_s) y_s     a mean of y for each word of x; C_x[s] likewise
     X = biLSTM([x ; x - C_y ; x * C_y])                 Y with another biLSTM
     pool(X) = [max ; mean ; min ; sum over t of softmax_t(v . X_t) X_t]
     three maxout layers on [pool(X) ; pool(Y)], the last with an output for each label
 
-A maxout layer takes the largest of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389). Each maxout layer
-normalizes its input over the batch. The paper does not say whether this is before its maps or after. A microbatch is
-normalized by itself.
+A maxout layer returns the maximum of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389). Each maxout layer
+normalizes its input over the batch, and each microbatch is normalized by itself. The paper does not say whether the
+normalization comes before the maps or after them.
 
 Deviation: the paper chose the sizes of the maxout layers and the number of their pieces by task. Here they are those of
-allenai/allennlp's configurations of this network: 4 H, 2 H and the labels, of 4 pieces. There is one dropout rate.
-Deviation: the scores of the last pooling have no bias, because it would not change their softmax.
+allenai/allennlp's configurations of this network: 4 H, 2 H and the number of labels, with 4 pieces. There is one
+dropout rate.
+Deviation: the scores of self-attentive pooling have no bias, because it would not change their softmax.
 """
 
 import dataclasses
@@ -96,7 +97,7 @@ class BiattentiveConfig(ModelConfig):
 
     @property
     def features(self) -> int:
-        """Size of the network's input for a word."""
+        """Size of the network's input for a word, F."""
         context = self.vectors.width if self.vectors.depth else 0
         return self.vectors.token_width + context
 
@@ -106,9 +107,9 @@ class BiattentiveConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward), matrix products only.
 
-        A token takes F H, 8 H (H + H) in the first biLSTM, 4 T H between the texts, and 8 H (6 H + H) and 4 H in each
-        of the other two and its pooling. A row takes the maxout layers on 16 H numbers. The labels' own layer is
-        counted by the task.
+        6 times these multiplications. Per token: F H in the first layer, 8 H (H + H) in the first biLSTM, 4 T H in the
+        biattention, 8 H (6 H + H) in each of the other two biLSTMs, and 4 H in each pooling. Per row: the first two
+        maxout layers, on 16 H features. The task counts the third one. The embeddings are added.
         """
         size = self.hidden_size
         token = self.features * size + 2 * GATES * size * (2 * size + 2 * 7 * size) + 4 * sequence_length * size
@@ -131,7 +132,7 @@ class SelfAttentivePooling(nn.Module):
         weights = jax.nn.softmax(jnp.where(own[..., None], scores, EXCLUDED), axis=1)
         attended = jnp.einsum("BTO,BTD->BD", weights.astype(self.dtype), y)
         own = own[..., None]
-        # Outputs of an LSTM lie between -1 and 1.
+        # Outputs of an LSTM lie between -1 and 1, so other tokens cannot be the extremes.
         highest, lowest = largest(jnp.where(own, y, -1), axis=1), -largest(jnp.where(own, -y, -1), axis=1)
         mean = jnp.sum(jnp.where(own, y, 0), axis=1) / jnp.maximum(jnp.sum(own, axis=1), 1).astype(self.dtype)
         return jnp.concatenate([highest, mean, lowest, attended], axis=-1)
@@ -157,7 +158,7 @@ class BiattentiveNetwork(nn.Module):
             starts: bool [B T], true at the first token of a text.
 
         Raises:
-            UserError: a training batch that has only one row.
+            UserError: a training batch has only one row.
         """
         config, dtype, dropout = self.config, self.execution.dtype, Dropout(self.config.dropout)
         size, init = config.hidden_size, uniform(config.hidden_size**-0.5)
@@ -231,7 +232,8 @@ class BiattentiveForSequenceClassification(nn.Module):
             cls_positions: int [B 1], the position of a token of the row; with it logits are [B 1 labels], as for packed
                 rows.
             deterministic: disables dropout.
-            output_attentions: returns the weights of each word for the words of the other text, [1 B 1 T T].
+            output_attentions: returns the attention weights of each word for the words of the other text,
+                [1 B 1 T T].
         """
         encoder = self.config.module(Purpose.ENCODING, self.execution)
         rows = {"token_type_ids": token_type_ids, "positions": positions, "segment_ids": segment_ids}

@@ -15,12 +15,13 @@ arXiv 1508.04025):
     s_t = tanh(V [H^T a_t ; h_t])
     p(z_t) = softmax(U s_t + b)
 
-The words are those of a file of embeddings such as GloVe's. A word that is not in the file has the zero vector. All
-embeddings begin with zero. They stay fixed if the experiment freezes them (`--optimizer.frozen cove/words`).
+The embeddings of the source are initialized to zero, and then loaded from a file such as GloVe's. The embedding of a
+word that is not in the file stays zero. The embeddings are not trained if the experiment freezes them
+(`--optimizer.frozen cove/words`).
 
 Dropout is applied where the released code has it: to the embeddings of words, between the encoder's layers and to its
-output, to the input of every cell of the decoder, and to s_t before it is used or fed. The released code drops two
-values twice in a row, words and s before the first cell. Here they are dropped once, at the combined rate.
+output, to the input of every cell of the decoder, and to s_t before it is used or fed. The released code applies it
+twice to both inputs of the first cell, the word and s. Here it is applied once, at the combined rate.
 
 Deviation: the released code attends to padding in training; here no token sees padding.
 Deviation: both languages share one vocabulary, with an embedding table for each side, and sources end with the end
@@ -81,9 +82,7 @@ class CoveConfig(ModelConfig):
     dropout: float = 0.2
     """Dropout rate of words, between layers, and of the outputs of both sides."""
     initializer_range: float = 0.1
-    """Bound of the uniform distribution of all initial values except the source's embeddings: from minus this value to
-    this value.
-    """
+    """All initial values except the source's embeddings are uniform between minus this value and this value."""
     decoder_start_token_id: int = 2
     """First token id of a target."""
 
@@ -103,7 +102,7 @@ class CoveConfig(ModelConfig):
 
     @property
     def width(self) -> int:
-        """Hidden size of a word in context, of both directions, D."""
+        """Hidden size of a word, both directions together, D."""
         return 2 * self.hidden_size
 
     @property
@@ -121,8 +120,8 @@ class CoveConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward), matrix products only.
 
-        A layer takes 4 H' (D' + H') for each token and direction. Attention takes 3 D^2 for a token of the target (2
-        D^2 without a matrix of its own) and 2 S D for the tokens of the source. The output layer takes D V.
+        A layer with cells of size C and inputs of size I takes 24 C (I + C) per token and direction. For each token of
+        the target, attention takes 6 (3 D^2 + 2 S D), or 6 (2 D^2 + 2 S D) for "dot", and the output layer 6 D V.
         """
         size, below = self.hidden_size, (self.vector_size, *(self.width,) * (self.num_layers - 1))
         encoder = sum(2 * GATES * size * (inputs + size) for inputs in below)
@@ -139,7 +138,7 @@ class EncoderOutput:
 
     last_hidden_state: [B S D], CoVe: the last layer's output, without dropout.
     hidden_states: the words' embeddings [B S E], then the output [B S D] of every layer; None unless requested.
-    states: states of both directions of every layer, after the last token that each reads.
+    states: states of both directions of every layer, after the last token that each direction reads.
     """
 
     last_hidden_state: jax.Array
@@ -148,7 +147,7 @@ class EncoderOutput:
 
 
 class MtLstm(nn.Module):
-    """The encoder: `words`, float32 [V E], and bidirectional layers with both of torch's biases."""
+    """The encoder: `words`, float32 [V E], and bidirectional layers with two biases, as in torch."""
 
     config: CoveConfig
     execution: Execution = Execution()
@@ -165,7 +164,7 @@ class MtLstm(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
-        """Read rows of texts independently.
+        """Read the texts of every row, each independently.
 
         Args:
             input_ids: int [B S].
@@ -174,10 +173,10 @@ class MtLstm(nn.Module):
             positions: int [B S]; an LSTM does not need positions, so only the shape is checked.
             segment_ids: int [B S], the packed sequence of each token, 0 for padding.
             deterministic: disables dropout.
-            output_hidden_states: returns the words and all layers.
+            output_hidden_states: returns the embeddings of words and the outputs of all layers.
 
         Raises:
-            ValueError: an input's shape does not fit the others'.
+            ValueError: the inputs do not all have the shape [B S].
         """
         check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids)
         config, dtype = self.config, self.execution.dtype
@@ -204,7 +203,7 @@ class MtLstm(nn.Module):
 class EncodedSource:
     """The encoded source, the input of the decoder.
 
-    encoded: [B S D], the encoder's output.
+    encoded: [B S D], the encoder's output after dropout.
     attention_mask: bool [B S], true at tokens that are attended to.
     states: initial state of each cell of the decoder, [B D].
     """
@@ -218,7 +217,8 @@ class EncodedSource:
 class DecoderState(Cache):
     """The state of the decoder after a token.
 
-    cells: the states of the decoder's cells. fed: [B D], the attentional state, which the next token reads.
+    cells: the states of the decoder's cells.
+    fed: [B D], the attentional state, an input of the next step.
     """
 
     cells: tuple[LstmState, ...]
@@ -230,10 +230,10 @@ class TranslationOutput(EncoderDecoderAttentions):
     """The output of the translation model.
 
     last_hidden_state: [B T D], s_t of every token of the target.
-    encoder_last_hidden_state: [B S D], the encoder's; None if the source was read before.
+    encoder_last_hidden_state: [B S D], the encoder's output after dropout; None from `decode`.
     scores: scores of the next token at every position of the target.
     cache: the state after the last token of the target.
-    cross_attentions: of the one attention, float32 [1 B 1 T S]; only if requested.
+    cross_attentions: weights of the only attention, float32 [1 B 1 T S]; only if requested.
     """
 
     last_hidden_state: jax.Array
@@ -284,7 +284,7 @@ class DecoderStep(nn.Module):
             projects_query=config.attention == "general",
             name="attention",
         )
-        queries = x.reshape(len(source.encoded), -1, config.width)  # queries for one row of the source
+        queries = x.reshape(len(source.encoded), -1, config.width)  # the rows of one source are its queries
         attended = attention(queries, source.encoded, source.attention_mask[:, None])
         spoken = dropout(attended.reshape(x.shape), deterministic)
         return DecoderState(tuple(cells), jnp.where(visible[:, None], spoken, before.fed)), spoken
@@ -308,7 +308,8 @@ class RecurrentDecoder(nn.Module):
     ) -> tuple[jax.Array, DecoderState]:
         """Map int [B T] to s [B T D] and the state after the last token.
 
-        before: the state before the first token; by default that of the source.
+        visible: bool [B T], false for words that are not read; None: all are read.
+        before: the state before the first token; by default the initial state that the source gives.
         """
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer, dtype)
@@ -359,7 +360,7 @@ class CoveForTranslation(nn.Module):
         deterministic: bool = True,
         output_attentions: bool = False,
     ) -> TranslationOutput:
-        """Read sources and targets; each row holds one of each. A target token sees only the target up to itself.
+        """Read sources and targets, one pair in each row. A target token sees only the target tokens up to itself.
 
         Args:
             input_ids: int [B S], the source.
@@ -374,7 +375,7 @@ class CoveForTranslation(nn.Module):
             output_attentions: returns the weights of the decoder's attention (`plmjax.contracts.attentions`).
 
         Raises:
-            ValueError: an input's shape does not fit the others', or only one side has segments.
+            ValueError: the inputs of a side differ in shape, or only one side has segments.
         """
         check_segments(segment_ids, decoder_segment_ids)
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
@@ -398,7 +399,8 @@ class CoveForTranslation(nn.Module):
     ) -> TranslationOutput:
         """Decode targets, int [R T], of encoded sources.
 
-        cache: the cache that the call for the previous tokens returned.
+        cache: the cache that the call for the previous tokens returned. With a cache, R may be a multiple of the number
+            of sources; adjacent targets then share a source.
         """
         visible = visible_tokens(decoder_attention_mask, None)
         return self._decode_target(decoder_input_ids, visible, source, before=cache, deterministic=True)

@@ -1,24 +1,24 @@
-"""Cross-view training: an encoder with modules for several tasks, which learns from sentences without labels too (Clark
+"""Cross-view training: an encoder with modules for several tasks, which also learns from unlabelled sentences (Clark
 et al., EMNLP 2018, arXiv 1809.08370; tensorflow/models research/cvt_text).
 
-The encoder reads characters and words. Its first LSTM has a state for each direction, and the second reads both:
+The encoder reads characters and words. The first LSTM has a state for each direction, and the second LSTM reads both:
 
-    x_t = [c_t ; s w_t]     c_t = relu(max over the word of convolutions of its characters), s a learned number
+    x_t = [s w_t ; c_t]     c_t = relu(max over the word of convolutions of its characters), s a learned number
     f_t, b_t = biLSTM_1(x)_t          h_t = biLSTM_2([f ; b])_t
 
 Every task has a primary module and auxiliary modules. The primary module sees the whole sentence. The auxiliary modules
-see restricted views, in which a part of the sentence is hidden. The modules of tagging are listed here (for parsing see
-plmjax/models/cvt/parsing.py, for translation plmjax/models/cvt/translation.py):
+except `full` see restricted views, in which a part of the sentence is hidden. The modules of tagging are listed here
+(for parsing see plmjax/models/cvt/parsing.py, for translation plmjax/models/cvt/translation.py):
 
     primary     softmax(U relu(W [f_t ; b_t ; h_t]))
-    full        softmax(U W [f_t ; b_t ; h_t])       no relu; everything
+    full        softmax(U W [f_t ; b_t ; h_t])       everything, without relu
     forwards    softmax(U relu(W f_t))               the word and those before it
     backwards   softmax(U relu(W b_t))               the word and those after it
     future      softmax(U relu(W f_{t-1}))           only words before it
     past        softmax(U relu(W b_{t+1}))           only words after it
 
-On labelled sentences a primary module learns the labels of its task. On other sentences the auxiliary modules of every
-task learn the predictions of its primary module, and these do not change the primary module
+On labelled sentences a primary module learns the labels of its task. On unlabelled sentences the auxiliary modules of
+every task learn the predictions of its primary module, through which no gradient passes
 (plmjax/finetuning/cross_view/cross_view.py). So the encoder learns from all sentences.
 
 Deviation: sentences have no marks at their ends; the released code adds them.
@@ -58,12 +58,12 @@ TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
 States = tuple[jax.Array, jax.Array, jax.Array]
 """f and b, [B T P] each, and h [B T 2 P]."""
 ViewScores = jax.Array | TokenScores
-"""The scores of a module: float32 [B T classes] of every word, or those of the words of a translation."""
+"""The scores of a module: float32 [B T classes] for every word, or scores of the next word of a translation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CvtConfig(ModelConfig):
-    """Sizes; the defaults are those of the released code."""
+    """Sizes and dropout rates of a CVT model; the defaults are those of the released code."""
 
     vocab_size: int = 400_000
     """Vocabulary size; all other words share the embedding of the unknown word."""
@@ -92,7 +92,7 @@ class CvtConfig(ModelConfig):
     outputs, and within parsers.
     """
     unlabelled_dropout: float = 0.2
-    """The same rate in sentences without labels."""
+    """Dropout rate in sentences without labels, in the same places."""
     attention_dropout: float = 0.5
     """Dropout rate of the weights of attention, in the view of translation that sees a part of the source."""
 
@@ -137,7 +137,7 @@ class CvtConfig(ModelConfig):
         return dataclasses.replace(self, dropout=rate, unlabelled_dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Return 6 for every multiplication of a word."""
+        """Return the model FLOPs of the encoder in one training step (backward = 2 x forward), matrix products only."""
         places = sum((self.characters - width + 1) * width for width in self.filter_widths)
         words = places * self.character_dim * self.filter_count
         inputs = self.word_dim + len(self.filter_widths) * self.filter_count
@@ -183,7 +183,8 @@ class Cvt(nn.Module):
         Args:
             input_ids: int [B T], words.
             characters: int [B T C], the characters of the same words (layers/words/characters.py).
-            unlabelled: bool [B], the rows with the dropout rate of sentences without labels; None: no rows.
+            unlabelled: bool [B], true for rows of unlabelled sentences, which have their own dropout rate; None: all
+                rows are labelled.
             attention_mask: [B T], the padding mask, 0 for padding; None: no padding.
             positions: int [B T], the position of each word in its sentence, which has no effect here.
             segment_ids: int [B T], the packed sentence of each word, 0 for padding; no state passes from one to
@@ -191,7 +192,7 @@ class Cvt(nn.Module):
             deterministic: disables dropout.
 
         Raises:
-            ValueError: an input's shape does not fit the others'.
+            ValueError: the inputs except `characters` do not all have the shape [B T].
         """
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
         config, dtype = self.config, self.execution.dtype
@@ -214,7 +215,7 @@ class Cvt(nn.Module):
         return *jnp.split(outputs[0], 2, axis=-1), outputs[1]
 
     def _character_features(self, characters: jax.Array, kind: jax.Array, deterministic: bool) -> list[jax.Array]:
-        """Compute c, the filters of each width: [B T F]."""
+        """Compute c as a list with the features of each filter width, [B T F] each."""
         config, dtype = self.config, self.execution.dtype
         sizes = (CHARACTERS + 1, config.character_dim, None, self.config.initializer, dtype)
         table = Embedding(*sizes, name="characters")
@@ -230,7 +231,10 @@ class Cvt(nn.Module):
 
 
 class PredictionModule(nn.Module):
-    """U activation(W r + a) + c of a view r."""
+    """U activation(W r + a) + c of a view r.
+
+    activated: true for relu, false for no activation.
+    """
 
     config: CvtConfig
     dtype: jnp.dtype
@@ -247,7 +251,7 @@ class PredictionModule(nn.Module):
 
 
 class TaggingModules(nn.Module):
-    """The primary module of a tagging task and those of `TAGGING_VIEWS`."""
+    """The primary module of a tagging task and the auxiliary modules, `TAGGING_VIEWS`."""
 
     config: CvtConfig
     dtype: jnp.dtype
@@ -257,9 +261,9 @@ class TaggingModules(nn.Module):
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, jax.Array]:
-        """Return the scores of every word's label by the modules with these names, float32 [B T labels].
+        """Return a dict from each of these modules' names to the scores of every word's labels, float32 [B T labels].
 
-        `future` of a first word, and `past` of a last word, have no meaning.
+        The scores of `future` at a first word, and of `past` at a last word, have no meaning.
         """
         forward, backward, _ = states
         everything = jnp.concatenate(states, axis=-1)
@@ -277,7 +281,7 @@ class TaggingModules(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The modules of a task: its name, the function that makes them, and the names of the auxiliary modules."""
+    """A task: its name, the function that makes its modules, and the names of the auxiliary modules."""
 
     task: str
     make: Callable[..., nn.Module]

@@ -3,19 +3,19 @@ research/cvt_text task_specific/word_level/depparse_module.py), after Dozat and 
 
 For every word t the parser predicts its head, a word j of the sentence or the root, and its relation r to the head:
 
-    a_j = relu(W_1 x_j)     d_t = W_3 relu(W_2 y_t)     x_j, y_t what is seen of the head and of the dependent
+    a_j = relu(W_1 x_j)     d_t = W_3 relu(W_2 y_t)     x_j, y_t: the visible states of head and dependent
     s(t, j, r) = a_j (K + K_r) d_t / m^2                s(t, root, r) = u_r d_t / m + c_r
     p(j, r | t) = softmax over all j and r of s(t, j, r)
 
 K is shared by all relations, and K_r belongs to one relation. m is learned and begins as the fourth root of d's size.
-Words are predicted independently, so the result need not be a tree.
+Each word is predicted independently, so the result may not be a tree.
 
-The primary module and `full` see f, b and h of the head and of the dependent. The views see one direction of each:
+The primary module and `full` see f, b and h of the head and of the dependent. The other modules see one direction of
+each, so that a part of the sentence is hidden:
 
-    forwards_backwards    the head and the words before it; the dependent and those after it
+    forwards_backwards    the head and the words before it; the dependent and the words after it
 
-The other names follow the same scheme, with the head's direction first. So a part of the sentence is hidden from every
-view.
+The other names follow the same scheme, with the head's direction first.
 
 Deviation: no word is a candidate for its own head; the released code allows it. The released code has only one relation
 to the root; here the relation to the root is learned.
@@ -52,9 +52,9 @@ class ParsingModule(nn.Module):
 
     @nn.compact
     def __call__(self, heads: jax.Array, dependents: jax.Array, deterministic: bool) -> jax.Array:
-        """Map [B T D] twice to float32 [B T 1+T R].
+        """Map the views of heads and of dependents, [B T D] each, to float32 [B T 1+T R].
 
-        For every word these are the scores of the root and of all words as its head.
+        The third axis is the head: the root, and then all words.
         """
         config, init, dtype = self.config, self.config.initializer, self.dtype
 
@@ -79,7 +79,7 @@ class ParsingModule(nn.Module):
 
 
 class ParsingModules(nn.Module):
-    """The primary module of a parsing task and those of `PARSING_VIEWS`."""
+    """The primary module of a parsing task and the auxiliary modules, `PARSING_VIEWS`."""
 
     config: CvtConfig
     dtype: jnp.dtype
@@ -89,12 +89,11 @@ class ParsingModules(nn.Module):
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, jax.Array]:
-        """Return the scores of every word's head and relation by the modules with these names, float32 [B T (1+T) R].
+        """Return a dict from each of these modules' names to the scores of heads and relations, float32 [B T (1+T) R].
 
         tokens: `segment_ids` int [B T], the sentence of each word.
 
-        Class 0..R-1 is the root with each relation. Class j R + r is the word at position j - 1 of the row with
-        relation r.
+        Class r < R is the root with relation r. Class j R + r is the word at position j - 1 of the row with relation r.
         """
         forward, backward, _ = states
         segment_ids = tokens["segment_ids"]

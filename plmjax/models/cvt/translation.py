@@ -9,8 +9,8 @@ An LSTM reads the words y of the translation so far, and bilinear attention read
 
 The auxiliary decoders share the words and the LSTM with the primary decoder. Each has its own W_alpha, W_a, W_s and b:
 
-    attention_dropout    a random part of alpha_t is dropped: it sees a part of the source
-    future               p(y_t | y_<t-1, source) = softmax(W_s a_{t-1} + b): it does not see the word before
+    attention_dropout    elements of alpha_t are dropped at random: the decoder sees a part of the source
+    future               p(y_t | y_<t-1, source) = softmax(W_s a_{t-1} + b): the decoder does not see y_{t-1}
 
 Deviation: the paper does not give the initial state of the LSTM. Here it is zero, so a decoder reads the source only
 through its own attention.
@@ -40,9 +40,11 @@ TRANSLATION_VIEWS = ("attention_dropout", "future")
 
 
 class TranslationHead(LuongAttention):
-    """The separate parameters of each decoder: attention, a_t of g_t and the source, and scores of the next word.
+    """The separate parameters of each decoder, which computes attention, a_t, and the scores of the next word.
 
-    words: vocabulary size of the target. dropout: dropout rate of a_t. attention_dropout: dropout rate of alpha_t.
+    words: vocabulary size of the target.
+    dropout: dropout rate of a_t.
+    attention_dropout: dropout rate of alpha_t.
     """
 
     words: int = 0
@@ -56,10 +58,10 @@ class TranslationHead(LuongAttention):
         """Return the scores of the word after each of U words.
 
         Args:
-            g: [B U P].
-            sentences: int [B U], the source of each word, a number of `segment_ids`.
-            h: [B T D], of the sources.
-            segment_ids: int [B T], the source of each word.
+            g: [B U P], the states of the LSTM.
+            sentences: int [B U], the segment of the source that each target word translates.
+            h: [B T D], the states of the sources.
+            segment_ids: int [B T], the segment of each source word, 0 for padding.
         """
         seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
         a = self.attend(g, h, seen, deterministic)
@@ -73,7 +75,7 @@ class TranslationHead(LuongAttention):
 
 
 class TranslationModules(nn.Module):
-    """The primary decoder and those of `TRANSLATION_VIEWS`.
+    """The primary decoder and the auxiliary decoders, `TRANSLATION_VIEWS`.
 
     words: vocabulary size of the target.
     """
@@ -97,14 +99,14 @@ class TranslationModules(nn.Module):
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, TokenScores]:
-        """Return the scores of the decoders with these names after each word of the translations, [B U V].
+        """Return a dict from each of these decoders' names to the scores of the next word, [B U V].
 
         At the position of y_{t-1} the primary decoder predicts y_t, and `future` predicts y_{t+1}.
 
         Args:
-            tokens: `segment_ids` int [B T], the sentence of each word; `decoder_input_ids` int [B U], the words of
-                their translations, each beginning with the mark that ends it; `decoder_segment_ids` int [B U], the
-                sentence of each word, 0 for padding.
+            tokens: `segment_ids` int [B T], the sentence of each word; `decoder_input_ids` int [B U], the words of the
+                translations, each of which begins with the end mark; `decoder_segment_ids` int [B U], the sentence that
+                each of these words translates, 0 for padding.
         """
         sentences = tokens["decoder_segment_ids"]
         dropout = self.labelled_dropout if PRIMARY in names else self.unlabelled_dropout
@@ -118,10 +120,12 @@ class TranslationModules(nn.Module):
     ) -> tuple[jax.Array, LstmState]:
         """Compute one decode step of N translations per row, by the primary decoder without dropout.
 
-        sentences: int [B N], the source of each translation. words: int [B N], the last word of each.
-        before: state of the LSTM, [B N].
+        segment_ids: int [B T], the segment of each source word, 0 for padding.
+        sentences: int [B N], the segment of the source of each translation.
+        words: int [B N], the last word of each translation.
+        before: state of the LSTM, with B N rows.
 
-        Returns: scores of the next words, float32 [B N V]; and the state of the LSTM.
+        Returns: scores of the next words, float32 [B N V]; and the state of the LSTM after these words.
         """
         g, after = self.lstm(self.target(words.reshape(-1, 1)), before)
         g = g.reshape(*words.shape, -1)

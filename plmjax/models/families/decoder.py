@@ -1,4 +1,4 @@
-"""The decoders: sizes, outputs and rows of GPT and GPT-2, and their heads, which read the last token of a row."""
+"""Base classes of decoders such as GPT: config, output, and heads on the last token; their cache and row template."""
 
 import dataclasses
 from typing import Any, ClassVar, Self
@@ -105,7 +105,6 @@ class DecoderConfig(ModelConfig):
 
     @property
     def head_dropout(self) -> float:
-        """Dropout rate of the input of a downstream task's head."""
         return self.summary_first_dropout
 
     @property
@@ -118,7 +117,6 @@ class DecoderConfig(ModelConfig):
         return dataclasses.replace(self, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=rate)
 
     def with_tokens(self, size: int, padding: int) -> Self:
-        """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
         return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
@@ -171,7 +169,7 @@ class DecoderHeadOutput(DecoderOutput):
 
     @property
     def next_token_logits(self) -> jax.Array:
-        """The scores of the next token as an array, float32 [B T V]; for choices [B C] is one axis."""
+        """The scores of the next token as an array, float32 [B T V]; with choices there are B C rows."""
         return self.scores.logits()
 
 
@@ -235,7 +233,7 @@ class DecoderForMultipleChoice(nn.Module):
         """Take and return the same as the decoder, for C adjacent choices of a question: int [B C T] -> logits [B C].
 
         With `cls_positions` int [B C K] logits are [B C K]. Dropout drops the same elements in all choices of a
-        question (train.py of GPT, `model`). Hidden states and scores are those of the rows, with [B C] as one axis.
+        question (train.py of GPT, `model`). Hidden states and scores have B C rows, one for each choice.
         """
         output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
         kept = self.dropout(jnp.ones_like(last[:, :1] if input_ids.ndim == 3 else last), deterministic)
@@ -253,9 +251,10 @@ def read_to_the_end(
     output_attentions: bool = False,
     **inputs: jax.Array | None,
 ) -> tuple[DecoderHeadOutput, jax.Array]:
-    """Apply a decoder to rows, int [B T], or to C adjacent rows, int [B C T]. Return its output and the last tokens.
+    """Apply a decoder to rows, int [B T], or to C adjacent rows of each example, int [B C T].
 
-    The last tokens are [B D], or [B K D] at `cls_positions`; for adjacent rows [B C D] or [B C K D].
+    Return the output for all rows, and the hidden states of the last tokens. These are [B D], or [B K D] at
+    `cls_positions`; for adjacent rows [B C D] or [B C K D].
     """
     rows = {"input_ids": input_ids, "attention_mask": attention_mask, "cls_positions": cls_positions, **inputs}
     rows = {name: None if x is None else x.reshape(-1, x.shape[-1]) for name, x in rows.items()}

@@ -1,4 +1,4 @@
-"""The encoders: sizes, outputs, parameter groups and rows of BERT and of similar systems, and their heads.
+"""Base classes of encoders such as BERT: config, output and heads; their parameter groups and row template.
 
 A head on the pooled first token of a row has one linear layer, as in BERT; a system with another head overrides it.
 """
@@ -25,7 +25,7 @@ from plmjax.models.families.task_heads import score_choices
 
 
 def encoder_sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
-    """Return the fields of an encoder's size, with a feed-forward network four times as wide."""
+    """Return the fields of an encoder's size; the feed-forward network is four times as wide as the hidden states."""
     sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
     return sizes | {"intermediate_size": 4 * hidden}
 
@@ -66,20 +66,16 @@ class EncoderConfig(ModelConfig):
     pad_token_id: int = 0
     """Padding token id; transformers needs it, attention reads the mask instead."""
     bos_token_id: int | None = None
-    """Token id at the beginning of a decoder's text; transformers needs it, nothing here reads it. None for an
-    encoder.
-    """
+    """Token id at the beginning of a decoder's text, for transformers; None for an encoder."""
     eos_token_id: int | None = None
-    """Token id at the end of a decoder's text; None as for `bos_token_id`."""
+    """Token id at the end of a decoder's text; None for an encoder."""
     attention_window: int | None = None
     """Number of tokens around a token that it sees, half of them on each side; None for the whole row."""
 
     types: ClassVar[tuple[float, float]] = FROM_1
     """Range of `type_vocab_size`."""
     classifier_dropout: ClassVar[float | None] = None
-    """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
-    field.
-    """
+    """Dropout rate of the heads of downstream tasks; None is `hidden_dropout_prob`. A subclass may make it a field."""
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",
         "depth": "num_hidden_layers",
@@ -168,7 +164,7 @@ class EncoderConfig(ModelConfig):
     def initializer(self) -> Initializer:
         """Normal distribution, truncated at two standard deviations.
 
-        As in TensorFlow, the standard deviation of the result is 0.88 x the range.
+        As in TensorFlow, the standard deviation after truncation is 0.88 x `initializer_range`.
         """
         return nn.initializers.truncated_normal(self.initializer_range)
 
@@ -227,8 +223,7 @@ class EncoderForMultipleChoice(EncoderForSequenceClassification):
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Take and return the same as the encoder, for C adjacent choices of a question: int [B C T] -> logits [B C].
 
-        With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, with [B C] as one
-        axis.
+        With `cls_positions` int [B C K] logits are [B C K]. Hidden states have B C rows, one for each choice.
         """
         output, scores = score_choices(super().__call__, input_ids, **inputs)
         return output.replace(logits=scores)

@@ -1,4 +1,4 @@
-"""The encoder-decoders: sizes of the Transformer and BART, and the base modules of these two and T5.
+"""Base classes of encoder-decoders: the modules, and the config of the Transformer, BART and Lite Transformer.
 
 `EncoderDecoderModel` reads source and target at once, or a source once and then its target token by token. The layers
 are in the model files.
@@ -26,7 +26,7 @@ from plmjax.layers.rows import DecoderRows, EncoderRows, read_rows, read_source
 
 
 def both_sides(**sizes: int) -> dict[str, int]:
-    """Return the fields of the encoder and of the decoder for `layers`, `heads` and `inner` features."""
+    """Return the config fields that give both sides the same `layers`, `heads` and `inner` feed-forward size."""
     names = {"layers": "layers", "heads": "attention_heads", "inner": "ffn_dim"}
     return {f"{side}_{names[name]}": size for name, size in sizes.items() for side in ("encoder", "decoder")}
 
@@ -109,7 +109,6 @@ class EncoderDecoderConfig(ModelConfig):
         return self.initializer
 
     def with_depth(self, layers: int) -> Self:
-        """Return the same sizes with so many layers on each side."""
         return dataclasses.replace(self, encoder_layers=layers, decoder_layers=layers)
 
     def with_dropout(self, rate: float) -> Self:
@@ -119,7 +118,7 @@ class EncoderDecoderConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        They are those of both sides, and 6 D V per prediction.
+        They are 6 `layers_products` per row, with `predictions` as the target length, and 6 D V per prediction.
         """
         head = predictions * self.d_model * self.vocab_size
         return 6.0 * batch_size * (self.layers_products(sequence_length, predictions) + head)
@@ -207,7 +206,7 @@ class EncoderDecoderModel(nn.Module):
 
         Raises:
             UserError: a row is longer than the model's positions.
-            ValueError: an input's shape does not fit the others', or only one side has segments.
+            ValueError: the inputs of a side differ in shape, or only one side has segments.
         """
         check_segments(segment_ids, decoder_segment_ids)
         flags = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
@@ -291,7 +290,7 @@ class EncoderDecoderModel(nn.Module):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Return the last hidden state of the encoder [B S D], and all of them if requested."""
+        """Return the encoder's last hidden state [B S D] and, if requested, all hidden states [L+1 B S D]."""
         raise NotImplementedError(f"{type(self).__name__} must encode a source.")
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
@@ -310,8 +309,8 @@ class EncoderDecoderModel(nn.Module):
     ) -> EncoderDecoderOutput:
         """Decode with a source: the encoder's output [B S D], or every layer's keys and values.
 
-        With the encoder's output, each layer projects its keys and values when it needs them, so that those of one
-        layer exist at a time.
+        With the encoder's output, each layer projects its keys and values when it needs them. Then the keys and values
+        of only one layer exist at a time.
         """
         raise NotImplementedError(f"{type(self).__name__} must decode a target.")
 

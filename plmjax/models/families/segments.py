@@ -1,7 +1,7 @@
 """The memory of models that read a text in segments: Transformer-XL and Adaptive-Span.
 
-Each layer remembers its inputs at the tokens before a segment, or the keys and values of these. No gradient passes
-through them.
+Each layer remembers its inputs at the tokens before a segment, or its keys and values of these tokens. No gradient
+passes through a memory.
 """
 
 from typing import Self
@@ -18,9 +18,10 @@ from plmjax.layers.attention.multi_head import KeyValues
 
 @flax.struct.dataclass
 class Memory(Cache):
-    """The inputs of every layer at the last M tokens, for a text without end.
+    """The inputs of every layer at the last M tokens, for a text of any length.
 
-    hidden: [L B M D]. documents: int32 [B M], the number of each token's document, from 1 on; 0 for an empty place.
+    hidden: [L B M D].
+    documents: int32 [B M], the number of each token's document, from 1; 0 for padding and empty places.
     """
 
     hidden: jax.Array
@@ -44,14 +45,19 @@ class Memory(Cache):
 class KeyValueMemory(Cache):
     """The keys and values of every layer at the last M tokens, for generation with fixed parameters.
 
-    key_values: [L B N H M] each, as in `KeyValueCache`, in the dtype of the computation. documents: as in `Memory`.
+    key_values: [L B N H M] each, as in `KeyValueCache`, in the dtype of the computation.
+    documents: as in `Memory`.
     """
 
     key_values: KeyValues
     documents: jax.Array
 
     def after(self, key_values: KeyValues, documents: jax.Array) -> Self:
-        """Return the memory with the keys and values of the last M tokens, after T further tokens, int [B T]."""
+        """Return the memory after T further tokens.
+
+        key_values: of the last M tokens.
+        documents: int [B T], of the further tokens.
+        """
         documents = jnp.concatenate([self.documents, documents], axis=1)[:, documents.shape[1] :]
         return KeyValueMemory(key_values, documents)
 
@@ -84,7 +90,12 @@ class SegmentOutput(Attentions):
 def segment_documents(
     memory: Memory | KeyValueMemory, length: int, attention_mask: jax.Array | None, starts: jax.Array | None
 ) -> jax.Array:
-    """Return the document number of each token of a segment, int32 [B T]; 0 for padding."""
+    """Return the document number of each token of a segment, int32 [B T]; 0 for padding.
+
+    length: T.
+    attention_mask: [B T], the padding mask; None: no padding.
+    starts: bool [B T], true at the first token of a document; None: no document begins in the segment.
+    """
     last = jnp.maximum(jnp.max(memory.documents, axis=1, initial=0), 1)[:, None]
     begun = 0 if starts is None else jnp.cumsum(starts, axis=1, dtype=jnp.int32)
     documents = jnp.broadcast_to(last + begun, (len(last), length))

@@ -1,7 +1,7 @@
-"""Heads that are the same for many systems: labels of tokens, the two ends of a span, labels of texts, choices.
+"""Heads that many systems share: for labels of tokens, answer spans, labels of texts, and multiple choice.
 
-Heads on a text that is not represented by its last token differ between families of models. Each head is named
-`classifier`.
+Heads that represent a text by another token than its last are in the files of the families and systems. The parameters
+of every head are under `classifier`.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,11 @@ TASK_PARTS = (HEAD, MIX, TRANSITIONS)
 
 @flax.struct.dataclass
 class TaggingOutput(HeadAttentions):
-    """The output of a head for labels.
+    """The output of a head for labels of tokens.
 
     logits: float32 [B T labels], of each token independently.
     mix_weights: float32 [mixes L+1], the weights of all learned mixes of layers; None without mixes.
-    transitions: score of one label after another; None if labels are independent.
+    transitions: scores of pairs of adjacent labels; None if labels are independent.
     """
 
     logits: jax.Array
@@ -46,7 +46,7 @@ class TaggingOutput(HeadAttentions):
 
 @flax.struct.dataclass
 class SpanOutput(HeadAttentions):
-    """The output of a head for answers.
+    """The output of a head for answer spans.
 
     start_logits, end_logits: float32 [B T], the score of each token as the first and as the last token of the answer.
     """
@@ -93,7 +93,7 @@ class TokenClassification(nn.Module):
         return TaggingOutput(logits, self._mix_weights(), **attentions_of(output))
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return what the labels read, [B T D]; a system with a further layer here overrides this."""
+        """Return the input of the linear layer, [B T D]; a system with a further layer before it overrides this."""
         return Dropout(self.config.head_dropout)(x, deterministic)
 
     def _mix_weights(self) -> jax.Array | None:
@@ -104,7 +104,10 @@ class TokenClassification(nn.Module):
 
 
 class CrfTokenClassification(TokenClassification):
-    """The same head with a conditional random field. It chooses a sentence's labels together (layers/crf.py)."""
+    """`TokenClassification` with a conditional random field over the labels of a sentence (layers/crf.py).
+
+    possible: the labels and pairs of labels that the label scheme allows.
+    """
 
     possible: Possible = Possible((), (), ())
 
@@ -124,7 +127,7 @@ class ClassificationHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... outputs]."""
+        """Map [... D] to float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         dropout = Dropout(config.head_dropout)
         x = Projection((config.width,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
@@ -135,7 +138,7 @@ class ClassificationHead(nn.Module):
 class LastTokenClassification(nn.Module):
     """The encoder and a head on the last token of a text; with one label it is a regression.
 
-    head: class of the head, made of a config, an execution and the number of labels.
+    head: class of the head; its arguments are a config, an execution and the number of labels.
     """
 
     config: ModelConfig
@@ -156,7 +159,7 @@ class LastTokenClassification(nn.Module):
         deterministic: bool = True,
         **inputs: Any,
     ) -> Any:
-        """Take and return the same as the encoder, with label_logits.
+        """Take and return the same as the encoder, with `label_logits`.
 
         They are [B labels], or [B K labels] of the packed texts that end at `cls_positions`, int [B K].
         """
@@ -172,11 +175,11 @@ def score_choices(
 
     Args:
         classify: a classifier of texts with one label.
-        inputs: its other inputs; arrays are [B C ...].
+        inputs: the other inputs of the classifier; arrays are [B C ...].
 
     Returns:
-        the output of the classifier for the rows, with [B C] as one axis, and the scores float32 [B C]; with
-        `cls_positions` int [B C K] the scores are [B C K].
+        the output of the classifier, with B C rows, and the scores, float32 [B C], or [B C K] with `cls_positions` int
+        [B C K].
     """
     rows = {name: x.reshape(-1, x.shape[-1]) if getattr(x, "ndim", 0) else x for name, x in inputs.items()}
     output = classify(input_ids.reshape(-1, input_ids.shape[-1]), **rows)
@@ -185,7 +188,7 @@ def score_choices(
 
 
 class QuestionAnswering(nn.Module):
-    """S . x_i and E . x_i for every token i, its scores as start and as end of the answer (ibid., section 4.2)."""
+    """S . x_i + s and E . x_i + e, the scores of token i as start and as end of the answer (ibid., section 4.2)."""
 
     config: ModelConfig
     execution: Execution = Execution()
@@ -205,4 +208,4 @@ class QuestionAnswering(nn.Module):
 
 
 TOKEN_HEADS = {Purpose.TOKEN_CLASSIFICATION: TokenClassification, Purpose.QUESTION_ANSWERING: QuestionAnswering}
-"""The heads for single tokens of an encoder that sees both sides of each token."""
+"""The heads on single tokens, for an encoder that sees both sides of each token."""

@@ -28,9 +28,9 @@ class TextEncoderOutput:
 class TextEncoder(nn.Module):
     """The pooled hidden states of the last layer (Reimers and Gurevych 2019, arXiv 1908.10084, section 3).
 
-    It adds no parameters to the encoder, whose name is that of its system.
+    It adds no parameters to those of the encoder. The encoder has the name of its system.
 
-    pooling: "mean" over all tokens of a text, with the special ones; or "cls", the token that represents a row.
+    pooling: "mean" over all tokens of a text, including special tokens; or "cls", the token that represents the text.
     """
 
     config: ModelConfig
@@ -50,8 +50,8 @@ class TextEncoder(nn.Module):
     ) -> TextEncoderOutput:
         """Take the same as the encoder and return the vectors of whole rows, or of the texts at `cls_positions`.
 
-        The text at cls_positions[:, k], int [B K], has the segment k + 1. A text that does not exist has the vector 0
-        for the pooling "mean", and that of any token for "cls".
+        The text at cls_positions[:, k], int [B K], has the segment k + 1. For a text that does not exist, the pooling
+        "mean" returns 0, and "cls" the hidden state of an arbitrary token.
         """
         inputs |= {"segment_ids": segment_ids, "deterministic": deterministic}
         output = self.config.module(Purpose.EMBEDDING, self.execution)(input_ids, attention_mask, **inputs)

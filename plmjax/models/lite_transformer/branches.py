@@ -1,4 +1,4 @@
-"""The two branches of a Lite Transformer's layer, and the cache of a decoder's layer.
+"""The two branches of a Lite Transformer's layer, and the cache of its decoder.
 
 Half of the features go through attention, which relates distant tokens, the others through a convolution, which relates
 neighbors (Wu et al. 2020, arXiv 2004.11886, section 4; mit-han-lab/lite-transformer fairseq/modules/multibranch.py).
@@ -43,8 +43,8 @@ class BranchesConfig(ModelConfig):
         """Check the settings of the two branches.
 
         Args:
-            heads: the number of features that each field with a number of heads must divide.
-            depths: the number of layers that each field with kernel sizes is for.
+            heads: dict from a field that is a number of heads to the number of features that it must divide.
+            depths: dict from a field of kernel sizes to its number of layers.
 
         Raises:
             UserError: sizes that do not fit each other, or an unknown convolution.
@@ -80,7 +80,7 @@ class BranchesConfig(ModelConfig):
     def heads_initializer(self) -> Initializer:
         """Initializer of the kernels [D N H] of queries, keys and values.
 
-        The three are one matrix in the released code, as wide as the three together.
+        The released code initializes the three as one wide matrix. So their variance is half of Glorot's.
         """
         return nn.initializers.variance_scaling(0.5, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
 
@@ -92,8 +92,9 @@ class BranchesConfig(ModelConfig):
     def branches_products(self, tokens: int, kernel_size: int) -> int:
         """Return the multiplications of the matrix products of both branches of a layer for a row of T tokens.
 
-        With M = D / 2, the branches take 4 M^2 + 2 T M for attention among T tokens, and for a convolution 2 M^2, or 3
-        M^2 + M H K for a dynamic one. The sums over the K positions are no matrix products and are not counted.
+        With M = D / 2, attention takes 4 M^2 + 2 T M per token. A lightweight convolution takes 2 M^2, a dynamic
+        convolution 3 M^2 + M H K for H heads and K positions. The sums over the K positions are no matrix products and
+        are not counted.
         """
         half = self.width // 2
         scores = half**2 + half * self.convolution_heads * kernel_size if self.convolution == "dynamic" else 0
@@ -140,13 +141,16 @@ def long_short_cache(config: Any, batch: int, capacity: int, execution: Executio
 def with_past_inputs(
     new: jax.Array, cache: LongShortCache | None, layer: jax.Array, kernel_size: int
 ) -> tuple[jax.Array, LongShortCache | None]:
-    """Prepend the last K - 1 inputs to those of T new tokens, [B K-1+T C]. Return them, and the updated cache.
+    """Prepend the last K - 1 inputs of a convolution to the inputs of T new tokens, and update the cache.
 
     Args:
         new: inputs of the new tokens, [B T C].
-        cache: the past; None: there is no past, and the inputs before the tokens are 0.
+        cache: the previous inputs; None: they are 0.
         layer: the index of the layer, int scalar.
         kernel_size: K.
+
+    Returns:
+        all inputs, [B K-1+T C], and the updated cache.
     """
     if cache is None:
         return jnp.pad(new, ((0, 0), (kernel_size - 1, 0), (0, 0))), None

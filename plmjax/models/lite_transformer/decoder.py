@@ -8,13 +8,13 @@ The decoder without a source. The norms stand before the sublayers, since the tr
     x = x + feed_forward(norm(x))
     next token:  softmax(words . x_t)
 
-K grows from layer to layer: a convolution reads 63 tokens in the upper half of the published model.
+The kernel size K grows from layer to layer: in the upper half of the published model a convolution reads 63 tokens.
 
 Deviation: one table holds the words and is the output layer. In the released run on WikiText-103 words and softmax are
-adaptive, with clusters that begin at 20,000 and 60,000 and have a quarter of the features of the one before.
+adaptive, with clusters that begin at 20,000 and 60,000, each with a quarter of the features of the previous one.
 Deviation: the padding token has a trained row, and a row may hold several packed texts (`segment_ids`), as in
 lite_transformer.py. Neither attention nor a convolution sees another text.
-As released, no norm follows the last layer.
+As in the released code, no norm follows the last layer.
 """
 
 import dataclasses
@@ -66,11 +66,11 @@ class LiteTransformerDecoderConfig(BranchesConfig):
     max_position_embeddings: int = 3072
     """Maximum length of a row."""
     d_model: int = 896
-    """Hidden size, D; half of it is of attention and half of the convolution."""
+    """Hidden size, D; attention reads one half of the features, the convolution the other half."""
     decoder_layers: int = 12
     """Number of layers, L."""
     decoder_attention_heads: int = 4
-    """Number of heads of the attention to half of the features, N."""
+    """Number of attention heads, N; they read half of the features."""
     decoder_ffn_dim: int = 896
     """Inner size of the feed-forward network, F."""
     decoder_kernel_sizes: tuple[int, ...] = KERNEL_SIZES
@@ -163,7 +163,7 @@ class LiteTransformerDecoderLayer(CausalBranches):
 
 
 class LiteTransformerDecoderModel(nn.Module):
-    """The words, and L layers. Adjacent layers with equal kernels are stacked [L ...]."""
+    """The words, and L layers. Adjacent layers with equal kernel sizes are one stack."""
 
     config: LiteTransformerDecoderConfig
     execution: Execution = Execution()
@@ -189,7 +189,7 @@ class LiteTransformerDecoderModel(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> DecoderOutput:
-        """Take and return the same as `GptModel`, without a prefix that all tokens see."""
+        """Take and return the same as `GptModel`, but without `prefix_lengths`."""
         config = self.config
         rows = read_rows(
             config,

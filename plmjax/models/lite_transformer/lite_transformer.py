@@ -1,16 +1,16 @@
 """Lite Transformer with long-short range attention (Wu et al. 2020, arXiv 2004.11886; mit-han-lab/lite-transformer).
 
 A Transformer whose self-attention reads one half of the features and leaves the other half to a convolution. Attention
-relates distant tokens, the convolution the neighbors:
+relates distant tokens, the convolution relates neighbors:
 
     source:  x_s = sqrt(D) words[source_s] + sinusoids[s]
              L times:  x = norm(x + [attention(x_1, x_1); convolution(x_2)]),  x = [x_1; x_2]
                        x = norm(x + feed_forward(x))
     target:  the same with attention to the tokens up to each and a convolution of these, then attention to the source
 
-The weights of the convolution are a softmax over its K positions, shared by the features of a head. Dynamic ones are
-computed from each token (translation of WMT, summaries), lightweight ones are parameters (IWSLT). K grows from layer to
-layer. The feed-forward network is as wide as the rest ("flattened"), because its width dominates the cost of a small
+The weights of the convolution are a softmax over its K positions, shared by the features of a head. Dynamic weights are
+computed from each token (translation of WMT, summaries), lightweight weights are parameters (IWSLT). K grows from layer
+to layer. The feed-forward network is as wide as the rest ("flattened"), because its width dominates the cost of a small
 Transformer (section 3).
 
 Deviation: the padding token has a trained row, as in models/transformer.py; its row is 0 in the released code.
@@ -56,13 +56,13 @@ from plmjax.models.transformer import LAYER_NORM_EPSILON, TransformerModel, atte
 
 
 def flattened(size: int, **fields: Any) -> dict[str, Any]:
-    """Return the fields of a model of `size` features whose feed-forward networks have equally many."""
+    """Return the config fields of a model with `size` as hidden size and as inner size of its feed-forward networks."""
     return {"d_model": size, "encoder_ffn_dim": size, "decoder_ffn_dim": size, **fields}
 
 
 @dataclasses.dataclass(frozen=True)
 class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
-    """Sizes of a Lite Transformer; the defaults are those of the largest one for translation of WMT.
+    """Sizes of a Lite Transformer; the defaults are those of the largest model for translation of WMT.
 
     Arguments override the fields of a named size: `LiteTransformerConfig.wmt_496(vocab_size=8192)`.
 
@@ -73,11 +73,11 @@ class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
     vocab_size: int = 40_000
     """Vocabulary size, which both sides share."""
     d_model: int = 496
-    """Hidden size, D; half of it is of attention and half of the convolution."""
+    """Hidden size, D; self-attention reads one half of the features, the convolution the other half."""
     encoder_attention_heads: int = 4
-    """Number of heads of the encoder's attention to half of the features."""
+    """Number of heads of the encoder's self-attention, which reads half of the features."""
     decoder_attention_heads: int = 4
-    """Number of heads of the decoder's attention to half of the features, N."""
+    """Number of heads of the decoder's self-attention, which reads half of the features, N."""
     cross_attention_heads: int = 8
     """Number of heads of the decoder's attention to the source, which reads all features."""
     encoder_ffn_dim: int = 496
@@ -85,9 +85,9 @@ class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
     decoder_ffn_dim: int = 496
     """Inner size of the decoder's feed-forward network, F."""
     encoder_kernel_sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
-    """Number of positions that the convolution of each encoder layer reads, K; they are odd."""
+    """Number of positions that the convolution of each encoder layer reads, K; an odd number."""
     decoder_kernel_sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
-    """The same of each decoder layer: the token itself and those before it."""
+    """Number of positions that the convolution of each decoder layer reads: the token itself and those before it."""
     attention_dropout: float = 0.1
     """Dropout rate of attention probabilities."""
 
@@ -133,7 +133,7 @@ class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
     def layers_products(self, source: int, target: int) -> int:
         """Return the multiplications of the matrix products of all layers for a row with `source` and `target` tokens.
 
-        Besides the two branches there are 2 D F, and in the decoder attention to the source, as in a Transformer.
+        A layer has the two branches, 2 D F per token and, in the decoder, attention to the source as in a Transformer.
         """
         size, branches = self.d_model, self.branches_products
         encoder = sum(
@@ -225,7 +225,7 @@ class DecoderLayer(CausalBranches):
 
 
 class LiteTransformerModel(TransformerModel):
-    """The words of both sides, and the layers of each side. Adjacent layers with equal kernels are stacked [L ...]."""
+    """The words of both sides, and the layers of each side. Adjacent layers with equal kernel sizes are one stack."""
 
     config: LiteTransformerConfig
 
