@@ -188,7 +188,10 @@ def score_choices(
 
 
 class QuestionAnswering(nn.Module):
-    """S . x_i + s and E . x_i + e, the scores of token i as start and as end of the answer (ibid., section 4.2)."""
+    """S . x_i + s and E . x_i + e, the scores of token i as start and as end of the answer (ibid., section 4.2).
+
+    Deviation: the paper has no biases s and e. The released code has them, and the checkpoints hold them.
+    """
 
     config: ModelConfig
     execution: Execution = Execution()
