@@ -1,1 +1,1 @@
-"""Layers that several systems share and that belong to no single system, one idea per file."""
+"""Layers that several systems share, one idea per file."""

@@ -26,7 +26,7 @@ ROW = ("batch", "length", "mlp")
 
 
 def shared_scores(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype = jnp.float32) -> jax.Array:
-    """Initialize the logits [H K] of a lightweight convolution as a kernel with one input feature and H outputs."""
+    """Draw the logits [H K] from Glorot's uniform distribution for a kernel with one input feature and H outputs."""
     heads, size = shape
     bound = math.sqrt(6 / (size + heads * size))
     return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -125,7 +125,7 @@ class LightweightConvolution(nn.Module):
 
 
 class DynamicConvolution(LightweightConvolution):
-    """A convolution whose weights each token computes, with a gated linear unit after the first projection."""
+    """A convolution whose weights are computed from each token, with a gated linear unit after the first projection."""
 
     @property
     def input_features(self) -> int:

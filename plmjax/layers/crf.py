@@ -36,7 +36,8 @@ class Possible(NamedTuple):
 class Scores:
     """The scores of a chain.
 
-    start, end: float32 [Y]. transitions: [Y Y], from the previous label to the next label.
+    start, end: float32 [Y].
+    transitions: float32 [Y Y], from the previous label to the next label.
     """
 
     start: jax.Array
@@ -46,9 +47,11 @@ class Scores:
 
 @flax.struct.dataclass
 class Chain:
-    """The words of the sentences in rows, bool [B T]: all words, the first and the last word of each sentence.
+    """Masks of the words in rows, bool [B T].
 
-    A sentence whose end was truncated has no last word; it gets no end score.
+    words: true at all words of sentences.
+    first: true at the first word of each sentence.
+    last: true at the last word of each sentence. A sentence whose end was truncated has no last word and no end score.
     """
 
     words: jax.Array
@@ -89,9 +92,9 @@ def nats(emissions: jax.Array, labels: jax.Array, scores: Scores, chain: Chain) 
 
 
 def log_partition(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
-    """Return log Z, divided into one part per word, with the shapes of `nats`.
+    """Return log Z, divided into one part per word: float [B T Y] -> float32 [B T], 0 elsewhere.
 
-    It is the forward algorithm, whose sums are normalised at every word.
+    This is the forward algorithm, with sums that are normalised at every word.
     """
 
     def step(before: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -109,8 +112,8 @@ def log_partition(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Arr
 def marginals(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
     """Return the marginal probability of every label at every word: float32 [B T Y], 0 elsewhere.
 
-    It is the gradient of log Z with respect to the emissions. The gradient of the forward algorithm is the backward
-    algorithm.
+    Marginals are the gradient of log Z with respect to the emissions. The gradient of the forward algorithm is the
+    backward algorithm.
     """
     return jax.grad(lambda own: jnp.sum(log_partition(own, scores, chain)))(emissions.astype(jnp.float32))
 
@@ -150,7 +153,7 @@ def _at_words(emissions: jax.Array, scores: Scores, chain: Chain) -> jax.Array:
 
 
 def _over_time(emissions: jax.Array, scores: Scores, chain: Chain) -> tuple[jax.Array, ...]:
-    """Return the inputs of a scan over words: [T B Y], and the masks of words and of first words, [T B 1].
+    """Return the inputs of a scan over tokens: scores [T B Y], and the masks of words and of first words, [T B 1].
 
     The scan reads the sentences of a row as one chain. Every transition between two sentences scores 0.
     """

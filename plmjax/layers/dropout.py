@@ -1,4 +1,4 @@
-"""Dropout from eight random bits per element.
+"""Dropout from 8 or 16 random bits per element.
 
 The key names its generator (`jax.random.key_impl`). threefry computes the bits of an element from its position in the
 global array, so a mask is the same on every mesh. The hardware generator (rbg) is much cheaper, but a compiler cannot
@@ -19,8 +19,9 @@ from plmjax.layers.partitioning import partition_spec
 TILE_ROWS = 32
 """Number of rows in a tile of a TPU's memory that holds bools."""
 TOLERANCE = 0.02
-"""Eight bits are enough if the relative errors of the rate and of the kept fraction are at most this: 0.1 becomes
-26 / 256, which is 1.6 % more.
+"""Maximum relative error of the rate and of the kept fraction at which eight bits are used.
+
+The rate 0.1 becomes 26 / 256, which is 1.6 % more.
 """
 
 
@@ -53,8 +54,8 @@ def keep_mask(
 ) -> jax.Array:
     """Return a mask, bool [shape], true with probability 1 - `effective_rate(rate)`.
 
-    One random 32-bit word decides two or four elements, because random bits take a visible part of a training step. The
-    elements of one word are far apart along the second-last dimension (the last dimension of a matrix, because its
+    One random 32-bit word decides two or four elements, because random bits take a noticeable part of a training step.
+    The elements of one word are far apart along the second-last dimension (the last dimension of a matrix, because its
     first may be sharded): a TPU would pad adjacent elements to 128. The hardware generator makes a large mask in pieces
     of whole tiles, which are concatenated without a copy.
 
@@ -70,8 +71,8 @@ def keep_mask(
     if size > TILE_ROWS and not is_threefry(key):
         size += -size % TILE_ROWS
     words = _random_words(key, (*shape[:axis], size, *shape[axis + 1 :]), axes)
-    # The bits of an element become the highest ones. As a signed integer it can then be compared as it is: its lower
-    # bits belong to other elements and change nothing, and a TPU would flip the highest bit of an unsigned one.
+    # The bits of an element are shifted to the top of the word. A signed word can be compared directly: its lower bits
+    # belong to other elements and change nothing, and a TPU would flip the highest bit of an unsigned word.
     words = jax.lax.bitcast_convert_type(words, jnp.int32)
     limit = jnp.int32((round(effective_rate(rate) * (1 << bits)) << 32 - bits) - (1 << 31))
     masks = [words << 32 - bits * (piece + 1) >= limit for piece in range(pieces)]
@@ -79,7 +80,7 @@ def keep_mask(
 
 
 def _random_words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
-    """Return uint32 [shape]. Unless the generator is threefry, each device draws its own shard of these axes.
+    """Return uint32 [shape]. Unless the generator is threefry, each device draws its own shard along `axes`.
 
     Within a `vmap` over a mesh axis, every element of that axis has its own key, and its device draws with that key.
     """
@@ -95,7 +96,7 @@ def _random_words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None
         local = NamedSharding(mesh, divided).shard_shape(shape)
         return jax.random.bits(own, local, jnp.uint32)
 
-    # The number of a piece is an input: the compiler cannot read it if it divides a part of the mesh itself.
+    # The index of a piece is an input: the function cannot ask for it if the compiler shards some axes of the mesh.
     numbers = jnp.arange(math.prod(mesh.shape[name] for name in names), dtype=jnp.uint32)
     specs = (PartitionSpec(names), PartitionSpec())
     return jax.shard_map(piece, in_specs=specs, out_specs=divided, check_vma=False)(numbers, jax.random.key_data(key))
@@ -112,8 +113,8 @@ def apply_dropout(
 ) -> jax.Array:
     """Drop elements of x at `effective_rate(rate)` and scale the others to keep the mean; return x without a key.
 
-    The backward pass draws the mask again and keeps nothing. Only reverse-mode differentiation is defined, and once;
-    JAX refuses forward mode.
+    The backward pass draws the mask again; only the key is kept. Only first-order reverse-mode differentiation is
+    defined; JAX raises an error for forward mode.
 
     together: axes along which all elements are dropped or all are kept.
     axes, transposed: as in `keep_mask`.

@@ -7,8 +7,8 @@ calls `decode` for each further token:
     module.encode(input_ids, attention_mask) -> SourceKeyValues
     module.decode(decoder_input_ids, source, decoder_attention_mask, cache) -> EncoderDecoderOutput
 
-A decoder of another kind, such as an LSTM, has its own classes of source and output. They have the fields that are used
-here: `attention_mask`, and `scores` and `cache`.
+A decoder of another kind, such as an LSTM, has its own classes for the source, with the field `attention_mask`, and for
+the output, with the fields `scores` and `cache`.
 
 The layers of a decoder with attention are stacked. A layer has a method `key_values`, which projects the encoder's
 output [B S D] to its own keys and values. `project_source` and `decode_layers` run all layers.
@@ -54,7 +54,7 @@ class EncoderDecoderOutput(EncoderDecoderAttentions):
 
     @property
     def logits(self) -> jax.Array:
-        """The scores of labels, if there is a head for them; otherwise those of the vocabulary, float32 [B T V]."""
+        """The label logits, if there is a head for labels; otherwise the logits of the vocabulary, float32 [B T V]."""
         return self.scores.logits() if self.label_logits is None else self.label_logits
 
 
@@ -97,11 +97,15 @@ def decode_layers(
     """Run the layers of a decoder, [B T D] -> [B T D].
 
     Args:
-        apply: function (layer, x, its keys and values of the source, cache=the cache, number=its index) -> x, cache.
+        apply: function (layer, x, source, cache=, number=) -> (x, cache). `source` has the layer's keys and values of
+            the source, and `number` is the index of the layer in the cache.
         layers: the bound module of all layers, as for `stack`.
         numbers: int [L], the indices of the layers in the cache.
         source: the encoder's output [B S D], or the result of `project_source`. With the encoder's output, each layer
-            projects its keys and values when it needs them, so that those of one layer exist at a time.
+            projects its keys and values when it needs them, so that those of only one layer exist at a time.
+
+    Returns:
+        x, the cache and, if requested, the hidden states [L+1 B T D], the given x first.
     """
     first, projected = x, isinstance(source, KeyValues)
 
@@ -117,10 +121,10 @@ def decode_layers(
 
 
 def group_by_source(rows: jax.Array, source: KeyValues) -> jax.Array:
-    """Merge the rows that read the same source: [B K T D], stored as [R T D], -> [B, K T, D].
+    """Merge the rows that read the same source: [R T D] -> [B, K T, D].
 
-    The K texts that are generated from a source are adjacent. As queries of one row they share its keys and values,
-    which are then read once and kept once.
+    The K texts that are generated from a source are adjacent. As queries of one row they share the keys and values of
+    the source, which are then read once and kept once.
 
     Args:
         rows: [R T D], R = B K; K is 1 if every row has its own source.

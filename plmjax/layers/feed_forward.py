@@ -28,10 +28,10 @@ def _exact_gelu(x: jax.Array) -> jax.Array:
 
 
 def _on_matrix(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """Return the same function, which on a CPU is applied to a matrix [rows features].
+    """Return a function that on a CPU applies `activation` to a matrix [rows features], and elsewhere as it is.
 
     XLA for CPU then keeps the matrix for the gradient of the next kernel. Otherwise it would compute the activation
-    again while it transposes it, column by column, for a fourteenth of the time of BERT-Base's step
+    again, column by column, while it transposes the matrix. That takes a fourteenth of the time of BERT-Base's step
     (`benchmarks/steps.py`). On a TPU the reshape costs time.
     """
 
@@ -61,10 +61,10 @@ ACTIVATIONS = {
     for activation in [_with_input_kept(function)]
     for name in names
 }
-"""Dict from name to activation, with the names of transformers, which has several for one function: gelu_new is the
-tanh form of GELU, gelu is the exact form, swish is x sigmoid(x).
+"""Dict from name to activation, with the names of transformers, which has several names for some functions.
 
-The backward pass keeps only their input and computes the rest again. This takes less time than to read it.
+gelu_new is the tanh form of GELU, gelu is the exact form, swish is x sigmoid(x). The backward pass keeps only the input
+of an activation and computes the rest again, which takes less time than to read stored values.
 """
 
 
@@ -89,14 +89,14 @@ def check_activation(name: str) -> None:
 
 
 INNER = ("batch", "length", "mlp")
-"""Logical names of the axes of the features inside."""
+"""Logical axes of the inner features, [B T F]."""
 
 
 class FeedForward(nn.Module):
     """activation(x W1 + b1) W2 + b2: [... D] -> [... F] -> [... D].
 
     output_init: initializer of W2; `kernel_init` by default.
-    dropout: dropout rate of the F features inside.
+    dropout: dropout rate of the F inner features.
     use_bias: true to add b1 and b2.
     """
 
@@ -125,7 +125,7 @@ class FeedForward(nn.Module):
         return layer_projection(self.execution, (self.inner_size,), axes, init, use_bias=self.use_bias, name=name)(x)
 
     def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Drop some of the features inside, [... F]; a system that drops them otherwise overrides this."""
+        """Apply dropout to the inner features, [... F]; a subclass may override this."""
         return Dropout(self.dropout, axes=INNER)(x, deterministic)
 
 

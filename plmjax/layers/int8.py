@@ -14,9 +14,10 @@ Each output of W has its own scale, a parameter `kernel_scale`. The precision of
                     averages in the collection `ranges` (Q8BERT, arXiv 1910.06188, section 2.2; nlp-architect,
                     quantization.py)
 
-Deviation: a bias is added in float32. In nlp-architect it is an int32 with the scale s_x s_w, which is finer than any
-difference that the rounded result shows.
-Deviation: nlp-architect's dynamic scales are those of a whole batch. Then the text of one row would change another.
+Deviation: a bias is added in floating point. In nlp-architect it is an int32 with the scale s_x s_w, whose steps are
+too small to be seen in the rounded result.
+Deviation: nlp-architect's dynamic scales are those of a whole batch. Then the result of a row would depend on the texts
+of other rows.
 """
 
 import functools
@@ -35,27 +36,27 @@ from plmjax.layers.projection import Projection
 FLOAT, INT8_DYNAMIC, INT8_STATIC = "float", "int8_dynamic", "int8_static"
 CALIBRATED, SIMULATED = "calibrated", "simulated"
 MATMUL_PRECISIONS = (FLOAT, INT8_DYNAMIC, INT8_STATIC)
-"""Precisions that a run may have. Calibrated and simulated ones are those of compression, which makes such runs."""
+"""Precisions that a run may have. `calibrated` and `simulated` are only for compression, which makes such runs."""
 LARGEST = 127
 DECAY = 0.9999
 """Decay of the moving averages."""
 RANGES = "ranges"
-"""Collection of the ranges of activations while they are collected."""
+"""Name of the collection of variables that holds the ranges of activations while they are collected."""
 KERNEL_SCALE, INPUT, OUTPUT = "kernel_scale", "input_range", "output_range"
 ADDED = (KERNEL_SCALE, INPUT, OUTPUT)
-"""Names of the parameters that a projection has for products in int8."""
+"""Names of the parameters that products in int8 add to a projection."""
 
 
 class Int8Projection(Projection):
-    """A projection in int8, with the parameters `kernel_scale` and, for static scales, ranges."""
+    """A projection in int8: its parameters are also `kernel_scale` and, if static, `input_range` and `output_range`."""
 
     precision: str = INT8_DYNAMIC
 
     def product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """Multiply in int8, or in float between two ranges."""
+        """Multiply in int8; with the precisions `calibrated` and `simulated`, in float."""
         if self.precision not in (INT8_DYNAMIC, INT8_STATIC):
             return super().product(contracted, apply_range(self, self.precision, INPUT, x), kernel)
-        # One axis: an array with several would be cast to the dtype of the products.
+        # The parameter has one axis: with several it would be cast to the dtype of the products.
         init = as_scale(nn.initializers.ones, (None,))
         kernel_scale = self.param(KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
         static = self.precision == INT8_STATIC
@@ -75,7 +76,7 @@ PROJECTIONS: Mapping[str, Callable[..., nn.Module] | None] = {
         for precision in (INT8_DYNAMIC, INT8_STATIC, CALIBRATED, SIMULATED)
     },
 }
-"""Precision -> `Execution.projection`."""
+"""Dict from precision to `Execution.projection`."""
 
 
 def quantization_scale(largest: jax.Array) -> jax.Array:
@@ -113,8 +114,8 @@ def product(
 
     Args:
         contracted: number of input axes.
-        scales: of x, a scalar or [... 1] with an axis of size 1 for each input axis; and of the kernel, with the shape
-            of its outputs.
+        scales: the scale of x, a scalar or [... 1] with an axis of size 1 for each input axis; and the scale of the
+            kernel, with the shape of its outputs.
     """
     x_scale, kernel_scale = scales
     left, right = quantize(x, x_scale).astype(jnp.int8), quantize(kernel, kernel_scale).astype(jnp.int8)
@@ -123,7 +124,7 @@ def product(
     if x_scale.ndim:
         rows = x.shape[: x.ndim - contracted]
         x_scale = x_scale.reshape(*rows, *(1,) * kernel_scale.ndim)
-    # The compiler for TPUs, libtpu 0.0.42, dies when it joins such a product of heads with one of attention.
+    # The compiler for TPUs, libtpu 0.0.42, crashes when it joins such a product of heads with one of attention.
     apart = jax.lax.optimization_barrier if kernel.ndim > 2 else _identity
     values = sums.astype(jnp.float32) * (1 / x_scale) * (1 / kernel_scale)
     return jax.lax.platform_dependent(values.astype(dtype), tpu=apart, default=_identity)
@@ -139,9 +140,11 @@ def token_scales(x: jax.Array, contracted: int) -> jax.Array:
 
 
 def apply_range(module: nn.Module, precision: str, name: str, x: jax.Array) -> jax.Array:
-    """Record or apply a static range: return x fake-quantized by it, or x itself while calibrating.
+    """Apply the static range `name` to x, and record it with the precisions `calibrated` and `simulated`.
 
-    module: the bound module that has the range `name`; it is updated where its collection is mutable.
+    Return x rounded to the range with `int8_static` and `simulated`, otherwise x itself.
+
+    module: the bound module that has the range; a recorded range is updated if its collection is mutable.
     """
     if precision == INT8_STATIC:
         scale = static_scale(module, name)

@@ -1,8 +1,8 @@
 """Normalisation over the last axis, and over a batch.
 
 The backward passes of the normalisation over the last axis keep the input in its own dtype and float32 statistics, one
-or two numbers per position. They keep nothing else of the size of the input. Only reverse-mode differentiation is
-defined, and once; JAX refuses forward mode.
+or two numbers per position. They keep nothing else of the size of the input. Only first-order reverse-mode
+differentiation is defined; JAX raises an error for forward mode.
 """
 
 import functools
@@ -18,7 +18,7 @@ from plmjax.errors import UserError
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al., arXiv 1607.06450).
 
-    Statistics are always float32. The variance is that of the centred values. `dtype` is that of the output.
+    Statistics are float32. The variance is the mean of the squares of x - mean. The output has the dtype `dtype`.
 
     use_bias: true to add the bias.
     """
@@ -40,7 +40,7 @@ class LayerNorm(nn.Module):
 class RmsNorm(nn.Module):
     """x / sqrt(mean of squares + epsilon) * scale over the last axis (Zhang and Sennrich, arXiv 1910.07467).
 
-    The mean is float32; `dtype` is that of the output.
+    The mean of squares is float32. The output has the dtype `dtype`.
     """
 
     epsilon: float
@@ -74,7 +74,7 @@ class BatchNorm(nn.Module):
         exists: bool [...], true for positions of a batch that are not empty.
 
         Raises:
-            UserError: a training batch that has only one position.
+            UserError: a training batch has only one position.
         """
         size, axes = x.shape[-1:], tuple(range(x.ndim - 1))
         scale = self.param("scale", as_scale(nn.initializers.ones_init(), (None,)), size)

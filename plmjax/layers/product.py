@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def float32_product(product: Callable[..., jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
-    """Compute product(a, b) with a float32 result; `product` is an einsum or a dot_general without its two factors.
+    """Compute product(a, b) with a float32 result.
+
+    product: function of the two factors, such as a partial `jnp.einsum`, that takes `preferred_element_type`.
 
     A matrix unit always adds in float32. With bfloat16 factors this function returns the sums without rounding, because
     a softmax needs them. The transposed products of the backward pass would then multiply a float32 cotangent, which is

@@ -20,7 +20,7 @@ class Projection(nn.Module):
     axes: logical names of the kernel's axes, inputs first; the bias has the names of the outputs.
     kernel_init: initializer of W.
     dtype: dtype of the product and the output; the parameters `kernel` and `bias` are float32.
-    logits: returns the sums of the product in float32, for a softmax or a squared error.
+    logits: true to return the sums of the product in float32, for a softmax or a squared error.
     use_bias: true to add b.
     bias_init: initializer of b.
     """
@@ -75,9 +75,9 @@ def _product_forward(contracted: int, logits: bool, x: jax.Array, kernel: jax.Ar
 
 
 def _product_backward(contracted: int, logits: bool, kept: tuple, cotangent: jax.Array) -> tuple:
-    """Compute the gradient of the kernel with its axes in order.
+    """Compute both gradients, that of the kernel with its axes in order.
 
-    JAX would compute its transpose, and XLA for CPU would then rearrange the whole cotangent.
+    JAX would compute the transpose of that gradient, and XLA for CPU would then transpose the whole cotangent.
     """
     x, kernel = kept
     rows = tuple(range(x.ndim - contracted))

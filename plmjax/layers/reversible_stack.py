@@ -1,5 +1,6 @@
-"""Reversible layers: the backward pass computes activations again from the outputs of the layers (RevNet, Gomez et al.
-2017, arXiv 1707.04585; Reformer, Kitaev et al. 2020, arXiv 2001.04451, section 3).
+"""Reversible layers: the backward pass computes activations again from the outputs of the layers.
+
+Sources: RevNet, Gomez et al. 2017, arXiv 1707.04585; Reformer, Kitaev et al. 2020, arXiv 2001.04451, section 3.
 
 A block has functions f_0, f_1, .... Each function reads one of two streams and adds its result to the other:
 
@@ -10,7 +11,7 @@ streams after the last block. It computes one function at a time again, undoes i
 forward pass keeps no other hidden state: memory grows with the number of blocks only by their parameters and by the
 integers that the functions choose to keep.
 
-The streams are float32 in any execution: in bfloat16, the sums could not be undone well enough.
+The streams are float32 in any execution: in bfloat16 the sums could not be undone precisely enough.
 """
 
 import functools
@@ -26,7 +27,7 @@ from plmjax.layers.stack import stack
 Streams = tuple[jax.Array, jax.Array]
 """The two streams, float32 [B T D] each."""
 Kept = Any
-"""Integers that a function computes in the forward pass and takes again in the backward pass; None for none."""
+"""Integers that a function computes in the forward pass and takes again in the backward pass; None without any."""
 COLLECTIONS = ("dropout", "sampling")
 """Random collections of a block. Every block draws its own values, and draws them again in the backward pass."""
 
@@ -46,8 +47,7 @@ class ReversibleBlock(Protocol):
             context: arrays that are the same for all blocks.
             inputs: arrays of this block.
             kept: None in the forward pass; in the backward pass the second result of the forward pass. The function
-                must not
-                compute it again: a differently rounded input could change its hash buckets.
+                must not compute it again: a differently rounded input could change its hash buckets.
 
         Returns:
             [B T D], and integers to keep.
@@ -70,7 +70,7 @@ def reversible_stack(
 ) -> Streams:
     """Apply `length` blocks with separate parameters, and return the streams after them.
 
-    Gradients pass into the parameters and the streams. Only reverse-mode differentiation is defined, and once.
+    Gradients pass into the parameters and the streams. Only first-order reverse-mode differentiation is defined.
 
     Args:
         block: a bound module that is not yet used; its parameters get a leading axis "layers", as in `stack`.

@@ -16,7 +16,7 @@ class EncoderRows:
     """The inputs of an encoder's layers for the rows of a call.
 
     positions: int [B S].
-    mask_terms: the keys that every token sees.
+    mask_terms: the keys that each token sees.
     mask: [B S], 1 for real tokens; None if all are real.
     segment_ids: int [B S], the packed sequence of each token, 0 for padding; None without packing.
     """

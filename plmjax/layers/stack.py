@@ -1,7 +1,8 @@
 """A loop over layers as one compiled body: a stack of separate layers, or one layer applied several times.
 
-Besides the hidden states x, a layer may have inputs and outputs, its lanes. `inputs` holds a slice for every layer
-(caches, memories, windows). The other outputs of the layers are stacked (hidden states, new caches, attention scores):
+Besides the hidden states x, a layer may have other inputs and outputs, its lanes. `inputs` holds a slice for every
+layer (caches, memories, windows). The other outputs of the layers are stacked (hidden states, new caches, attention
+scores):
 
     x, outputs[i] = body(layer i, x, inputs[i])     for i = 0 .. length - 1
 
@@ -26,7 +27,7 @@ from plmjax.layers.attention.recording import collect, record_layers, wanted
 from plmjax.layers.int8 import RANGES
 
 Lanes = Any
-"""A pytree of arrays whose first axis is the layers; None without lanes."""
+"""A pytree of arrays whose first axis is that of the layers; None without lanes."""
 Body = Callable[[nn.Module, jax.Array, Lanes], tuple[jax.Array, Lanes]]
 
 
@@ -66,7 +67,9 @@ def stack_states(
     inputs: Lanes = None,
     output_hidden_states: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Apply `length` layers that return x alone; the arguments are those of `stack`.
+    """Apply `length` layers whose only output is x.
+
+    `apply` computes one layer; the other arguments are those of `stack`.
 
     Returns:
         the last x and, if requested, every x, [length+1 ...], the given one first.
@@ -100,7 +103,7 @@ def repeat(
 def _record_weights(
     run: Callable[..., tuple], body: Body, layer: nn.Module, **arguments: Any
 ) -> tuple[jax.Array, Lanes]:
-    """Return run(body, layer, **arguments), and record the weights of attention that leave the loop."""
+    """Return run(body, layer, **arguments), and record the attention weights of its layers."""
 
     def recording(layer: nn.Module, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, Lanes]:
         with collect(wanted()) as weights:
@@ -118,7 +121,7 @@ def _with_prefetch(
     """Run the loop for sharded parameters (`plmjax.contracts.sharded_parameter`).
 
     Each iteration gathers the parameters of the next layer, and in the backward pass reduces the gradient of the next
-    layer. Neither depends on the other computation of the iteration, so both can overlap with it.
+    layer. These transfers do not depend on the computation of the iteration, so they can overlap with it.
     """
     params = layer.variables["params"]
     leaves, structure = jax.tree.flatten(params, is_leaf=is_sharded)
@@ -159,7 +162,8 @@ def _loop(
     inputs: Lanes,
 ) -> tuple[jax.Array, Lanes]:
     """Run the loop; `parameters` tells `nn.scan` which parameters are stacked."""
-    # In a loop the compiler cannot merge the second forward pass with the first. In unrolled code it must be prevented.
+    # In a loop the compiler cannot merge the recomputed forward pass with the first one. In unrolled code it could, so
+    # this must be prevented.
     step = _rematerialised(body, execution, prevent_cse=execution.unroll > 1)
     return nn.scan(step, length=length, unroll=execution.unroll, **parameters)(layer, x, inputs)
 

@@ -22,7 +22,7 @@ POOLINGS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "mean_sqrt_len_tokens": lambda states, places: states.sum(axis=0) / np.sqrt(np.float32(len(states))),
     "weightedmean": lambda states, places: places @ states / places.sum(),
 }
-"""Name in sentence-transformers -> function of hidden states [T D] and their places from 1 on [T], both float32."""
+"""Dict from name in sentence-transformers to function of hidden states [T D] and positions [T] from 1, both float32."""
 
 ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
     "Identity": lambda x: x,
@@ -40,7 +40,7 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
     "Mish": jax.nn.mish,
     "Hardtanh": jax.nn.hard_tanh,
 }
-"""Name of torch's class -> the function with its default settings."""
+"""Dict from the name of torch's class to the function with its default settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class LayerNorm:
 
 @dataclasses.dataclass(frozen=True)
 class Normalize:
-    """Division of vectors by their length."""
+    """Division of vectors by their Euclidean norm."""
 
     def __call__(self, x: np.ndarray, params: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return [B D] from [B D]."""
@@ -92,9 +92,9 @@ class Normalize:
 
 
 def tokens_before(prompt: Sequence[int], template: Template) -> int:
-    """Return the number of first tokens in a row that belong to the prompt: special tokens and prompt.
+    """Return the number of first tokens of a row that belong to the prompt: its tokens and special tokens before it.
 
-    prompt: its token ids; empty for no prompt.
+    One special token is taken to be at the end of the row. prompt: token ids; empty for no prompt, which gives 0.
     """
     specials = template.specials(1)
     return len(prompt) + specials - min(specials, 1) if prompt else 0
@@ -105,7 +105,7 @@ Layer = Dense | LayerNorm | Normalize
 
 @dataclasses.dataclass(frozen=True)
 class TextVectors:
-    """A recipe for the vectors of texts.
+    """The computation of text vectors: prompt, pooling, layers and truncation.
 
     Raises:
         UserError: an unknown pooling or activation, a default prompt without a text, or a size below 1.
@@ -119,17 +119,17 @@ class TextVectors:
     layers: tuple[Layer, ...] = ()
     """Layers after the pooling."""
     size: int | None = None
-    """Number of first features that are kept of a finished vector; None for all."""
+    """Number of features to which the vectors are truncated; None for all."""
     longest: int | None = None
-    """Number of tokens at which a text is cut, with special tokens; None for those of the model's longest row."""
+    """Maximum number of tokens of a text, with special tokens; None for the maximum of the model."""
     prompts: tuple[tuple[str, str], ...] = ()
-    """Names of prompts, each with its text, which is put before a text."""
+    """Pairs of the name of a prompt and its text, which is put before an input text."""
     default_prompt: str | None = None
     """Name of the prompt that is used unless another is named; None for no prompt."""
     include_prompt: bool = True
     """True to pool the tokens of the prompt too."""
     similarity: str | None = None
-    """Function that sentence-transformers compares the vectors with; nothing here reads it."""
+    """Name of the function with which sentence-transformers compares the vectors; nothing here reads it."""
 
     def __post_init__(self) -> None:
         for mode in self.pooling:
@@ -153,7 +153,8 @@ class TextVectors:
     def pool(self, states: np.ndarray, before: int = 0) -> np.ndarray:
         """Return the pooled vector [D x poolings] of one text's hidden states, float32 [T D].
 
-        before: number of first tokens that belong to the prompt. Raises UserError if no other token is left.
+        before: number of first tokens that belong to the prompt. They are left out unless `include_prompt` is true;
+            raises UserError if no token is left then.
         """
         first = 0 if self.include_prompt else before
         if first >= len(states):
@@ -165,7 +166,10 @@ class TextVectors:
         return np.concatenate([POOLINGS[mode](states[first:], places) for mode in self.pooling])
 
     def finish(self, pooled: np.ndarray, params: Mapping[str, Mapping[str, np.ndarray]]) -> np.ndarray:
-        """Apply the layers after the pooling, [B D] -> [B E]. params: index of a layer -> its parameters."""
+        """Apply the layers after the pooling, and truncate to `size`: [B D] -> [B E].
+
+        params: index of a layer, as text -> its parameters.
+        """
         for number, layer in enumerate(self.layers):
             pooled = layer(pooled, {name: np.asarray(one) for name, one in params.get(str(number), {}).items()})
         return pooled[:, : self.size]

@@ -1,4 +1,4 @@
-"""Rows of tokens: the check of their shapes, and the selection of tokens from them."""
+"""Token inputs of a model: shape checks, selection of tokens from a row, and mean pooling."""
 
 import functools
 
@@ -31,7 +31,7 @@ def check_token_inputs(longest: int | None, option: str, input_ids: jax.Array, *
 
 
 def first_of_each(segment_ids: jax.Array) -> jax.Array:
-    """Return bool [B T], true at the first token of every packed sequence of segment ids, int [B T]."""
+    """Return bool [B T], true at each token whose segment id, int [B T], differs from the previous one in its row."""
     return segment_ids != jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
 
 
@@ -43,7 +43,7 @@ def gather_tokens(x: jax.Array, positions: jax.Array | None) -> jax.Array:
 def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
     """Select the first token as the representation of its sequence: [B T D] -> [B D].
 
-    With packed sequences that start at int [B K] the result is [B K D].
+    cls_positions: int [B K], the first token of each packed sequence; then the result is [B K D].
     """
     return x[:, 0] if cls_positions is None else gather_tokens(x, cls_positions)
 
@@ -51,9 +51,8 @@ def first_tokens(x: jax.Array, cls_positions: jax.Array | None) -> jax.Array:
 def last_tokens(x: jax.Array, attention_mask: jax.Array | None, cls_positions: jax.Array | None) -> jax.Array:
     """Select the last real token as the representation of its sequence: [B T D] -> [B D].
 
-    With packed sequences that end at int [B K] the result is [B K D].
-
     attention_mask: [B T], 1 for real tokens; all by default.
+    cls_positions: int [B K], the last token of each packed sequence; then the result is [B K D].
     """
     if cls_positions is not None:
         return gather_tokens(x, cls_positions)
@@ -68,10 +67,9 @@ def mean_of_tokens(
 ) -> jax.Array:
     """Return the mean of the real tokens of each sequence: [B T D] -> [B D].
 
-    With packed sequences that start at int [B K] the result is [B K D].
-
     attention_mask: [B T], 1 for real tokens; all by default.
-    segment_ids: int [B T], the packed sequence of each token.
+    segment_ids: int [B T], the packed sequence of each token; needed with `cls_positions`.
+    cls_positions: int [B K], a token of each packed sequence; then the result is [B K D].
     """
     real = jnp.ones(x.shape[:2]) if attention_mask is None else attention_mask.astype(jnp.float32)
     if cls_positions is None:

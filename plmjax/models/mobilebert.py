@@ -81,7 +81,7 @@ TEACHER = {
     "hidden_dropout_prob": 0.1,
     "classifier_activation": True,
 }
-"""Fields of IB-BERT, besides its sizes, that are not MobileBERT's (config/uncased_L-24_H-1024_B-512_A-4.json)."""
+"""Fields in which IB-BERT differs from MobileBERT, besides sizes (config/uncased_L-24_H-1024_B-512_A-4.json)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,8 @@ class MobileBertConfig(EncoderConfig):
     Arguments override the fields of a named size: `MobileBertConfig.base(vocab_size=8192)`.
 
     Raises:
-        UserError: besides an encoder's, sizes of the bottleneck or of the embeddings that do not fit the others, an
-            unknown normalization, or attention with two bottlenecks.
+        UserError: as for `EncoderConfig`; or sizes of the bottleneck or of the embeddings do not fit the others, the
+            normalization is unknown, or attention has two bottlenecks.
     """
 
     hidden_size: int = 512
@@ -168,7 +168,7 @@ class MobileBertConfig(EncoderConfig):
     def scores_products(self, length: int) -> int:
         """Return the multiplications of one token's attention scores for `length` keys, in one layer.
 
-        They are those of the bottleneck, if there is one, of the query and the key, and of the scores.
+        They are the sum for the bottleneck, if there is one, for the query and the key, and for the scores.
         """
         size, inner = self.hidden_size, self.intra_bottleneck_size
         bottleneck, read = (size * inner, inner) if self.queries_bottleneck else (0, size)
@@ -217,7 +217,7 @@ class MobileBertConfig(EncoderConfig):
 
         Per token and layer 6 times the sum of 2 D I for the bottleneck and its inverse, D I for a second bottleneck,
         I (2 q + v + I) + 2 T I for attention, and 2 M I F for the feed-forward networks. Queries and keys read q
-        features, values v, each of them D or I. With a window of w tokens, w + 1 keys take the place of T.
+        features, values v, each of them D or I. With a window of w tokens, T becomes min(T, w + 1).
         """
         wide, narrow = self.hidden_size, self.intra_bottleneck_size
         window = self.attention_window
@@ -233,8 +233,8 @@ class MobileBertConfig(EncoderConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        There are `predictions` gathered positions per row. Matrix products only: those of the layers, 6 (3 E D) per
-        token and 6 (D^2 + D V) per prediction.
+        There are `predictions` gathered positions per row. Matrix products only: `layers_flops`, 6 (3 E D) per token
+        and 6 (D^2 + D V) per prediction.
         """
         size = self.hidden_size
         words, head = 3 * self.embedding_size * size, size**2 + size * self.vocab_size
@@ -243,7 +243,7 @@ class MobileBertConfig(EncoderConfig):
 
 
 class NoNorm(nn.Module):
-    """x * scale + bias, the affine part of a layer normalization (section 3.3); `dtype` is that of the output."""
+    """x * scale + bias, the affine part of a layer normalization (section 3.3); the output has the dtype `dtype`."""
 
     dtype: jnp.dtype = jnp.float32
 
@@ -301,7 +301,7 @@ class MobileBertEmbeddings(nn.Module):
         *,
         deterministic: bool,
     ) -> jax.Array:
-        """Map three int [B T] to [B T D]; without token types all are of type 0. sequences: as in `with_neighbors`."""
+        """Map three int [B T] to [B T D]; token types are 0 by default. sequences: as in `with_neighbors`."""
         token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         x = self.transformation(with_neighbors(self.word_embeddings(input_ids), sequences))
         x = x + self.position_embeddings(positions) + self.token_type_embeddings(token_type_ids)
@@ -414,7 +414,6 @@ class MobileBertMaskedLanguageModelHead(MaskedLanguageModelHead):
     config: MobileBertConfig
 
     def width(self, words: Embedding) -> int:
-        """Return D."""
         return self.config.hidden_size
 
     def scores(self, x: jax.Array, words: Embedding) -> jax.Array:
@@ -433,7 +432,7 @@ class MobileBertForMaskedLM(BertForMaskedLM):
 
 
 class MobileBertForPreTraining(BertForPreTraining):
-    """MobileBERT with both of its pretraining heads, which are BERT's tasks."""
+    """MobileBERT with BERT's two pretraining heads: the masked language model and next sentence prediction."""
 
     config: MobileBertConfig
     head: ClassVar[Callable[..., nn.Module]] = MobileBertMaskedLanguageModelHead

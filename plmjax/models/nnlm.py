@@ -11,7 +11,7 @@ It is trained by stochastic gradient ascent. The learning rate decreases as in `
 all weights and to C, but not to the biases b and d (section 2).
 
 Deviation: in the paper the text is one stream of words. Here a row may hold the beginning of a text or several packed
-sequences. If there is no word at that distance before another word, its embedding in x is 0.
+sequences. If a sequence has fewer than n-1 words before the predicted word, the missing embeddings in x are 0.
 Deviation: the paper does not give the initial weights; here they are normal, and the biases are 0.
 """
 
@@ -44,7 +44,7 @@ class NnlmConfig(ModelConfig):
     """Sizes, in the letters of the paper; the defaults are those of its best model of the Brown corpus (table 1).
 
     Raises:
-        UserError: neither a hidden layer nor direct connections.
+        UserError: a size is out of range, n is below 2, or there is neither a hidden layer nor direct connections.
     """
 
     vocab_size: int = 16_383
@@ -87,7 +87,7 @@ class NnlmConfig(ModelConfig):
 
     @property
     def context(self) -> int:
-        """Size of the embeddings of the words before a word, (n-1) m."""
+        """Size of the embeddings of n-1 words together, (n-1) m."""
         return (self.order - 1) * self.vector_size
 
     @property
@@ -114,14 +114,14 @@ class NnlmConfig(ModelConfig):
 class NnlmCache(Cache):
     """The last n-1 words that were read.
 
-    words, mask: int32 [B n-1]; the mask is 0 if a row has no such word.
+    words, mask: int32 [B n-1]; the mask is 0 where a row has no word.
     """
 
     words: jax.Array
     mask: jax.Array
 
     def append(self, words: jax.Array, mask: jax.Array | None) -> Self:
-        """Append T new words, int [B T], and their mask: n-1+T words per row."""
+        """Return a cache with T new words, int [B T], and their mask after the old ones: n-1+T words per row."""
         mask = jnp.ones_like(words) if mask is None else mask
         pairs = (self.words, words), (self.mask, mask)
         return NnlmCache(*(jnp.concatenate([old, new.astype(jnp.int32)], axis=1) for old, new in pairs))
@@ -212,9 +212,11 @@ class Nnlm(nn.Module):
 
 
 def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words: int) -> jax.Array:
-    """Compute x for every position: the embeddings of the last `words` words, that of the position itself first.
+    """Compute x for every position: the embeddings of the last `words` words, the latest word first.
 
-    vectors: [B T m]. sequences, positions: int [B T], as for the model; 0 is no sequence.
+    vectors: [B T m], the embeddings.
+    sequences: int [B T], the sequence of each word; 0 for padding.
+    positions: int [B T], as for the model.
 
     Returns:
         [B T words*m], 0 where the sequence has no such word.
@@ -231,7 +233,7 @@ def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words
 
 
 def _cache(config: NnlmConfig, batch: int, capacity: int, execution: Execution) -> NnlmCache:
-    """Return an empty cache of the words that predict the next word, for any capacity."""
+    """Return an empty cache of n-1 words, for any capacity."""
     none = jnp.zeros((batch, config.order - 1), jnp.int32)
     return NnlmCache(none, none)
 

@@ -12,7 +12,7 @@ fairseq also keeps a row for the padding token in the position table. With paddi
 row 2, and 512 positions need a table of 514 rows. GELU is the exact form. The normal distribution of the initial
 weights is not truncated.
 
-Deviation: a row may hold several packed sequences, as BERT's; positions count from each sequence's first token.
+Deviation: a row may hold several packed sequences, as in BERT; positions count from each sequence's first token.
 Deviation: `type_vocab_size` is 1, one vector added to every token. The released weights have no types; transformers
 adds this vector as zeros. Here it is initialized and trained like the others.
 Deviation: rows of the padding token in the tables are initialized like any other; in fairseq they are zero.
@@ -51,7 +51,7 @@ class RobertaConfig(EncoderConfig):
     """Sizes of a RoBERTa; the defaults are RoBERTa-Base.
 
     Raises:
-        UserError: besides an encoder's, a padding token outside the vocabulary, or one that leaves no positions.
+        UserError: as for `EncoderConfig`; or the padding token is outside the vocabulary or leaves no positions.
     """
 
     vocab_size: int = 50265
@@ -102,7 +102,7 @@ class RobertaConfig(EncoderConfig):
 
 
 class RobertaModel(BertModel):
-    """BERT's encoder with its own rows of the position table; it has a pooler only if `pooling` is set."""
+    """BERT's encoder with RoBERTa's numbering of positions; it has a pooler only if `pooling` is set."""
 
     config: RobertaConfig
     pooling: bool = False

@@ -164,7 +164,7 @@ class T5Config(ModelConfig):
         return "gelu_new" if self.feed_forward_proj == "gated-gelu" else self.feed_forward_proj.removeprefix("gated-")
 
     def normal(self, inputs: int) -> Initializer:
-        """Return a normal initializer, not truncated, with a variance of 1 / inputs."""
+        """Return a normal initializer, not truncated, of standard deviation `initializer_factor` / sqrt(inputs)."""
         return nn.initializers.normal(self.initializer_factor / math.sqrt(inputs))
 
     def norm(self, execution: Execution) -> RmsNorm:
@@ -185,7 +185,7 @@ class T5Config(ModelConfig):
     def attention(self, execution: Execution) -> MultiHeadAttention:
         """Return an attention without biases or scale.
 
-        The initial weights of its queries are smaller by 1 / sqrt(H). The layers apply dropout to its values.
+        The initial weights of its queries have a factor of 1 / sqrt(H). The layers apply dropout to its values.
         """
         return MultiHeadAttention(
             self.d_model,
@@ -215,7 +215,8 @@ class T5Config(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        They are those of both sides, where a gated feed-forward network has three matrices, and 6 D V per prediction.
+        They are the FLOPs of both stacks, whose gated feed-forward networks have three matrices, and 6 D V per
+        prediction.
         """
         width, inner = self.d_model, self.num_heads * self.d_kv
         feed_forward = (3 if self.gated else 2) * width * self.d_ff
@@ -226,19 +227,18 @@ class T5Config(ModelConfig):
 
 
 class T5FeedForward(FeedForward):
-    """relu(x W0) W: [B T D] -> [B T D]. All tokens of a row drop the same features."""
+    """activation(x W0) W: [B T D] -> [B T D]. Dropout drops the same inner features of all tokens of a row."""
 
     def drop(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Drop some of the features inside, [B T F]."""
         return Dropout(self.dropout, together=(1,))(x, deterministic)
 
 
 class T5GatedFeedForward(T5FeedForward, GatedFeedForward):
-    """gelu(x W0) * (x W1) W: [B T D] -> [B T D], of version 1.1."""
+    """(activation(x W0) * (x W1)) W: [B T D] -> [B T D], of version 1.1."""
 
 
 class T5EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; each reads the normalised sum and adds its output after dropout."""
+    """Self-attention, then feed-forward; each after a norm, with dropout and the residual sum after it."""
 
     config: T5Config
     execution: Execution
@@ -248,8 +248,8 @@ class T5EncoderLayer(nn.Module):
         self.attention, self.attention_norm = config.attention(execution), config.norm(execution)
         self.feed_forward, self.feed_forward_norm = config.feed_forward(execution), config.norm(execution)
         self.dropout = config.row_dropout()
-        # One mask [B N 1 S] serves the probabilities [B N T S] of all queries. So dropping probabilities is the same as
-        # dropping the values [B S N H] by this mask: the product of both is the same.
+        # All queries share one mask [B N 1 S] of the probabilities [B N T S]. Applied to the values [B S N H] instead,
+        # the mask gives the same product of probabilities and values.
         self.value_dropout = Dropout(config.dropout_rate, together=(3,))
 
     def __call__(
@@ -408,8 +408,8 @@ class T5Decoder(nn.Module):
 class T5Model(EncoderDecoderModel):
     """The word table, which both stacks share, the encoder and the decoder.
 
-    Only the shapes of given positions are checked, because the distance of two tokens of a sequence is that of their
-    positions in the row.
+    Given positions have no effect; only their shapes are checked. The distance between two tokens of a sequence is the
+    distance between their places in the row.
     """
 
     config: T5Config

@@ -10,8 +10,8 @@ layers for a word in its sentence are concatenated with the output of the tagger
 A conditional random field over a linear layer labels the sentence. The language models are not trained with the
 task: `--optimizer.frozen encoder/language_model`, as in experiments/taglm.py.
 
-Deviation: the language models are those of one model that reads words by their characters (models/elmo.py); in the
-paper the forward and the backward model are separate. A sentence's states begin at zero.
+Deviation: both language models are parts of one model that reads words by their characters (models/elmo.py); in the
+paper the forward and the backward model are separate. The states are zero before each sentence.
 Deviation: the tagger's own layers also read the marks of a sentence's ends, which the language models need.
 """
 
@@ -54,7 +54,7 @@ class Taglm(TaggerModule):
     ) -> TaggerOutput:
         """Take and return the same as `plmjax.models.taggers.tagger.Tagger`.
 
-        The language models have no dropout, also in training.
+        The language models have no dropout, even in training.
         """
         reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)

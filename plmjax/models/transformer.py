@@ -1,6 +1,6 @@
 """Transformer: attention is all you need (Vaswani et al. 2017, arXiv 1706.03762; tensorflow/tensor2tensor).
 
-An encoder reads a text. A decoder generates another text token by token and attends to both:
+An encoder reads a text. A decoder generates another text token by token, and attends to both texts:
 
     source:  x_s = sqrt(D) words[source_s] + sinusoids[s]
              L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
@@ -232,7 +232,7 @@ def words_at_positions(config: Any, words: Embedding, input_ids: jax.Array, posi
 
 
 class TransformerModel(EncoderDecoderModel):
-    """The words of both sides, and the layers of each side, whose parameters are stacked [L ...]."""
+    """The word table, which both sides share, and the layers of each side, whose parameters are stacked [L ...]."""
 
     config: EncoderDecoderConfig
     execution: Execution = Execution()

@@ -1,10 +1,12 @@
-"""Transformer-XL: attentive language models beyond a fixed-length context (Dai et al., ACL 2019, arXiv 1901.02860;
-kimiyoung/transformer-xl pytorch/mem_transformer.py).
+"""Transformer-XL: attentive language models beyond a fixed-length context.
 
-A decoder reads a text in segments. Each layer attends to its own input of the segments before, the memory, through
-which no gradient passes. With L layers and a memory of M tokens a token is reached from L M tokens before it:
+Sources: Dai et al., ACL 2019, arXiv 1901.02860; kimiyoung/transformer-xl pytorch/mem_transformer.py.
 
-    m = the last M inputs of the layer, stopped
+A decoder reads a text in segments. Each layer also attends to its inputs at the tokens of earlier segments, the memory,
+through which no gradient passes. With L layers and a memory of M tokens, information reaches a token from up to L M
+tokens before it:
+
+    m = the last M inputs of the layer, without gradient
     x = norm(x + attention(queries x, keys and values [m, x], up to each))
     x = norm(x + feed_forward(x))
     next token:  adaptive softmax of x (Grave et al. 2016)
@@ -14,8 +16,8 @@ sinusoids of each distance, and two vectors u and v that all layers share,
 
     score(i, j) = (q_i . k_j + q_i . r[i - j] + u . k_j + v . r[i - j]) / sqrt(H)
 
-(plmjax/layers/attention/relative_shift.py). An evaluation may remember more tokens than the training: then distances
-are clamped to the largest one that was learned, and every token sees equally many (`same_length`).
+(plmjax/layers/attention/relative_shift.py). The memory may be longer in evaluation than in training. Then distances are
+clamped to the largest one that was learned, and every token sees the same number of tokens (`same_length`).
 
 The memory before a text is empty in the released PyTorch code (`initial_memory` "empty"). In its TensorFlow code and in
 transformers it is full of zeros that are attended to ("zeros"). The entries of the clusters in the head are in the
@@ -203,7 +205,7 @@ class TransformerXlConfig(ModelConfig):
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
         There are `predictions` scored positions per row. Matrix products only. The memory takes part in the keys, the
-        values and the scores, and has no queries. Each row of a tail of the vocabulary is scored at its capacity.
+        values and the scores, and has no queries. Tails of the vocabulary are scored at their capacity.
         """
         rows, length, seen = batch_size, sequence_length, self.mem_len + sequence_length
         size, heads = self.d_model, self.n_head * self.d_head
@@ -233,8 +235,8 @@ class TransformerXlLayer(nn.Module):
         """Map [B T D] to [B T D], and return the keys and values of memory and segment, [B M+T N H].
 
         Args:
-            memory: the layer's input at the tokens before, [B M D], or their keys and values, [B N H M].
-            table: the sinusoids of all distances, [G R D] for G parts of the rows.
+            memory: the layer's inputs at M earlier tokens, [B M D], or their keys and values, [B N H M].
+            table: the sinusoids of all distances, [G R D] for G shards of the rows.
             biases: u and v, float32 [N H]; None for a layer with its own.
         """
         config, execution, dtype = self.config, self.execution, self.execution.dtype
@@ -318,7 +320,7 @@ class TransformerXlModel(nn.Module):
             input_ids: int [B T].
             attention_mask: [B T], the padding mask, 0 for tokens that nobody sees.
             starts: bool [B T], true for tokens that begin a document and see nothing before it; none by default.
-            cache: the memory of the segments before; None without any.
+            cache: the memory of earlier segments; None without any.
             deterministic: disables dropout.
             output_hidden_states: returns the outputs of all layers.
             output_attentions: returns the weights of attention of all layers (`plmjax.contracts.attentions`). S is M +
@@ -390,10 +392,10 @@ class TransformerXlForCausalLM(nn.Module):
 
 
 def _cache(config: TransformerXlConfig, batch: int, capacity: int, execution: Execution) -> Cache:
-    """Return the memory before a text, of one size for any capacity.
+    """Return the memory before a text, of the same size for any capacity.
 
-    It keeps keys and values, or inputs if zeros are normalised before they are attended to: only the layers know the
-    keys of such zeros.
+    It has keys and values. With `pre_lnorm` and an initial memory of zeros it has the inputs of layers instead: the
+    keys of normalised zeros depend on the parameters.
     """
     memory = config.memory(batch)
     if config.pre_lnorm and config.initial_memory == "zeros":
@@ -404,7 +406,7 @@ def _cache(config: TransformerXlConfig, batch: int, capacity: int, execution: Ex
 
 
 def _parts(config: TransformerXlConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups: the embeddings with the vectors of all layers, and each layer."""
+    """Return the parameter groups: the embeddings with the vectors u and v, and each layer."""
     layers = (ParameterGroup(("transformer_xl/layers",), layer) for layer in range(config.n_layer))
     return ParameterGroup(("transformer_xl",)), *layers
 

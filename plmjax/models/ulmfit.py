@@ -1,8 +1,8 @@
 """ULMFiT: universal language model fine-tuning (Howard and Ruder, ACL 2018, arXiv 1801.06146; fastai 2.8.12).
 
-A language model, an AWD-LSTM (awd_lstm.py), learns from any text, then from the texts of a task. Then its layers get a
-classifier. The classifier reads a text in windows. The state passes from one window to the next, but the gradient does
-not (section 3.3, "BPT3C"; text/models/core.py):
+A language model, an AWD-LSTM (awd_lstm.py), is trained on general text, then on the texts of a task. Then a classifier
+is put on its layers. The classifier reads a text in windows. The state passes from one window to the next, but the
+gradient does not (section 3.3, "BPT3C"; text/models/core.py):
 
     features = [last h, max of h, mean of h]          over all tokens of the text, h before the output's dropout
     scores   = W2 drop(norm(relu(W1 drop(norm(features)))))                    norm over the batch, relu of 50 numbers
@@ -167,7 +167,7 @@ class UlmfitForSequenceClassification(nn.Module):
 class PoolingClassifier(nn.Module):
     """Concat pooling, and two linear maps of normalized features.
 
-    dropouts: dropout rates of the pooled features, and of those between the two maps.
+    dropouts: dropout rates of the pooled features, and of the features between the two maps.
     """
 
     num_labels: int
@@ -176,9 +176,10 @@ class PoolingClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, segments: jax.Array, ends: jax.Array, deterministic: bool) -> jax.Array:
-        """Map [B T E] to float32 [B K labels], with int [B T] and the last tokens int [B K].
+        """Map hidden states [B T E] to float32 [B K labels].
 
-        If a row has fewer than K texts, the last elements of `ends` are 0.
+        segments: int [B T], the text of each token, from 1; 0 for padding.
+        ends: int [B K], the last token of each text; 0 at the end of rows with fewer than K texts.
         """
         x = hidden.astype(jnp.float32)
         number = jnp.take_along_axis(segments, ends, axis=1, mode="clip")

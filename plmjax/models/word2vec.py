@@ -1,5 +1,7 @@
-"""word2vec: word vectors that predict neighbouring words (Mikolov et al., ICLR 2013 workshop, arXiv 1301.3781, and
-NeurIPS 2013, arXiv 1310.4546; tmikolov/word2vec word2vec.c).
+"""word2vec: word vectors that predict neighbouring words.
+
+Sources: Mikolov et al., ICLR 2013 workshop, arXiv 1301.3781, and NeurIPS 2013, arXiv 1310.4546; tmikolov/word2vec
+word2vec.c.
 
 There is no hidden layer, only two embedding tables and the products of their rows. Every word w has an input embedding
 v_w and an output embedding u_w.
@@ -7,12 +9,12 @@ v_w and an output embedding u_w.
     skip-gram:  each word t within the window of a word s predicts it         score(t, s) = u_s . v_t
     CBOW:       the words within the window of s predict it together          score(s)    = u_s . mean_t v_t
 
-The objective uses the scores. Negative sampling (plmjax/objectives/negative_sampling.py) distinguishes the word s from
-words that were drawn. The hierarchical softmax (hierarchical_softmax.py) has inner nodes of a tree in the output table,
-and gives each word a probability. The final embeddings are those of the input table.
+Objectives use the scores. Negative sampling (plmjax/objectives/negative_sampling.py) distinguishes the word s from
+random words. The hierarchical softmax (hierarchical_softmax.py) has inner nodes of a tree in the output table, and
+gives each word a probability. The final embeddings are those of the input table.
 
-Deviation: CBOW with the sum instead of the mean is that of the first release (v0.1b); later releases and the default
-take the mean. For the sum gensim divides the gradient by the number of words.
+Deviation: CBOW with the sum instead of the mean is as in the first release (v0.1b); later releases and the default
+take the mean. With the sum, gensim divides the gradient by the number of words.
 """
 
 import dataclasses
@@ -71,8 +73,8 @@ class Word2Vec(nn.Module):
 class Architecture:
     """The input of a prediction: the only difference between the two architectures.
 
-    pairs: float32 [B N T S], 1 if the word t is within the window of the word s. N are the blocks of a row, T and S are
-    words, H is the number of predictors in a block, and K the number of drawn words.
+    pairs: float32 [B N T S], 1 if the word t is within the window of the word s, else 0. N is the number of blocks of a
+        row, T and S are numbers of words, H is the number of predictors in a block, and K the number of drawn words.
     """
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
@@ -80,13 +82,15 @@ class Architecture:
         raise NotImplementedError(f"{type(self).__name__} must define the inputs of the prediction.")
 
     def predictions(self, pairs: jax.Array) -> jax.Array:
-        """Return the weights of predictions: 1 for a prediction."""
+        """Return the weights of predictions: 1 for a prediction, else 0."""
         raise NotImplementedError(f"{type(self).__name__} must define the targets.")
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return the scores of all predictions.
 
-        Their shape is that of the weights, with a last axis K if there is one. outputs: [B N S D] or [B N S K D].
+        The scores have the shape of the weights, with a last axis K if `outputs` has it.
+
+        outputs: output embeddings, [B N S D] or [B N S K D].
         """
         raise NotImplementedError(f"{type(self).__name__} must score its predictions.")
 
@@ -95,7 +99,7 @@ class Architecture:
         raise NotImplementedError(f"{type(self).__name__} must count its predictions of a word.")
 
     def negative_counts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
-        """Return the number of predictions by h in which a drawn word k is a negative, [B N H K].
+        """Return the number of predictions by each predictor in which a drawn word k is a negative, [B N H K].
 
         differs: float32 [B N S K], 1 if k is another word than s.
         """

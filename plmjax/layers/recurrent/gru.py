@@ -51,8 +51,8 @@ def recurrence(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the recurrent part of a layer, in one direction.
 
-    The backward pass is custom: it computes the gradient of the kernel as one product after the scan. Only reverse-mode
-    differentiation is defined, and once.
+    The backward pass is custom: it computes the gradient of the kernel as one product after the scan. Only first-order
+    reverse-mode differentiation is defined.
 
     Args:
         gates: x W + b of all tokens, [B T 3 H], in the dtype of the products.
@@ -147,7 +147,7 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 
 class Gru(RecurrentLayer):
-    """One layer in one direction, with the fields of `RecurrentLayer`.
+    """A GRU layer in one direction, with the fields of `RecurrentLayer`.
 
     Further parameters: `recurrent_kernel` [H 3 H] and `candidate_bias` [H].
     """
@@ -164,7 +164,7 @@ class Gru(RecurrentLayer):
         """Map [B T D] to [B T H] and the state after the last token that is read, [B H].
 
         Args:
-            state: before the first token that is read; None is zero.
+            state: h before the first token that is read, [B H]; zeros by default.
             starts: bool [B T], the first tokens of documents, as for an LSTM (layers/recurrent/lstm.py).
             visible: bool [B T], the padding mask, as for an LSTM.
         """
@@ -183,7 +183,7 @@ class Gru(RecurrentLayer):
 
 
 class BidirectionalGru(nn.Module):
-    """One layer in both directions, the modules `forward` and `backward`.
+    """A GRU layer in both directions: the modules `forward` and `backward`.
 
     features: H, the size of the state in each direction.
     kernel_init, bias_init, dtype: as in `Gru`.
@@ -200,7 +200,7 @@ class BidirectionalGru(nn.Module):
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Map [B T D] to [B T 2 H], forward then backward, and the last state of each direction.
 
-        starts, visible: as in `Gru`. A direction resets its state at the token of a document that it reads first.
+        starts, visible: as in `Gru`. Each direction resets its state at the token of a document that it reads first.
         """
         layer = functools.partial(Gru, self.features, self.kernel_init, self.bias_init, dtype=self.dtype)
         return both_directions(layer, x, starts, visible)

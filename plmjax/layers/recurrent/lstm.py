@@ -79,19 +79,19 @@ def recurrence(
     """Compute the recurrent part of a layer, in one direction.
 
     The backward pass is custom: the gradient of each kernel is one product after the scan. JAX itself would add a
-    product of the kernel's size at every token. Only reverse-mode differentiation is defined, and once.
+    product of the kernel's size at every token. Only first-order reverse-mode differentiation is defined.
 
     Args:
         gates: x W + b of all tokens, [B T 4 H], in the dtype of the products.
         recurrent_kernel: U, [P 4 H].
-        state: before the first token that is read.
+        state: the state before the first token that is read.
         starts: bool [B T], true at the first token of a document: the state is reset to zero before the token is read.
         visible: bool [B T], the padding mask, false at padding. Padding leaves the state unchanged, for any value of
             `starts`, and its output is 0.
         projection_kernel: [H P]; None: P is H, and outputs are not projected.
         cell_clip: largest absolute value in the cell; None: no limit.
         projection_clip: largest absolute value in the projected output; None: no limit.
-        forget_bias: added to the forget gate, besides the bias; 1 in TensorFlow's cells.
+        forget_bias: number added to the forget gate before its sigmoid, besides b; 1 in TensorFlow's cells.
         reverse: reads from the last token to the first; outputs stay at their tokens.
 
     Returns:
@@ -212,14 +212,15 @@ def _clip(x: jax.Array, largest: float | None) -> jax.Array:
 
 
 def _within(x: jax.Array, largest: float | None) -> jax.Array | None:
-    """Return where the gradient of `_clip` passes: within the limits, and at them (tf.clip_by_value, torch.clamp)."""
+    """Return true where `_clip` passes the gradient: within and at the limits (tf.clip_by_value, torch.clamp)."""
     return None if largest is None else jnp.abs(x) <= largest
 
 
 class Lstm(RecurrentLayer):
-    """One layer in one direction, with the fields of `RecurrentLayer`.
+    """An LSTM layer in one direction, with the fields of `RecurrentLayer`.
 
-    Further parameters: `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
+    Further parameters: `recurrent_kernel` [P 4 H] and, if requested, `recurrent_bias` [4 H] and `projection_kernel`
+    [H P].
 
     Attributes:
         recurrent_bias: true for a second bias, added to the recurrent product, as in torch; only the sum of both biases
@@ -248,7 +249,7 @@ class Lstm(RecurrentLayer):
         """Map [B T D] to [B T P] and the state after the last token that is read.
 
         Args:
-            state: before the first token that is read; None is zero.
+            state: the state before the first token that is read; zeros by default.
             starts: bool [B T], the first token of every document. No state passes from one document to another: a layer
                 that reads in reverse resets its state at the last token of each document.
             visible: as in `recurrence`.
@@ -279,7 +280,7 @@ class Lstm(RecurrentLayer):
 
 
 class BidirectionalLstm(nn.Module):
-    """One layer in both directions, the modules `forward` and `backward`.
+    """An LSTM layer in both directions: the modules `forward` and `backward`.
 
     features: H, the size of the cell in each direction.
     kernel_init, bias_init, recurrent_bias, projected, forget_bias, dtype: as in `Lstm`.
@@ -299,7 +300,7 @@ class BidirectionalLstm(nn.Module):
     ) -> tuple[jax.Array, tuple[LstmState, LstmState]]:
         """Map [B T D] to [B T 2 P], forward then backward, and the last state of each direction.
 
-        starts, visible: as in `Lstm`. A direction resets its state at the token of a document that it reads first.
+        starts, visible: as in `Lstm`. Each direction resets its state at the token of a document that it reads first.
         """
         layer = functools.partial(
             Lstm,

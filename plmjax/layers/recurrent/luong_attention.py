@@ -1,6 +1,6 @@
 """Global attention of a recurrent decoder (Luong, Pham and Manning, EMNLP 2015, arXiv 1508.04025, section 3.1).
 
-weights = softmax over j of source_j W query    (general; dot is without W)
+weights = softmax over j of source_j W query    (the "general" score; the "dot" score has no W)
 output = tanh(V [sum over j of weights_j source_j ; query])
 """
 
@@ -21,12 +21,12 @@ _SCORES = functools.partial(jnp.einsum, "BKD,BSD->BKS")
 
 
 class LuongAttention(nn.Module):
-    """Attention of K queries of every row to the row's source.
+    """Attention of the K queries of each row to the S positions of its source.
 
     features: size of the output.
     kernel_init: initializer of W and V, the parameters `query/kernel` and `output/kernel`.
     dtype: dtype of the products, the weights and the output; scores are float32.
-    projects_query: true to use W; without W a query has the width of the source.
+    projects_query: true to use W; without W, queries have the size of the source.
     attention_dropout: dropout rate of the weights.
     output_axes: logical axes of V.
     """
@@ -62,7 +62,7 @@ class LuongAttention(nn.Module):
         record(CROSS, lambda: jnp.where(visible, probabilities, 0)[:, None])
         weights = Dropout(self.attention_dropout)(probabilities.astype(self.dtype), deterministic)
         joined = jnp.concatenate([jnp.einsum("BKS,BSD->BKD", weights, source), query], axis=-1)
-        # Every device has all features. XLA (of jax 0.10) would divide them across the border of joined parts. On a
-        # mesh of three axes the gradients of the source would then be wrong.
+        # Keep all features on every device. Otherwise XLA (of jax 0.10) shards them across the boundary between the
+        # concatenated parts, and on a mesh with three axes the gradients of the source are wrong.
         joined = nn.with_logical_constraint(joined, ("batch", "length", None))
         return jnp.tanh(project("output", self.features, self.output_axes, joined))

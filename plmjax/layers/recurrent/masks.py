@@ -11,9 +11,9 @@ def visible_tokens(attention_mask: jax.Array | None, segment_ids: jax.Array | No
 
 
 def text_starts(*numbers: jax.Array | None) -> jax.Array | None:
-    """Return bool [B T], true at the first token of each text, or None without `numbers`: a row is one text.
+    """Return bool [B T], true at the first token of each text; None if all `numbers` are None.
 
-    A text begins where one of the numbers, int [B T], differs from the previous one.
+    numbers: int [B T] each, or None. A text begins where one of them differs from that of the previous token.
     """
     given = [number for number in numbers if number is not None]
     if not given:

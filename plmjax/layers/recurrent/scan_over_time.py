@@ -1,6 +1,7 @@
 """The shared parts of recurrent layers: their fields, and scans over arrays [T ... B], time first and rows last.
 
-On a CPU a kernel times a matrix with few columns is several times as fast as few rows times a kernel.
+The rows are last because on a CPU the product of a kernel and a matrix with few columns is several times as fast as the
+product of a matrix with few rows and a kernel.
 """
 
 import functools
@@ -17,11 +18,11 @@ from plmjax.contracts.parameters import as_bias
 from plmjax.layers.projection import Projection
 
 TO_GATES = functools.partial(jnp.einsum, "GHP,PB->GHB")
-"""Product of a kernel and the state of a token's rows."""
+"""Product of a recurrent kernel, [G H P], and the states of all rows at one token, [P B]."""
 BACK_TO_STATE = functools.partial(jnp.einsum, "PGH,GHB->PB")
-"""The backward direction of `TO_GATES`, with the kernel in the layout of the parameters."""
+"""Transposed product of `TO_GATES`, for the backward pass. The kernel is [P G H], as in the parameters."""
 OF_GATES = ("embed", None, "mlp")
-"""Logical axes of the kernels [D G H] that make the gates."""
+"""Logical axes of the kernels [D G H] that compute the gates."""
 
 
 class RecurrentLayer(nn.Module):
@@ -32,7 +33,8 @@ class RecurrentLayer(nn.Module):
     reverse: reads from the last token to the first; outputs stay at their tokens.
     dtype: dtype of the products and the output; parameters are float32.
 
-    The parameters `input/kernel` [D G H] and `input/bias` [G H] compute the part of G gates that depends on the inputs.
+    The parameters `input/kernel` [D G H] and `input/bias` [G H] compute x W + b, the part of the gates that depends on
+    the inputs.
     """
 
     features: int
@@ -72,8 +74,8 @@ def time_first(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
     """Return the inputs of a scan, rows last: [B T G H] -> [T G H B], and both masks, bool [B T] -> [T B].
 
-    Every device reads its rows with all features. If the features were sharded too, each token would cost a transfer.
-    And XLA (of jax 0.10) shards the backward loop wrongly on a mesh of three axes: the gradients would be wrong.
+    Every device has all features of its rows. If the features were sharded too, each token would cost a transfer, and
+    XLA (of jax 0.10) would shard the backward loop so that the gradients are wrong on a mesh with three axes.
     """
     starts = visible_starts(starts, visible, gates.shape[:2])
     gates = nn.with_logical_constraint(gates, ("batch", "length", None, None))
@@ -96,9 +98,9 @@ def shard_rows(x: jax.Array) -> jax.Array:
 
 
 def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: tuple[int, int]) -> jax.Array | None:
-    """Return the tokens at which a layer resets its state, without the tokens that it does not see.
+    """Return `starts` with false at padding; None without `starts`.
 
-    Both masks are bool [B T]; the shapes are checked.
+    Both masks are bool [B T]; shapes and dtypes are checked.
     """
     for mask in (starts, visible):
         if mask is not None:
@@ -108,7 +110,10 @@ def visible_starts(starts: jax.Array | None, visible: jax.Array | None, shape: t
 
 
 def states_before(states: Any, first: Any, starts: jax.Array | None, reverse: bool) -> Any:
-    """Return the states before each token, [T ... B], from the states after each token and the first state."""
+    """Return the states before each token, [T ... B], 0 at `starts`.
+
+    states: the states after each token. first: the state before the first token that is read.
+    """
 
     def shifted(after: jax.Array, first: jax.Array) -> jax.Array:
         if reverse:
@@ -129,7 +134,8 @@ def where(condition: jax.Array | None, chosen: Any, other: Any) -> Any:
 def restarts(starts: jax.Array | None, reverse: bool) -> jax.Array | None:
     """Return the tokens at which a layer resets its state, bool [B T].
 
-    A layer that reads in reverse resets it at the last token of each document.
+    A layer that reads in reverse resets it at the last token of each document. At the end of the row it keeps the
+    given state.
     """
     if starts is None or not reverse:
         return starts

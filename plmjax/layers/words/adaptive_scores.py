@@ -1,18 +1,19 @@
 """Scores of the next token by an adaptive softmax (Grave et al., arXiv 1609.04309).
 
-Tokens are numbered by their frequency, the most frequent first, and divided into clusters. The head has the tokens of
-the first cluster and one entry for each other cluster, the tails. A token of a tail is chosen in two steps:
+Tokens are numbered by their frequency, the most frequent first, and divided into clusters. The clusters after the first
+one are the tails. The head has the tokens of the first cluster and one entry for each tail. A token of a tail is chosen
+in two steps:
 
     log p(token) = log softmax(head)[token]                                            a token of the first cluster
     log p(token) = log softmax(head)[entry of cluster i] + log softmax(tail_i)[token]  a token of a tail
 
-A loss needs the scores of a tail only where a token of this tail is the target, which is seldom. Shapes are static, so
-a tail takes a fixed number of positions of each device, its capacity: twice the fraction of tokens that Zipf's law
-predicts. If a batch has more of them, the tail scores all positions, so that the result is always exact. The entries
-are in the order of their clusters, as in transformers.
+A loss needs the scores of a tail only at positions whose target is in this tail, which are few. Shapes are static, so
+scores are computed at a fixed number of positions of each device, the capacity of the tail: twice the fraction of
+tokens that Zipf's law predicts. If a batch has more such positions, the tail scores all positions, so that the result
+is always exact. The entries are in the order of their clusters, as in transformers.
 
 Deviation: kimiyoung/transformer-xl utils/proj_adaptive_softmax.py reads the entries in the opposite order, so that the
-first tail has the last one. Only the order of parameters differs: reverse the rows of such a checkpoint.
+first tail has the last entry. Only the order of parameters differs: reverse the rows of such a checkpoint.
 """
 
 import functools
@@ -42,7 +43,9 @@ def tail_capacity(first: int, end: int, vocab_size: int) -> float:
 class Cluster:
     """The output layer of a cluster: scores are (hidden . projection) . table + bias.
 
-    table: float32 [V E]. bias: float32 [V]. projection: float32 [E D]; None: E is D.
+    table: float32 [V E].
+    bias: float32 [V].
+    projection: float32 [E D]; None if E is D.
     """
 
     table: jax.Array
@@ -143,7 +146,7 @@ def _tail_cross_entropy(
 def _cross_entropy(
     fraction: float, tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute `_tail_cross_entropy` of [devices B/devices*T ...]."""
+    """Compute `_tail_cross_entropy` of arrays [devices, B*T/devices, ...]."""
     return _where_needed(fraction, needed, lambda method: method(tail, hidden, targets, needed))
 
 
@@ -165,7 +168,7 @@ _cross_entropy.defvjp(_forward, _backward)
 
 
 def _where_needed(fraction: float, needed: jax.Array, compute: Callable[[Callable], Any]) -> Any:
-    """Return compute(method) of the positions within the capacity, or of all positions if these are too few."""
+    """Return compute(method); the method scores as many positions as the capacity if these suffice, otherwise all."""
     capacity = math.ceil(fraction * needed.shape[1])
     if capacity >= needed.shape[1]:
         return compute(_score_all)
@@ -184,7 +187,7 @@ def _score_all(tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax
 def _score_few(
     tail: Cluster, hidden: jax.Array, targets: jax.Array, needed: jax.Array, *, places: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the positions at `places`, int [devices capacity], which include all that are needed."""
+    """Score the positions at `places`, int [devices capacity], which include all that are needed."""
     chosen = (
         jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1)
         for x in (hidden, targets, needed)

@@ -1,8 +1,10 @@
-"""Adaptive input and softmax: fewer features for rarer words (Grave et al., arXiv 1609.04309; Baevski and Auli, arXiv
-1809.10853).
+"""Adaptive input and softmax: fewer features for rarer words.
 
-Tokens are numbered by their frequency, the most frequent first. The cutoffs divide them into clusters. Embeddings of
-cluster i have E / div_val^i features, and a projection maps them to the D features of the model:
+Sources: Grave et al., arXiv 1609.04309; Baevski and Auli, arXiv 1809.10853.
+
+Tokens are numbered by their frequency, the most frequent first. The cutoffs divide them into clusters. Cluster i has
+V_i tokens. Their embeddings have E_i = E / div_val^i features, and a projection maps them to the D features of the
+model:
 
     x = rows_i[token] P_i                       `AdaptiveEmbedding`
     scores_i = (h Q_i^T) rows_i^T + b_i         `AdaptiveSoftmax`; Q_i and rows_i may be tied to the embedding
@@ -32,8 +34,11 @@ from plmjax.layers.words.embeddings import check_ids
 class Clusters:
     """The sizes of the clusters of a vocabulary.
 
-    vocab_size: V. cutoffs: the first token of each cluster except the first cluster; empty for one cluster.
-    features: D. embedding_size: E. div_val: factor by which a cluster has fewer features than the one before it.
+    vocab_size: V.
+    cutoffs: the first token of each cluster except the first cluster; empty for one cluster.
+    features: D.
+    embedding_size: E.
+    div_val: factor by which the embeddings of a cluster are smaller than those of the cluster before it.
 
     Raises:
         UserError: cutoffs that do not ascend within the vocabulary, or a cluster without features.
@@ -60,7 +65,7 @@ class Clusters:
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """The first token of each cluster and the token after its last."""
+        """Pairs (first token, last token + 1), one for each cluster."""
         return tuple(itertools.pairwise((0, *self.cutoffs, self.vocab_size)))
 
     @property
@@ -132,7 +137,7 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """The scores of the next token, with a bias for each token.
+    """The output layer of an adaptive softmax, with a bias for each token.
 
     tied_tables: true to use the tables of the embedding, false for separate parameters `table_i`.
     tied_projections: true to use the projections of the embedding for all clusters but the first; false for separate
@@ -175,10 +180,10 @@ class AdaptiveSoftmax(nn.Module):
 
 @jax.custom_vjp
 def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """Look up [V E] at [B T].
+    """Look up rows of a table: [V E], int [B T] -> [B T E].
 
-    Every device adds the cotangents of all tokens to the gradient, if there are fewer tokens than rows: then the
-    devices exchange [B T E]. Otherwise they would sum the gradient of the table, as they do for the scores.
+    If there are fewer tokens than rows, the devices exchange the cotangents, [B T E], in the backward pass, and each
+    adds those of all tokens to its gradient. Otherwise they sum the gradients of the table, as they do for the scores.
     """
     return jnp.take(table, ids, axis=0)
 
@@ -198,7 +203,7 @@ _rows.defvjp(_rows_forward, _rows_backward)
 
 
 def parameters(module: nn.Module, init: Initializer, projection_init: Initializer) -> tuple[Callable, Callable]:
-    """Return the functions (name, shape) -> parameter for tables [V_i E_i] and projections [E_i D]."""
+    """Return two functions (name, shape) -> parameter: for tables [V_i E_i], and for projections [E_i D]."""
     table = nn.with_logical_partitioning(init, ("vocab", "embed"))
     projection = nn.with_logical_partitioning(projection_init, (None, "embed"))
     return (

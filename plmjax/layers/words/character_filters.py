@@ -14,7 +14,7 @@ from plmjax.contracts.parameters import as_bias
 def max_pooled_convolution(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Return the largest output of each filter over all positions of a word: [N C E] -> [N F], in the dtype of x.
 
-    x: embeddings of the C characters of words. kernel: [width E F], of filters over `width` characters. bias: [F].
+    x: embeddings of the C characters of N words. kernel: [width E F], filters over `width` characters. bias: [F].
     """
     chex.assert_shape(kernel, (None, x.shape[-1], bias.shape[0]))
     kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
@@ -33,7 +33,7 @@ def character_filters(
 ) -> jax.Array:
     """Apply `max_pooled_convolution` to [N C E] with the parameters of a module, and return [N count].
 
-    The parameters are `filters` [width E count] and `filter_bias` [count], initialized to zeros.
+    The parameters are `filters` [width E count], and `filter_bias` [count], which is initialized to zeros.
 
     Args:
         param: the module's method of this name.

@@ -21,12 +21,13 @@ from plmjax.errors import UserError
 from plmjax.layers.product import float32_product
 
 FEW = 1200
-"""Maximum number of rows of a small table whose gradient is a matrix product, except on a CPU. A TPU v5e adds the
-gradients of tokens to the rows one after the other, 10 to 20 ns each. A product takes it 8 ns for 1,024 rows of 768
-features.
+"""Maximum number of rows of a small table whose gradient is a matrix product, except on a CPU.
+
+A TPU v5e adds the gradients of tokens to the rows one after the other, in 10 to 20 ns each. With a product it needs
+8 ns for 1,024 rows of 768 features.
 """
 ROWS = "rows"
-"""Collection of variables for rows that are looked up before the model is applied."""
+"""Collection of variables with rows that were looked up before the model is applied."""
 
 
 class Embedding(nn.Module):
@@ -52,7 +53,7 @@ class Embedding(nn.Module):
         id outside the table takes the nearest row; the code that makes the batches must check the ids.
 
         Raises:
-            UserError: an id outside the table, if the ids are known.
+            UserError: an id is outside the table; checked only outside of a compiled program.
         """
         if self.has_variable(ROWS, "embedding"):
             rows = self.get_variable(ROWS, "embedding")
@@ -64,7 +65,11 @@ class Embedding(nn.Module):
         return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Compute the scores of all rows: [... D] -> float32 [... rows]."""
+        """Compute the scores of all rows: [... D] -> float32 [... rows].
+
+        Raises:
+            ValueError: the collection `ROWS` has rows that replace the table.
+        """
         if self.has_variable(ROWS, "embedding"):
             raise ValueError(f"Expected a whole table {self.name} to score with, found rows of it.")
         table = self.embedding.astype(self.dtype)
@@ -93,14 +98,14 @@ _look_up_small.defvjp(_look_up_small_forward, _look_up_small_backward)
 
 
 def _scatter_gradient(table: jax.Array, ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-    """Return the gradient of a table [rows D], with the gradients of the rows at ids, [... D], added one by one."""
+    """Add the gradients [... D] of the rows at `ids` one by one to a gradient of the table, [rows D]."""
     return jnp.zeros_like(table).at[ids].add(cotangent.astype(table.dtype))
 
 
 def _one_hot_gradient(table: jax.Array, ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-    """Return the gradient of `_scatter_gradient` as a product with one-hot ids; the sums are float32 too.
+    """Compute the result of `_scatter_gradient` as a product with one-hot ids; the sums are float32 too.
 
-    The devices that share the batch sum their products. Without the constraint the compiler exchanges their tokens.
+    The constraint makes the shards of the batch sum their products. Without it the compiler exchanges their tokens.
     """
     one_hot = jax.nn.one_hot(ids, len(table), dtype=cotangent.dtype)
     axes = tuple(range(ids.ndim))

@@ -21,16 +21,18 @@ from plmjax.layers.product import float32_product
 CHUNK = 2**26
 """Maximum number of scores that a device holds at a time, 256 MiB of float32: 1,335 positions of 50,257 tokens.
 
-Every chunk reads the table twice and adds to its gradient, in float32. On the newest TPUs this takes longer than the
-matrix products of the chunk if it has fewer positions. One position of a device's rows is never divided, even if it has
-more scores.
+Every chunk reads the table twice and adds to its gradient, in float32. On the newest TPUs this would take longer than
+the matrix products of a chunk with fewer positions. A chunk has at least one position of each row, even if a device
+then holds more scores.
 """
 FAST_CHUNK = 2**27
-"""`CHUNK` of the devices in `FAST`, 512 MiB: the planned step of GPT-2 small on v5e:8x8 is 3 % shorter, and not shorter
-on v3:8x8 (benchmarks/vocabulary.py).
+"""`CHUNK` of the devices in `FAST`, 512 MiB of float32.
+
+With it, the planned step of GPT-2 small takes 3 % less time on v5e:8x8, and no less on v3:8x8
+(benchmarks/vocabulary.py).
 """
 FAST = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
-"""Kinds of device whose products are fast compared with their memory."""
+"""Values of `device_kind` whose matrix products are fast compared with their memory."""
 
 
 @flax.struct.dataclass
@@ -82,7 +84,7 @@ class VocabularyScores(TokenScores):
         the target, bool [B T].
 
         The backward pass computes the scores again. For a loss with known weights use `weighted_cross_entropy`. Only
-        reverse-mode differentiation is defined; JAX refuses forward mode.
+        first-order reverse-mode differentiation is defined; JAX raises an error for forward mode.
         """
         self._check(targets)
         return _cross_entropy(self, targets)
@@ -91,9 +93,9 @@ class VocabularyScores(TokenScores):
         """Return sum(weights x nats), float32 scalar, and the hits; targets and weights are [B T].
 
         The nats and the hits are the two results of `cross_entropy`. When this is differentiated, the gradients are
-        computed in the forward pass, from the scores that exist there. This takes three matrix products, as with the
-        scores of all positions. The backward pass of `cross_entropy` takes a fourth. The weight of every position must
-        be known in advance, for the gradient of the table. A factor of the sum may be applied afterwards.
+        computed in the forward pass, while the scores exist. This takes three matrix products; `cross_entropy` takes a
+        fourth, because its backward pass computes the scores again. The gradient of the table depends on the weights of
+        all positions, so they must be known in the forward pass. The result may be multiplied by a number afterwards.
         """
         loss, _, correct = self.smoothed_cross_entropy(targets, weights, smoothing=0.0, z_loss=0.0)
         return loss, correct
@@ -134,11 +136,11 @@ def _in_chunks(
     """Compute the cross-entropy and its gradients in chunks of positions.
 
     Return losses and nats [B T], which differ by smoothing and z_loss; hits [B T]; and the gradients of sum(weights x
-    losses). Without weights there are no gradients.
+    losses). Without weights the gradients are None.
 
-    The devices that share the batch are an axis G. Each device adds up the gradient of its own rows, and these are
-    summed once, after the last chunk. With a single sum for all devices the compiler would add up over the devices in
-    every chunk. The table is gathered before the first chunk for the same reason.
+    The shards of the batch are an axis G. Each shard sums the gradient of its own rows over the chunks, and these sums
+    are added once, after the last chunk. With one sum for all shards the compiler would exchange gradients in every
+    chunk. The table is gathered before the first chunk for the same reason.
     """
     rows, length, features = scores.hidden.shape
     vocabulary, dtype = len(scores.table), scores.hidden.dtype

@@ -1,1 +1,1 @@
-"""Longformer: its attention, its encoder and its heads."""
+"""Longformer: its attention, its encoder with heads, its encoder-decoder and its language model of characters."""

@@ -1,11 +1,12 @@
-"""Longformer's attention: a window for every token, and a few tokens that see all and are seen by all (Beltagy et al.
-2020, arXiv 2004.05150, section 3; allenai/longformer longformer.py, sliding_chunks.py).
+"""Longformer's attention: a window for every token, and a few tokens that see all and are seen by all.
 
-A query sees the keys within its window and the global tokens, in one softmax:
+Sources: Beltagy et al. 2020, arXiv 2004.05150, section 3; allenai/longformer longformer.py, sliding_chunks.py.
+
+A query sees the keys within its window, w/2 on each side, and the global tokens, in one softmax (H: size of a head):
 
     x_i = softmax(q_i . [k_g for all global g, k_j for all other j with |i - j| <= w/2] / sqrt(H)) [v_g, v_j]
 
-A global token sees the whole row, with projections of its own:
+A global token sees the whole row, with separate projections:
 
     x_g = softmax(q'_g . [k'_j for all j] / sqrt(H)) [v'_j]
 
@@ -13,8 +14,8 @@ Queries are computed in blocks, each against the keys of its band and of the G g
 tokens grow with T (w + G), and no array is [T T].
 
 The window of a head may be dilated (plmjax/models/longformer/dilation.py): then |i - j| is at most w/2 times its
-dilation d, and divides by d. Dilation and global tokens exclude each other: only the released CUDA kernel has dilation,
-and it was used without global tokens.
+dilation d, and is a multiple of d. Dilation and global tokens exclude each other: only the released CUDA kernel has
+dilation, and it was used without global tokens.
 """
 
 from typing import NamedTuple, Self
@@ -66,10 +67,10 @@ class Inputs(NamedTuple):
     """The inputs of attention that are the same for all layers.
 
     real: bool [B T], true for tokens, false for padding.
-    local: bool [B T], true for tokens that are not global.
-    tokens: the global tokens; None if rows have none.
-    widest: the largest half of a window in any layer, which determines the bands.
-    overfull: bool [B 1 1], true for rows with more global tokens than slots; None if rows have none.
+    local: bool [B T], true for tokens that are not global, false for padding.
+    tokens: the global tokens; None without any.
+    widest: half of the widest window of all layers, which determines the bands.
+    overfull: bool [B 1 1], true for rows with more global tokens than slots; None without global tokens.
     """
 
     real: jax.Array
@@ -83,7 +84,7 @@ class Inputs(NamedTuple):
         """Return the inputs for rows whose global tokens are the real tokens where `chosen`, bool [B T], is true.
 
         Raises:
-            UserError: a row of known values has more than `slots` global tokens.
+            UserError: a row has more than `slots` global tokens; checked only outside of a compiled program.
         """
         chosen = real & chosen
         count = jnp.sum(chosen, axis=1)
@@ -105,7 +106,8 @@ class NearOrGlobal(MaskTerm):
 
     The columns of a block are not consecutive positions: first the global tokens, then the band.
 
-    places: int [S], the position of the key of each column. everywhere: bool [S], true in the columns of global tokens.
+    places: int [S], the position of the key of each column.
+    everywhere: bool [S] or [B 1 S], true in the columns of global tokens.
     side: half of the window; int or int scalar.
     """
 
@@ -114,7 +116,6 @@ class NearOrGlobal(MaskTerm):
     side: int | jax.Array
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the distance is within the window, and in columns of global tokens."""
         near = jnp.abs(self.places - query_positions[..., None]) <= self.side
         return near | self.everywhere
 
@@ -174,7 +175,7 @@ class LongformerAttention(MultiHeadAttention):
     def _attend_dilated(
         self, query: jax.Array, keys: KeyValues, inputs: Inputs, *, side: int | jax.Array, dropout_key: jax.Array | None
     ) -> jax.Array:
-        """Attend with the dilation of each head, [B T N H] -> [B T N H]; heads of one dilation together."""
+        """Attend with the dilation of each head, [B T N H] -> [B T N H]; heads of equal dilation together."""
         steps = np.broadcast_to(self.dilation, self.num_heads)
         if (steps == 1).all():
             return self._attend_windowed(query, keys, inputs, side=side, dropout_key=dropout_key)
@@ -202,8 +203,8 @@ class LongformerAttention(MultiHeadAttention):
         def attend_block(block: tuple[jax.Array, ...]) -> jax.Array:
             """Return the context of a block of queries, [B size N H].
 
-            A block is its index, its queries [B size N H], the keys and values of its band [B width N H], and which of
-            them are local, bool [B width].
+            A block is its index, its queries [B size N H], the keys and values of its band [B width N H], and a mask of
+            the local tokens of the band, bool [B width].
             """
             number, query, *band = block
             if shared is not None:
@@ -226,6 +227,6 @@ class LongformerAttention(MultiHeadAttention):
         return self.context(query, keys, MaskTerms((KeyMask(inputs.real),)), terms=(), deterministic=deterministic)
 
     def _project_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
-        """Return the scaled queries of the global tokens, [B G N H], and the keys and values for them."""
+        """Return the scaled queries of global tokens, [B G N H], and keys and values of all tokens, [B T N H]."""
         query = self.scaled(self.query_global(tokens.select(x)))
         return query, KeyValues(self.key_global(x), self.value_global(x))

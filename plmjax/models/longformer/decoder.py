@@ -14,13 +14,13 @@ w grows from the lowest layer to the highest. d is 1 in the lower layers, and ab
 The model is trained in five stages. Each doubles all windows and the length of the rows and halves the learning rate
 (experiments/longformer_characters_4x4.py).
 
-The attention is in decoder_attention.py. While a text is written, each layer keeps the keys and values of the last
+The attention is in decoder_attention.py. While a text is generated, each layer keeps the keys and values of the last
 tokens that any head can see.
 
-Table 12 leaves the windows between 32 and 512 open. Those of `small` average 229 tokens, near the 230 of table 4. The
-table counts the characters that a dilation leaves out, 0 to 3; here dilation is the distance of keys, 1 to 4. The two
-dilated heads are the last ones, since the paper does not say which. The table names 8,192 tokens as the largest window
-of the first stage and none for the fifth; 8,192 is what four doublings make of 512.
+Table 12 of the paper does not give the windows between 32 and 512. The mean window of `small` is 229 tokens, near the
+230 of table 4. Table 12 counts the characters that a dilation leaves out, 0 to 3; here dilation is the distance between
+adjacent keys, 1 to 4. The paper does not say which two heads are dilated; here they are the last ones. Table 12 gives
+8,192 tokens as the largest window of the first stage and none for the fifth; 512 becomes 8,192 after four doublings.
 
 Deviation: as in Transformer-XL with norms before the sublayers, no norm follows the last layer.
 """
@@ -65,7 +65,7 @@ from plmjax.models.transformer_xl import position_biases
 WINDOWS = (32,) * 2 + (64,) * 2 + (128,) * 2 + (256,) * 3 + (512,) * 3
 """Windows of the small model in the first stage."""
 LARGE_WINDOWS = (32,) * 5 + (64,) * 5 + (128,) * 5 + (256,) * 7 + (512,) * 8
-"""Those of the large model."""
+"""Windows of the large model in the first stage."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,8 @@ class LongformerDecoderConfig(ModelConfig):
     """Sizes of Longformer's language model; the defaults are those of `small` in the first stage.
 
     Raises:
-        UserError: sizes that do not fit each other, or a window or a dilation below 1 or not of a layer.
+        UserError: sizes do not fit each other, or windows or dilations are below 1 or are neither one number nor one
+            for each layer.
     """
 
     vocab_size: int = 204
@@ -197,7 +198,7 @@ class LongformerDecoderConfig(ModelConfig):
 
 
 class LongformerDecoderLayer(nn.Module):
-    """Attention within the window, then feed-forward; each reads the normalised sum and adds to it after dropout."""
+    """Attention within the window, then feed-forward; each after a norm, with dropout and the residual sum after it."""
 
     config: LongformerDecoderConfig
     window: int
@@ -218,7 +219,7 @@ class LongformerDecoderLayer(nn.Module):
         """Map [B T D] to [B T D], and return the keys and values of past and new tokens, [B M+T N H].
 
         Args:
-            table: the sinusoids of all distances that a head can see, the farthest first, [G R D] for G parts of rows.
+            table: the sinusoids of all distances that a head can see, the farthest first, [G R D] for G shards of rows.
             biases: u and v, float32 [N H].
             past: keys and values of M tokens before these, [B N H M].
         """
@@ -247,7 +248,7 @@ class LongformerDecoderLayer(nn.Module):
 
 
 class LongformerDecoderModel(nn.Module):
-    """The words, and L layers. Adjacent layers of one window and one dilation are stacked [L ...]."""
+    """The word table, and L layers. Adjacent layers with equal windows and equal dilations are stacked."""
 
     config: LongformerDecoderConfig
     execution: Execution = Execution()
@@ -270,7 +271,7 @@ class LongformerDecoderModel(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> SegmentOutput:
-        """Read a row.
+        """Read rows of tokens.
 
         Args:
             input_ids: int [B T].
@@ -319,7 +320,7 @@ class LongformerDecoderModel(nn.Module):
 
 
 def _documents(input_ids: jax.Array, attention_mask: jax.Array | None, cache: KeyValueMemory | None) -> Documents:
-    """Return the document of each token of a row and of the cache before it."""
+    """Return the documents of the tokens of rows and of the cache before them."""
     if cache is None:
         real = jnp.ones_like(input_ids) if attention_mask is None else (attention_mask > 0).astype(jnp.int32)
         return Documents(real, real)
@@ -352,7 +353,7 @@ def _cache(config: LongformerDecoderConfig, batch: int, capacity: int, execution
 
 
 def _parts(config: LongformerDecoderConfig) -> tuple[ParameterGroup, ...]:
-    """Return the parameter groups: the words with the vectors of all layers, and each layer."""
+    """Return the parameter groups: the word table with the vectors u and v, and each layer."""
     layers = (
         ParameterGroup((f"longformer_decoder/layers_{run}",), layer)
         for run, (_, numbers) in enumerate(config.runs)

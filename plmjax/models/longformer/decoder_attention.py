@@ -1,8 +1,9 @@
 """The attention of Longformer's language model: dilated windows of earlier tokens, with scores of distances.
 
-A row without a cache is cut in d rows of every d-th token, and these in bands (plmjax/models/longformer/dilation.py,
-plmjax/layers/attention/bands.py). Time and memory of T tokens grow with T w. With a memory of M tokens before the T
-tokens, all M + T keys are scored and those between the steps of d are hidden: in generation T is 1.
+Without a cache, a row is cut into d rows of every d-th token, and each of these into bands
+(plmjax/models/longformer/dilation.py, plmjax/layers/attention/bands.py). Time and memory of T tokens grow with T w for
+a window of w tokens. With a memory of M tokens before the T tokens, all M + T keys are scored, and keys whose distance
+is not a multiple of d are hidden. T is 1 in generation.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ from plmjax.models.longformer.dilation import EverySoMany, cut, join
 class Documents(NamedTuple):
     """The document of each token; 0 for padding and for empty places of a memory.
 
-    queries: int [B T]. keys: int [B M+T], those of the memory first.
+    queries: int [B T].
+    keys: int [B M+T], the tokens of the memory first.
     """
 
     queries: jax.Array
@@ -59,7 +61,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         """Attend from [B T D] to [B T D], and return the keys and values [B M+T N H].
 
         Args:
-            table: the sinusoids of distances, from the farthest to 0, [G R D] for G parts of the rows.
+            table: the sinusoids of distances, from the farthest to 0, [G R D] for G shards of the rows.
             biases: u and v, float32 [N H].
             past: keys and values of the memory, [B N H M]; None without one.
         """
@@ -90,7 +92,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
     ) -> jax.Array:
         """Return the context of heads with one dilation, [B T n H]."""
         length = query.shape[1]
-        apart = 1 if seen.keys.shape[1] > length else dilation  # where there is a memory, rows stay whole
+        apart = 1 if seen.keys.shape[1] > length else dilation  # with a memory, rows are not cut
         query, keys, values, mask_terms, terms = self._cut(
             heads, dilation, apart, query=query, seen=seen, documents=documents, table=table, biases=biases
         )
@@ -115,12 +117,12 @@ class LongformerDecoderAttention(MultiHeadAttention):
         table: jax.Array,
         biases: tuple[jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array, MaskTerms, tuple[BiasTerm, ...]]:
-        """Return the queries, keys and values of some heads, [.. T/d n H], and what a backend of attention needs more.
+        """Return the inputs of a backend for some heads: queries, keys and values [B d, T/d, n, H], and all terms.
 
-        apart: d, the number of rows that a row is cut in.
+        apart: d, the number of rows into which a row is cut.
         """
         memory = seen.keys.shape[1] - query.shape[1]
-        step = dilation // apart  # the distance of keys in such a row
+        step = dilation // apart  # the distance between adjacent keys in such a row
         projections = (query, seen.keys, seen.values)
         query, keys, values = (cut(each[:, :, heads], apart) for each in projections)
         places = SameSegment(cut(documents.queries, apart), cut(documents.keys, apart))

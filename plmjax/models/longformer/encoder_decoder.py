@@ -1,5 +1,6 @@
-"""Longformer-Encoder-Decoder, LED: BART for sources of 16,384 tokens (Beltagy et al. 2020, arXiv 2004.05150, section 7;
-allenai/longformer longformer_encoder_decoder.py).
+"""Longformer-Encoder-Decoder, LED: BART for sources of 16,384 tokens.
+
+Sources: Beltagy et al. 2020, arXiv 2004.05150, section 7; allenai/longformer longformer_encoder_decoder.py.
 
 BART, whose encoder has Longformer's attention: each token of a source sees the w tokens around it and the first token,
 <s>, which is global. The decoder attends to all of the source and to its own tokens, as in BART:
@@ -45,8 +46,8 @@ class LedConfig(BartConfig):
     """Sizes of an LED; the defaults are the base model.
 
     Raises:
-        UserError: besides a BART's, a window that is odd, longer than the sources or not of a layer, or more global
-            tokens than a quarter of the longest source.
+        UserError: as for `BartConfig`; or a window is odd or longer than the sources, windows are neither one number
+            nor one for each layer, or there are more global tokens than a quarter of the longest source.
     """
 
     max_position_embeddings: int = 16_384
@@ -104,8 +105,9 @@ class LedConfig(BartConfig):
     def layers_products(self, source: int, target: int) -> int:
         """Return the multiplications of the matrix products of all layers, with one global token in each source.
 
-        In the encoder w + 2 keys at most take the place of S: those of the window, and the global token. The global
-        token adds 2 D^2 for the keys and values that it sees, and 2 D for its scores, for each of S tokens, and D^2.
+        A token of the encoder sees at most w + 2 keys instead of S: the w + 1 keys of the window, and the global token.
+        The global token adds, for each of S tokens, 2 D^2 for the keys and values that it sees and 2 D for its scores
+        and context, and D^2 for its query.
         """
         size = self.d_model
         dense = super().layers_products(source, target)
@@ -118,7 +120,7 @@ class LedConfig(BartConfig):
 
 @dataclasses.dataclass(frozen=True)
 class LedRows(EncoderRows):
-    """The inputs of the encoder's layers, with those of Longformer's attention."""
+    """The inputs of the encoder's layers, with the inputs of Longformer's attention."""
 
     attention_inputs: Inputs
 
@@ -139,7 +141,7 @@ class LedEncoderLayer(EncoderLayer):
 
 
 class LedModel(BartModel):
-    """BART's two stacks of layers, the encoder's with Longformer's attention."""
+    """BART's encoder and decoder; the encoder has Longformer's attention."""
 
     config: LedConfig
     encoder_layer: ClassVar[type[nn.Module]] = LedEncoderLayer

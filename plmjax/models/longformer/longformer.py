@@ -1,8 +1,8 @@
 """Longformer: RoBERTa for documents of 4,096 tokens (Beltagy et al. 2020, arXiv 2004.05150; allenai/longformer).
 
-RoBERTa's encoder, in which a token sees only the w tokens around it. L layers of windows reach L w tokens. A few tokens
-that the task chooses are global: they see the full row, and every token sees them. Time and memory grow linearly with
-the length of a row.
+RoBERTa's encoder, in which a token sees only the w tokens around it. The windows of L layers together reach L w tokens.
+A few tokens that the task chooses are global: they see the full row, and every token sees them. Time and memory grow
+linearly with the length of a row.
 
     x = norm(words[input_ids] + positions[p] + types[0]),   p as in RoBERTa
     L times:  x = norm(x + longformer_attention(x, w of the layer));  x = norm(x + feed_forward(x))
@@ -18,8 +18,8 @@ The global tokens of a task (section 3.1, "symmetric" attention):
 It starts from a RoBERTa: the layers are copied, its 512 positions are repeated eight times, and the pretraining of its
 masked language model is continued (section 5; `plmjax.runs.weight_mappings.longformer`).
 
-Deviation: a row has at most `max_global_tokens` global tokens, so that all shapes are known while a program is traced;
-of a longer question the first ones are global. The released code has no such limit.
+Deviation: a row has at most `max_global_tokens` global tokens, so that all shapes are known while a program is traced.
+If a question has more tokens, only the first ones are global. The released code has no such limit.
 Deviation: windows may be of any even size in rows of any length; the released code pads rows to a multiple of the
 window, which changes no token.
 Deviation: as in RoBERTa, rows of the padding token in the tables are initialized like any other.
@@ -60,7 +60,7 @@ from plmjax.models.roberta import (
 )
 
 GLOBAL_SHARE = 4
-"""At most one of so many tokens of the longest row may be global."""
+"""Minimum ratio of the tokens in the longest row to its global tokens."""
 
 
 def check_windows(windows: tuple[int, ...], layers: int, longest: int) -> None:
@@ -89,7 +89,7 @@ def for_layers(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
 
 
 def check_global_tokens(global_tokens: int, longest: int) -> None:
-    """Raise UserError unless at least one token of the `longest` row may be global, and at most a quarter."""
+    """Raise UserError for a maximum of global tokens below 1 or above a quarter of the `longest` row."""
     if not 1 <= global_tokens * GLOBAL_SHARE <= longest:
         raise UserError(
             f"Expected --model.max_global_tokens from 1 to {longest // GLOBAL_SHARE}, a quarter of the longest row, "
@@ -102,8 +102,9 @@ class LongformerConfig(RobertaConfig):
     """Sizes of a Longformer; the defaults are Longformer-Base of 4,096 tokens.
 
     Raises:
-        UserError: besides a RoBERTa's, a window that is odd, longer than the rows or not of a layer, a dilation below 1
-            or not of a head, or more global tokens than a quarter of the longest row.
+        UserError: as for `RobertaConfig`; or a window is odd or longer than the rows, windows are neither one number
+            nor one for each layer, dilations are below 1 or are neither one number nor one for each head, or there are
+            more global tokens than a quarter of the longest row.
     """
 
     max_position_embeddings: int = 4098
@@ -150,7 +151,7 @@ class LongformerConfig(RobertaConfig):
     )
 
     def check_window(self) -> None:
-        """Raise UserError for windows that are odd, longer than the rows, or not those of the layers."""
+        """Raise UserError for windows that are odd, longer than the rows, or not one per layer."""
         check_windows(self.attention_window, self.num_hidden_layers, self.longest)
 
     @classmethod
@@ -172,7 +173,7 @@ class LongformerConfig(RobertaConfig):
 
     @property
     def windows(self) -> tuple[MaskTerm, ...]:
-        """No mask term of all layers: each layer applies its window in its attention."""
+        """Empty: no mask term holds for all layers, because each layer has its own window."""
         return ()
 
     @property
@@ -186,7 +187,7 @@ class LongformerConfig(RobertaConfig):
 
     @property
     def dilated(self) -> bool:
-        """Return whether the window of a head is dilated."""
+        """True if the window of any head is dilated."""
         return max(self.attention_dilation) > 1
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
@@ -270,8 +271,8 @@ class LongformerModel(RobertaModel):
             input_ids: int [B T].
             attention_mask: [B T], 1 for tokens, 0 for padding; all are tokens by default.
             token_type_ids: int [B T]; 0 by default.
-            positions: int [B T], from 0; by default those of the tokens that are no padding token.
-            segment_ids: int [B T], above 0 for tokens, 0 for padding; instead of `attention_mask`.
+            positions: int [B T], from 0; by default counted over tokens other than the padding token.
+            segment_ids: int [B T], above 0 for tokens, 0 for padding, like `attention_mask`.
             cls_positions: int [B 1], the first token of each sequence; by default position 0.
             global_attention_mask: [B T], 1 for global tokens; none by default.
             global_slots: maximum number of global tokens in a row; by default `max_global_tokens`. Within a compiled
@@ -281,8 +282,8 @@ class LongformerModel(RobertaModel):
             output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
 
         Raises:
-            UserError: the rows are longer than the position table, or have too many global tokens, or any with dilated
-                windows.
+            UserError: the rows are longer than the position table, have too many global tokens, or have global tokens
+                with dilated windows.
             ValueError: an input's shape does not fit the others'.
         """
         others = (attention_mask, token_type_ids, positions, segment_ids, global_attention_mask)
@@ -367,9 +368,9 @@ class LongformerForMultipleChoice(EncoderForMultipleChoice):
 
 
 def _first_separator(input_ids: jax.Array, separator: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return true for rows int [... T] with a separator, the position of the first one, and all positions.
+    """Find the first separator in each row, int [... T].
 
-    The first two are [... 1], the last is [T].
+    Return true for rows that have a separator, bool [... 1]; its position, int [... 1]; and all positions, int [T].
     """
     found = input_ids == separator
     first = jnp.argmax(found, axis=-1, keepdims=True)

@@ -1,13 +1,14 @@
 """The two attentions of Reformer: LSH attention and local attention, both in chunks.
 
-LSH attention has one projection for queries and keys. A key is its query with the length 1. Tokens are sorted by the
+LSH attention has one projection for queries and keys. A key is its query, scaled to length 1. Tokens are sorted by the
 bucket of their hash, then by position, and the sorted row is divided into chunks of W tokens. A token sees the tokens
-of its chunk and of the chunk before, so mostly those of its bucket. R rounds of hashing are joined into one softmax:
+of its chunk and of the chunk before it, most of which are in its bucket. One softmax covers the keys of all R rounds
+of hashing:
 
     q_i = W_q x_i,   k_i = q_i / |q_i|,   v_i = W_v x_i
     softmax over rounds r and keys j of (q_i . k_j)         for all j in the chunks that i sees in round r
 
-Local attention has three projections, and chunks of the row as it is.
+Local attention has three projections, and divides the row into chunks without sorting it.
 
 Deviation: a key that a query sees in several rounds counts several times, as in trax and in transformers; equation 7 of
 the paper's appendix divides by the number of times.
@@ -35,7 +36,7 @@ from plmjax.models.reformer.hashing import hash_vectors, order_by_bucket, random
 ITSELF = -1e5
 """Score of a token for itself in LSH attention, as in trax: it counts only where the token sees no other."""
 LENGTH_EPSILON = 1e-6
-"""Added to the mean square of a query, which its key is divided by the root of."""
+"""Added to the mean square of a query, before the query is divided by the square root."""
 
 
 class Vectors(NamedTuple):
@@ -49,7 +50,7 @@ class Vectors(NamedTuple):
 class ChunkedAttention(nn.Module):
     """The base of both attentions: N heads of size H, and the projection of their results to D features.
 
-    chunks: size of a chunk, and the neighbours that it sees.
+    chunks: size of a chunk, and the numbers of neighbouring chunks that it sees.
     """
 
     features: int
@@ -66,7 +67,7 @@ class ChunkedAttention(nn.Module):
         self.probability_dropout = Dropout(self.dropout)
 
     def vectors(self, x: jax.Array) -> Vectors:
-        """Project [B T D]."""
+        """Project [B T D] to queries, keys and values."""
         raise NotImplementedError(f"{type(self).__name__} must define `vectors`.")
 
     def attend(self, *vectors: jax.Array, tokens: Tokens, itself: float | None, deterministic: bool) -> Context:
@@ -91,7 +92,10 @@ class ChunkedAttention(nn.Module):
     def record(
         self, query: jax.Array, key: jax.Array, documents: jax.Array, *, ranks: jax.Array, itself: float | None
     ) -> None:
-        """Offer the weights of rows, [B N T H] each; the arguments are those of `chunked_attention.weights`."""
+        """Record the attention weights of rows if they are requested.
+
+        documents: int [B T]. The other arguments are those of `chunked_attention.weights`.
+        """
         tokens, chunks = Tokens.of_rows(documents), self.chunks_of(query.shape[2])
         record(
             self.name,
@@ -134,7 +138,7 @@ class LocalAttention(ChunkedAttention):
     def decode_step(self, x: jax.Array, cache: ReformerCache, layer: jax.Array) -> tuple[jax.Array, ReformerCache]:
         """Attend from one more token of each row, [B 1 D] -> [B 1 D], and return the cache with it.
 
-        layer: the number of the layer, int scalar.
+        layer: the index of the layer, int scalar.
         """
         vectors = self.vectors(x)
         cache = cache.write(layer, vectors.key, vectors.value)
@@ -148,7 +152,7 @@ class LshAttention(ChunkedAttention):
 
     rounds: number of rounds of hashing, R.
     buckets: factors of the number of buckets.
-    seed: of the rotations, if there is no random collection "sampling".
+    seed: seed of the rotations, if there is no random collection "sampling".
     """
 
     rounds: int = 1
@@ -160,12 +164,11 @@ class LshAttention(ChunkedAttention):
         self.query_key, self.value = self._heads(), self._heads()
 
     def vectors(self, x: jax.Array) -> Vectors:
-        """Project [B T D]."""
         query, value = _by_heads(self.query_key(x)), _by_heads(self.value(x))
         return Vectors(query, self.keys(query), value)
 
     def keys(self, query: jax.Array) -> jax.Array:
-        """Return the keys of queries, [... H]: of length 1, which is sqrt(H) times the factor 1 / sqrt(H) of scores."""
+        """Return the keys of queries, [... H]: scaled to length sqrt(H), times the factor 1 / sqrt(H) of scores."""
         square = jnp.mean(jnp.square(query.astype(jnp.float32)), axis=-1, keepdims=True)
         key = query.astype(jnp.float32) * jax.lax.rsqrt(square + LENGTH_EPSILON) / math.sqrt(self.head_size)
         return key.astype(query.dtype)
@@ -185,7 +188,7 @@ class LshAttention(ChunkedAttention):
         Args:
             documents: int [B T], the document of each token; 0 for padding.
             layer: the index of the layer, int scalar.
-            buckets: those of the same vectors in an earlier pass; None hashes the vectors.
+            buckets: the buckets from an earlier pass over the same vectors; None to hash the vectors.
         """
         vectors, tokens = self.vectors(x), Tokens.of_rows(documents)
         buckets = self.hash(vectors.query, documents > 0, layer) if buckets is None else buckets
@@ -217,8 +220,8 @@ class LshAttention(ChunkedAttention):
         The token sees what the last token of the same row sees when the row is read at once.
 
         Args:
-            layer: the number of the layer, int scalar.
-            hashing_layer: its number among the layers that hash.
+            layer: the index of the layer, int scalar.
+            hashing_layer: the index of the layer among the LSH layers, int scalar.
         """
         vectors = self.vectors(x)
         new = self.hash(vectors.query, cache.last_mask > 0, layer)
@@ -230,12 +233,12 @@ class LshAttention(ChunkedAttention):
     def _counts(self, ranks: jax.Array, last: jax.Array, length: jax.Array) -> jax.Array:
         """Return how many times the token at `last` sees each token: int [B N R S] -> float32 [B N S].
 
-        ranks: the place of each token in the order of each round.
+        ranks: the rank of each token in the order of each round.
         length: number of tokens of the row with its padding, int scalar.
         """
         size, chunks = self.chunks.size, length // self.chunks.size
-        number = jnp.arange(self.rounds)[:, None] * chunks + ranks // size  # in the circle of all rounds
-        own = jnp.take(number, last, axis=-1)[..., None, None]  # [B N R 1 1], of the token in each round
+        number = jnp.arange(self.rounds)[:, None] * chunks + ranks // size  # of the chunk in all rounds
+        own = jnp.take(number, last, axis=-1)[..., None, None]  # [B N R 1 1], the chunk of the token in each round
         around = jnp.maximum(self.rounds * chunks, 1)
         back = (own - number[:, :, None]) % around
         seen = sum((back == before % around).astype(jnp.int32) for before in range(self.chunks.before + 1))
@@ -252,7 +255,8 @@ def _attend_one_token(
 ) -> jax.Array:
     """Attend from the last token in a cache: [B N 1 H] -> float32 [B N 1 H].
 
-    counts: how many times it sees each token, float32 that broadcasts to [B N S]. itself: its score for itself.
+    counts: how many times it sees each token, float32 that broadcasts to [B N S].
+    itself: score of the token for itself; None: the product.
     """
     kept, places = cache.layer(layer), jnp.arange(cache.capacity)
     scores = float32_product(functools.partial(jnp.einsum, "BNTH,BSNH->BNTS"), query, kept.keys)

@@ -32,7 +32,7 @@ class AxialPositions(nn.Module):
     def __call__(self, positions: jax.Array, deterministic: bool) -> jax.Array:
         """Look up positions, int [B T] -> [B T D].
 
-        Dropout drops all positions of a row that have the same index on the last axes, as the released code does.
+        Dropout drops all positions of a row that have equal indices on all axes but the first, as in the released code.
         """
         init = nn.with_logical_partitioning(nn.initializers.normal(self.deviation), (None, "embed"))
         places = jnp.unravel_index(positions, self.shape)

@@ -1,7 +1,7 @@
 """Attention within chunks of a row: each chunk of W consecutive tokens sees itself and a few chunks around it.
 
-Time and memory grow linearly with the row. Reformer's local layers divide the row in its order, its LSH layers after
-they have sorted the tokens by their hashes; so the position of a token is data. The chunks form a circle, as in the
+Time and memory grow linearly with the row. Reformer's local layers divide the row in its own order. Its LSH layers
+first sort the tokens by their hashes, so the positions of tokens are an input. The chunks form a circle, as in the
 released code: the chunk before the first one is the last one.
 """
 
@@ -38,7 +38,7 @@ class Chunks(NamedTuple):
         return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 
     def around(self, x: jax.Array) -> jax.Array:
-        """Return the tokens that each chunk sees, in the order of the row: [B N C W ...] -> [B N C K W ...] joined."""
+        """Return the tokens that each chunk sees, in the order of the row: [B N C W ...] -> [B N C K ...], K tokens."""
         rolled = [jnp.roll(x, -shift, axis=2) for shift in range(-self.before, self.after + 1)]
         return jnp.concatenate(rolled, axis=3)
 
@@ -60,7 +60,7 @@ class Tokens:
         return cls(jnp.arange(documents.shape[1])[None, None], documents[:, None])
 
     def visible(self, keys: Self, causal: bool) -> jax.Array:
-        """Return the keys of a chunk that its tokens see: bool [... W S]. Padding sees all, and no token sees it."""
+        """Return true for keys that a token sees: bool [... W S]. Padding sees all real keys; no token sees padding."""
         own, others = self.documents[..., None], keys.documents[..., None, :]
         seen = (others > 0) & ((own == others) | (own == 0))
         if causal:
@@ -85,14 +85,14 @@ def weights(
     Args:
         query: [B N T H], in the order of the row. key: [B N S H].
         tokens: the tokens in this order.
-        chunks: as for `attend`, and so are causal and itself.
-        ranks: int [B N R T], the place of each token in each of R orders, which are divided into chunks one after the
-            other; B and N may be 1.
+        chunks: as for `attend`, as are `causal` and `itself`.
+        ranks: int [B N R T], the rank of each token in each of R orders, which are joined and divided into chunks; B
+            and N may be 1.
     """
     rounds, length = ranks.shape[2:]
     count = length // chunks.size
     own = jnp.arange(rounds)[:, None] * count + ranks // chunks.size
-    members = jnp.sum(jax.nn.one_hot(own, rounds * count), axis=2)  # [B N T C], how often a token is in each chunk
+    members = jnp.sum(jax.nn.one_hot(own, rounds * count), axis=2)  # [B N T C], how many times a token is in each chunk
     around = sum(jnp.roll(members, shift, axis=-1) for shift in range(-chunks.before, chunks.after + 1))
     times = jnp.einsum("BNTC,BNSC->BNTS", around, members, precision=jax.lax.Precision.HIGHEST)
     seen = tokens.visible(tokens, causal)
@@ -148,11 +148,11 @@ def attend(
         value: [B N S H].
         tokens: the tokens in the same order.
         chunks: the size of a chunk and its neighbours.
-        causal: hides later tokens of the row.
+        causal: true to hide later tokens of the row.
         itself: score of a token for itself; None: the product.
         rate: of the dropout of attention probabilities.
         dropout_key: the key of the dropout; None: no dropout.
-        at_once: computes all chunks at the same time; otherwise a chunk at a time, and again in the backward pass.
+        at_once: true to compute all chunks at the same time; otherwise one at a time, and again in the backward pass.
     """
     split = functools.partial(jax.tree.map, chunks.split)
     queries, own = nn.with_logical_constraint(split(query), CHUNKS), split(tokens)

@@ -1,8 +1,8 @@
 """Locality-sensitive hashing of vectors, and the order of tokens by their hashes (Kitaev et al. 2020, section 2).
 
-A round hashes a vector x with a random matrix R, [H b/2]: its bucket is the place of the largest of the b numbers
-[x R; -x R] (Andoni et al. 2015, arXiv 1509.02897). Vectors of a small angle fall into one bucket with a high
-probability. Several factors b1, b2, ... give b1 b2 ... buckets with small matrices.
+A round hashes a vector x with a random matrix M, [H b/2]: its bucket is the index of the largest of the b numbers
+[x M; -x M] (Andoni et al. 2015, arXiv 1509.02897). Two vectors with a small angle between them are in the same bucket
+with a high probability. Several factors b1, b2, ... give b1 b2 ... buckets with small matrices.
 """
 
 import functools
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 
 def random_rotations(key: jax.Array, heads: int, size: int, *, rounds: int, factors: tuple[int, ...]) -> jax.Array:
-    """Return the matrices of all heads and rounds, float32 [N H R K], K half of the sum of the factors."""
+    """Return the matrices of all heads and rounds, float32 [N H R K]; K is half of the sum of the factors."""
     return jax.random.normal(key, (heads, size, rounds, sum(factors) // 2))
 
 
@@ -57,7 +57,7 @@ def order_by_bucket(buckets: jax.Array) -> tuple[jax.Array, jax.Array]:
 def sort_tokens(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
     """Sort the tokens of each round: [B N T H], int [B N R T] twice -> [B N R T H].
 
-    The gradient is a lookup too, by `ranks`; JAX itself would add it up with a scatter.
+    The backward pass is a lookup too, by `ranks`; JAX's own would be a scatter.
     """
     return _gather(x[:, :, None], order)
 

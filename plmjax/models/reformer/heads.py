@@ -25,7 +25,7 @@ class ReformerOutput(Attentions):
     last_hidden_state: both streams, normalised, [B T 2D].
     hidden_states: both streams before each layer, and `last_hidden_state`, [L+1 B T 2D]; only if requested.
     scores: scores of the next token at every position; only of a causal language model.
-    logits: float32, [B T V] or [B P V] of a masked language model, [B labels] of a classifier.
+    head_logits: float32, [B T V] or [B P V] of a masked language model, [B labels] or [B 1 labels] of a classifier.
     cache: the given cache, with the tokens of this call.
     """
 
@@ -37,7 +37,7 @@ class ReformerOutput(Attentions):
 
     @property
     def logits(self) -> jax.Array:
-        """The scores as an array, or those of a head."""
+        """The logits of the next token, float32 [B T V], or `head_logits`."""
         return self.scores.logits() if self.head_logits is None else self.head_logits
 
 

@@ -20,7 +20,7 @@ from plmjax.models.reformer.cache import ReformerCache
 class ReformerFeedForward(nn.Module):
     """activation(dropout(x W1 + b1)) W2 + b2, then dropout: [B T D] -> [B T D].
 
-    `FeedForward` drops features after the activation, which is another function unless the activation is ReLU.
+    `FeedForward` drops features after the activation, which is a different function unless the activation is ReLU.
     """
 
     config: ModelConfig
@@ -34,7 +34,7 @@ class ReformerFeedForward(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Read all tokens at once."""
+        """Apply the network to all tokens at once."""
         inner = nn.with_logical_constraint(self.intermediate(x), ("batch", "length", "mlp"))
         inner = ACTIVATIONS[self.config.hidden_act](self.dropout(inner, deterministic))
         return self.dropout(self.output(inner), deterministic)
@@ -77,7 +77,7 @@ class ReformerLayer(nn.Module):
     def attend(
         self, x: jax.Array, documents: jax.Array, layer: jax.Array, buckets: jax.Array | None
     ) -> tuple[jax.Array, Any, jax.Array | None]:
-        """Return attention(norm(x)), [B T D], the projected vectors, and the buckets of an LSH layer."""
+        """Return attention(norm(x)), [B T D], the projected vectors, and the buckets; None in a local layer."""
         x = self.attention_layer_norm(x)
         if self.kind == "local":
             y, vectors = self.attention(x, documents, deterministic=self.deterministic)
@@ -114,7 +114,7 @@ class ReformerLayer(nn.Module):
 class ReformerBlock(nn.Module):
     """The layers of one period, `layer_0`, `layer_1`, ..., as functions of a reversible stack.
 
-    The context is the documents of the tokens, int [B T], and the inputs of a block are the numbers of its layers.
+    The context is the documents of the tokens, int [B T], and the inputs of a block are the indices of its layers.
     """
 
     config: ModelConfig
@@ -127,7 +127,7 @@ class ReformerBlock(nn.Module):
 
     @property
     def functions(self) -> int:
-        """Two functions for each layer."""
+        """Number of functions, two for each layer."""
         return 2 * len(self.config.period)
 
     def function(

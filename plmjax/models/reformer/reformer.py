@@ -1,9 +1,10 @@
-"""Reformer: attention to similar tokens and reversible layers (Kitaev et al., ICLR 2020, arXiv 2001.04451;
-trax/models/reformer of google/trax).
+"""Reformer: attention to similar tokens and reversible layers.
+
+Sources: Kitaev et al., ICLR 2020, arXiv 2001.04451; trax/models/reformer of google/trax.
 
 Two streams begin as the same embedding. Local layers and LSH layers follow each other in the order of `attn_layers`
-(models/reformer/attention.py); a layer can be computed again from its output, and so no layer keeps its hidden states
-for the backward pass (layers/reversible_stack.py):
+(models/reformer/attention.py). The input of a layer can be computed from its output, so no layer keeps its hidden
+states for the backward pass (layers/reversible_stack.py):
 
     x1 = x2 = words[input_ids] + axial_positions[p]
     L times:  x1 = x1 + attention(norm(x2));  x2 = x2 + feed_forward(norm(x1))
@@ -15,7 +16,7 @@ A row that is longer than a chunk is padded to whole chunks. In pretraining, a r
 tables have positions: --data.sequence_length is the product of `axial_pos_shape`.
 
 Deviation: the rotations of the hashes are those of `hash_seed` outside of pretraining, so that the outputs of a row
-are always the same. transformers draws others at every call, unless its config has a `hash_seed` for torch.
+are always the same. transformers draws new ones at every call, unless its config has a `hash_seed` for torch.
 Deviation: axial tables are initialized as in transformers, with `axial_norm_std`.
 """
 
@@ -65,8 +66,9 @@ class ReformerConfig(ModelConfig):
     """Sizes of a Reformer, named as in transformers' config.json; the defaults are those of `enwik8`.
 
     Raises:
-        UserError: sizes that do not fit each other, unknown layers, axial sizes whose product is not the longest row or
-            whose features are not the hidden size, and buckets that are odd or more than the tokens.
+        UserError: sizes do not fit each other, a layer is unknown, the features of the axial tables do not sum to the
+            hidden size, the longest row does not divide into chunks, or the factors of the buckets are odd or their
+            product exceeds the longest row.
     """
 
     vocab_size: int = 258
@@ -246,7 +248,7 @@ class ReformerConfig(ModelConfig):
 
     @property
     def period(self) -> tuple[str, ...]:
-        """The shortest pattern of layers whose repetition gives all layers. Each of its layers is one stack."""
+        """The shortest pattern of layers whose repetition gives all layers. Each layer of it is stacked."""
         layers, depth = self.attn_layers, self.depth
         lengths = (length for length in range(1, depth + 1) if depth % length == 0)
         return next(layers[:length] for length in lengths if layers == layers[:length] * (depth // length))
@@ -264,7 +266,7 @@ class ReformerConfig(ModelConfig):
 
     @property
     def padding_multiple(self) -> int:
-        """Longer rows are padded to a multiple of this number of tokens."""
+        """Rows longer than `smallest_chunk` are padded to a multiple of this number of tokens."""
         return math.lcm(*self.chunk_lengths)
 
     @property
@@ -305,8 +307,8 @@ class ReformerConfig(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward, without the second forward pass).
 
-        There are `predictions` scored positions per row. Matrix products only; the scores of a token are those of the
-        chunks that it sees, in each round. No gradient passes through the product with the rotations.
+        There are `predictions` scored positions per row. Matrix products only; a token has scores for the chunks that
+        it sees, in each round. No gradient passes through the product with the rotations.
         """
         length, inner = self.padded_length(sequence_length), self.num_attention_heads * self.attention_head_size
         total = hashing = 0
@@ -365,7 +367,7 @@ class ReformerModel(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> ReformerOutput:
-        """Read rows of tokens, or with a cache the first tokens of each row or one token more.
+        """Read rows of tokens; with a cache, the first tokens of each row or one more token.
 
         Args:
             input_ids: int [B T].

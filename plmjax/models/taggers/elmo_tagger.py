@@ -1,15 +1,16 @@
-"""ELMo as features: a tagger with mixes of all layers of frozen language models (Peters et al., NAACL 2018, arXiv
-1802.05365, sections 3.2 and 3.3).
+"""ELMo as features: a tagger with mixes of all layers of frozen language models.
+
+Source: Peters et al., NAACL 2018, arXiv 1802.05365, sections 3.2 and 3.3.
 
     x_k = [c_k ; w_k ; ELMo_k]                 beside the input
     h_k = [biRNN(biRNN(x))_k ; ELMo'_k]        beside the output
 
-Both are mixes of the same layers. Each has its own weights and its own scale, which are trained with the task. A
-penalty of the squared weights (`--objective.mix_penalty`) keeps them near the plain mean. Dropout is applied to both. A
-conditional random field over a linear layer labels the sentence. The language models are not trained with the task:
-`--optimizer.frozen encoder/language_model`, as in experiments/taglm.py.
+ELMo and ELMo' are mixes of the same layers. Each has its own weights and its own scale, which are trained with the
+task. A penalty of the squared weights (`--objective.mix_penalty`) keeps the mixes near the plain mean. Dropout is
+applied to both. A conditional random field over a linear layer labels the sentence. The language models are not trained
+with the task: `--optimizer.frozen encoder/language_model`, as in experiments/taglm.py.
 
-Deviation: a sentence's states begin at zero; the released code continues with the states after the sentences before.
+Deviation: the states are zero before each sentence; the released code continues with those after earlier sentences.
 Deviation: the tagger's own layers also read the marks of a sentence's ends, which the language models need.
 """
 
@@ -39,7 +40,6 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
 
     @property
     def width(self) -> int:
-        """Size of the head's input for a word."""
         return super().width + self.language_model.width
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
@@ -68,9 +68,10 @@ class ElmoTagger(TaggerModule):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
-        """Take and return the same as `plmjax.models.taggers.tagger.Tagger`, [B T 2 H + 2 P].
+        """Take and return the same as `plmjax.models.taggers.tagger.Tagger`.
 
-        The language models themselves have no dropout.
+        The last hidden state is [B T 2 H + 2 P], where 2 P is the size of the mixes. The language models have no
+        dropout, even in training.
         """
         reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         places = {"positions": positions, "segment_ids": segment_ids}

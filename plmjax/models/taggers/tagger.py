@@ -1,7 +1,5 @@
 """A tagger of words: bidirectional recurrent layers over words and their characters.
 
-Language models can be added to it.
-
     x_k = [c_k ; w_k]     c_k from the characters of the word, w_k its vector
     h_k = biRNN(biRNN(x))_k                             (Peters et al., ACL 2017, arXiv 1705.00108, section 2.2)
 
@@ -9,9 +7,9 @@ The paper's chunker has LSTMs, and c_k = max over the word of tanh(convolution o
 arXiv 1603.01354). Its model for named entities has GRUs, also for the characters: c_k is the last states of both
 directions of two bidirectional GRUs.
 
-It is the encoder of a tagger. The head is a linear layer and a conditional random field
+This file has the encoder of a tagger. The head is a linear layer and a conditional random field
 (models/families/task_heads.py). TagLM (models/taglm.py) and ELMo as features (models/taggers/elmo_tagger.py) add the
-states of a language model.
+states of language models.
 """
 
 import dataclasses
@@ -66,7 +64,7 @@ class TaggerConfig(ModelConfig):
     cell: str = "lstm"
     """Kind of the recurrent layers over words: lstm or gru."""
     hidden_size: int = 200
-    """Hidden size of their cells, in each direction."""
+    """Hidden size of the recurrent layers over words, in each direction."""
     dropout: float = 0.25
     """Dropout rate of the inputs of all recurrent layers."""
 
@@ -106,7 +104,7 @@ class TaggerConfig(ModelConfig):
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Return 6 for every multiplication of a word."""
+        """Return the model FLOPs of one training step, 6 for every multiplication."""
         return 6.0 * batch_size * sequence_length * self.multiplications()
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
@@ -129,7 +127,11 @@ class TaggerConfig(ModelConfig):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelTaggerConfig(TaggerConfig):
-    """Base of the configs of taggers that read the states of a language model for each direction."""
+    """Base of the configs of taggers that read the states of a language model for each direction.
+
+    Raises:
+        UserError: as for `TaggerConfig`; or the tagger and the language models differ in the maximum length of a word.
+    """
 
     language_model: ElmoConfig = ElmoConfig()
     """The language models; those of the checkpoint from which a run starts."""
@@ -186,19 +188,19 @@ def recurrent_multiplications(cell: str, inputs: int, hidden_size: int) -> int:
 
 
 class Words(nn.Module):
-    """[c_k ; w_k] of every word."""
+    """The vectors [c_k ; w_k] of words, from their characters and their ids."""
 
     config: TaggerConfig
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, input_ids: jax.Array, characters: jax.Array, deterministic: bool) -> jax.Array:
-        """Map int [B T] and int [B T C] of words/characters.py to [B T F + W].
+        """Map ids int [B T] and characters int [B T C] (layers/words/characters.py) to [B T F + W].
 
         If GRUs read the characters, the result is [B T 2 F + W].
         """
         config, bound = self.config, math.sqrt(3 / self.config.character_dim)
-        # Id 0 is padding. Also the shortest word is long enough for the filters, because it has two marks.
+        # Id 0 is for padding. Every word is long enough for the filters, because it is padded to C characters.
         sizes = (CHARACTERS + 1, config.character_dim, None, uniform(bound), self.dtype)
         x = Embedding(*sizes, name="characters")(characters.astype(jnp.int32))
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]

@@ -1,1 +1,1 @@
-"""XLNet."""
+"""XLNet: its attention, its model and its heads."""

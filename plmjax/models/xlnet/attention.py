@@ -1,5 +1,6 @@
-"""XLNet's attention: the mask terms of its order, the bias of its segments, and the attention of both streams (Yang et
-al., arXiv 1906.08237, sections 2.3 to 2.5).
+"""XLNet's attention: the mask terms of the order, the bias term of segments, and the attention of both streams.
+
+Source: Yang et al., arXiv 1906.08237, sections 2.3 to 2.5.
 """
 
 import functools
@@ -31,7 +32,7 @@ class Precedes(MaskTerm):
     """The key precedes the query in the order of the prediction.
 
     ranks: int [B S], the place of each key in the order; several keys may have the same.
-    limits: int [B T], above the ranks that each query sees.
+    limits: int [B T]; a query sees the keys whose rank is below its limit.
     """
 
     ranks: jax.Array = axes("batch", "keys")
@@ -43,7 +44,7 @@ class Precedes(MaskTerm):
 
 @flax.struct.dataclass
 class OrItself(MaskTerm):
-    """The other condition holds, or the key is the query itself: so every query sees a key."""
+    """`condition` holds, or the key is the query itself; so every query sees a key."""
 
     condition: MaskTerm
 
@@ -51,7 +52,6 @@ class OrItself(MaskTerm):
         return self.replace(condition=self.condition.change_axis(name, change))
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the other condition holds, and at the position of the query."""
         itself = query_positions[..., None] == key_positions
         return self.condition.visible(query_positions, key_positions) | itself
 
@@ -83,9 +83,9 @@ class SegmentScores(BiasTerm):
 class Inputs(NamedTuple):
     """The inputs of attention that are the same for all layers.
 
-    distances: sinusoids, [B R D], or [1 R D] for all rows.
+    distances: sinusoids of R distances, [B R D], or [1 R D] for all rows.
     types: the segments of the queries and of the keys, int [B T] and [B S], or None.
-    content, query: the keys that each stream sees.
+    content, query: the mask terms of each stream.
     targets: one-hot [B P T], the position of each prediction, or None.
     """
 
@@ -97,7 +97,7 @@ class Inputs(NamedTuple):
 
 
 class TwoStreamAttention(MultiHeadAttention):
-    """Attention of both streams to one set of keys and values, with the biases u, v and w and the vectors r and s."""
+    """Attention of both streams to the same keys and values, with u, v, w, r and s of models/xlnet/xlnet.py."""
 
     def setup(self) -> None:
         super().setup()
@@ -111,7 +111,7 @@ class TwoStreamAttention(MultiHeadAttention):
         self.segments = self.param("segments", segments_init, (2, *heads))
 
     def terms(self, inputs: Inputs, queries: int) -> tuple[BiasTerm, ...]:
-        """Return the terms of the scores for `queries` queries."""
+        """Return the bias terms of the scores for `queries` queries."""
         scale = 1.0 / math.sqrt(self.size)
         bias, table = scale * self.distance_bias, self.distance(inputs.distances)
         positional = PositionalScores(bias, table, queries, self.execution.kernels)

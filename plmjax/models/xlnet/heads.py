@@ -4,13 +4,13 @@ The last token of a row, [CLS], represents a text or a choice:
 
     scores = W' dropout(tanh(W x_[CLS] + b)) + b'
 
-An answer is searched in two steps. Each token has a score as the start; then each token has a score as the end, given
-the start. So the most likely starts are followed, and for each of them the most likely ends:
+An answer is searched in two steps. Each token gets a score as the start. Then, for each of the most likely starts, each
+token gets a score as the end:
 
     start_i = a . x_i + a'                 end_ij = e . norm(tanh(E x_j + E' x_i + e')) + e''
     no answer: n . tanh(M x_start + M' x_[CLS] + m),     x_start the mean of all x_i, weighted by softmax(start)
 
-In training, i and x_start are those of the right answer.
+In training, i is the right start, and x_start is its hidden state.
 """
 
 from typing import Any, ClassVar
@@ -76,8 +76,8 @@ class SearchedAnswers(Attentions):
     Attributes:
         starts: int [B n], the most likely starts.
         start_probabilities: float32 [B n].
-        ends: int [B m n], the most likely end for each start, then the second for each, and so on.
-        end_probabilities: float32 [B m n], of these ends, given the start.
+        ends: int [B m*n], the most likely end for each start, then the second most likely for each, and so on.
+        end_probabilities: float32 [B m*n], of these ends, given the start.
         impossible_logits: float32 [B], above 0 if the text has no answer.
         start_logits: float32 [B T]; in training.
         end_logits: float32 [B T], given the right start; in training.
@@ -93,9 +93,9 @@ class SearchedAnswers(Attentions):
 
 
 class PairScores(nn.Module):
-    """A score of two vectors, w . norm(tanh(A x + B y + b)) + c; without a norm also without c.
+    """A score of two vectors, w . norm(tanh(A x + B y + b)) + c.
 
-    normalized: true for a norm.
+    normalized: true for the norm and c; false to leave out both.
     """
 
     config: ModelConfig

@@ -1,10 +1,11 @@
-"""XLNet: generalized autoregressive pretraining (Yang et al., NeurIPS 2019, arXiv 1906.08237; zihangdai/xlnet
-modeling.py).
+"""XLNet: generalized autoregressive pretraining.
+
+Sources: Yang et al., NeurIPS 2019, arXiv 1906.08237; zihangdai/xlnet modeling.py.
 
 A language model predicts the tokens of a text in a random order, and each from all tokens that precede it in this
 order. So it reads both sides of a token, and no token is replaced by a mask. Tokens stay at their positions in the
-text, and only attention follows the order. A token's hidden state must not hold the token if it predicts it, but must
-hold it for the tokens after it. Hence two streams with the same parameters (section 2.3):
+text, and only attention follows the order. A hidden state that predicts a token must not depend on this token, but a
+hidden state that later tokens attend to must. Hence two streams with the same parameters (section 2.3):
 
     content  h_i = words[input_ids_i]     h_i attends to h_j for all j with rank_j <= rank_i
     query    g_i = mask embedding         g_i attends to h_j for all j with rank_j <  rank_i
@@ -21,17 +22,18 @@ r is a projection of sinusoids of the distance. s is one of two vectors, for a k
 segment (relative segment encodings, section 2.5). A row that is read backwards has negated distances. Downstream there
 is one stream without an order, and the last token, [CLS], represents the text (plmjax/models/xlnet/heads.py).
 
-In training dropout draws a mask of the sinusoids for each row, as in the released code and in transformers. So each row
-has a projection of its own: a tenth of the FLOPs of the published pretraining, and a seventh of those of a fine-tuning
-with rows of 128 tokens.
+In training dropout draws a mask of the sinusoids for each row, as in the released code and in transformers. So the
+sinusoids are projected for each row. This takes a tenth of the FLOPs of the published pretraining, and a seventh of the
+FLOPs of fine-tuning with rows of 128 tokens.
 
 Deviation: `ff_activation` defaults to GELU's tanh form, as in the released pretraining; transformers' default is the
 exact one.
-Deviation: a memory tells which of its tokens exist, and only those are visible. In the released code the memory before
-the first row is zeros, which are visible; `XlnetMemory` with a mask of ones is the same.
-Deviation: a query that sees no key, as the first of an order without a memory, weighs the tokens that the order hides
-by their scores, and padding not at all: each condition adds BERT's negative number. That of the released code is so
-large that the scores disappear, and all keys weigh alike, padding too. No row of the pretraining has such a query.
+Deviation: a memory has a mask of the tokens that exist, and only those are visible. In the released code the memory
+before the first row is zeros, which are visible; `XlnetMemory` with a mask of ones is the same.
+Deviation: a query that sees no key, such as the first one of an order without a memory, attends to the tokens that the
+order hides, weighted by their scores, and not to padding, because each condition adds BERT's negative number. The
+released code adds a number so large that the scores vanish, and all keys, also padding, have the same weight. No row of
+the pretraining has such a query.
 """
 
 import dataclasses
@@ -207,7 +209,7 @@ class XlnetOutput(Attentions):
     last_hidden_state: [B T D] of the content stream, or [B P D] of the query stream for P predictions.
     hidden_states: [L+1 B T D] of the content stream, the embeddings first; only if requested.
     memory: the memory after the row, if there was one before it.
-    scores: scores of the predicted tokens; of a language model.
+    scores: scores of the predicted tokens; only of a language model.
     label_logits: float32 [B labels] (or [B K labels]) of texts, or [B C] (or [B C K]) of choices.
     attentions: of the content stream.
     query_attentions: of the query stream, float32 [L B N P S]; only if requested.
@@ -222,7 +224,7 @@ class XlnetOutput(Attentions):
 
     @property
     def logits(self) -> jax.Array | None:
-        """The scores of the vocabulary as an array, float32 [B T V] or [B P V], or those of labels or choices."""
+        """The scores as an array, float32 [B T V] or [B P V]; without scores, `label_logits`."""
         return self.label_logits if self.scores is None else self.scores.logits()
 
 
@@ -370,7 +372,7 @@ def _next_memory(before: jax.Array, row: jax.Array, reuse_length: int | None) ->
 
 
 def _after(before: int, x: jax.Array, value: int) -> jax.Array:
-    """Return int [B T] after `before` columns with the same value."""
+    """Pad int [B T] on the left with `before` columns of `value`."""
     return jnp.pad(x, ((0, 0), (before, 0)), constant_values=value)
 
 
