@@ -98,9 +98,9 @@ def _scan_forward(
     def step(before: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
         x, start, shown = inputs
         before, x = where(start, jnp.zeros_like(before), before), x.astype(jnp.float32)
-        state_gradient = float32_product(TO_GATES, to_gates, before.astype(dtype))
-        reset, update = jax.nn.sigmoid(x[0] + state_gradient[0]), jax.nn.sigmoid(x[1] + state_gradient[1])
-        inner = state_gradient[2] + bias[:, None]
+        state_products = float32_product(TO_GATES, to_gates, before.astype(dtype))
+        reset, update = jax.nn.sigmoid(x[0] + state_products[0]), jax.nn.sigmoid(x[1] + state_products[1])
+        inner = state_products[2] + bias[:, None]
         candidate = jnp.tanh(x[2] + reset * inner)
         after = candidate + update * (before - candidate)
         after = after if shown is None else where(shown, after, before)
