@@ -10,7 +10,8 @@ from plmjax.files import storage
 class Bucket:
     """`gs://NAME`, `gs://NAME/PREFIX`, or a local folder. It is not accessed before its first use.
 
-    All methods raise:
+    All methods that access it raise:
+        UserError: the local folder does not exist.
         Unavailable: the bucket does not answer, or refuses temporarily.
     """
 

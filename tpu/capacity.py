@@ -16,7 +16,7 @@ _LABEL = re.compile(r"(?P<key>[a-z][-_a-z0-9]{0,62})=(?P<value>[-_a-z0-9]{0,63})
 _DISK = re.compile(r"(?:projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/disks/)?(?P<name>[a-z][-a-z0-9]{0,62})")
 _RESERVATION = re.compile(r"(projects|folders|organizations)/[^/]+/locations/[^/]+/reservations/[^/]+|[a-zA-Z0-9-]+")
 ANY_RESERVATION = "-"
-"""Name by which the API means whatever is reserved for the project."""
+"""Name that stands for any reservation of the project in the API."""
 LONGEST_FLEX_START = 7 * 86400
 """Seconds; docs.cloud.google.com/tpu/docs/request-using-flex-start."""
 MODES = {"read-only": "READ_ONLY", "read-write": "READ_WRITE"}
@@ -27,7 +27,7 @@ def seconds(option: str, text: str) -> int:
     """Return the seconds of a duration such as 90m, 24h or 1d12h.
 
     Raises:
-        UserError: another form; `option` names it in the message.
+        UserError: the text has another form. The message names `option`.
     """
     total = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([dhms])", text))
     if not _DURATION.fullmatch(text) or not total:
@@ -36,10 +36,10 @@ def seconds(option: str, text: str) -> int:
 
 
 def until(text: str) -> datetime.timedelta | datetime.datetime:
-    """Return --valid_until: a duration, or the moment of a time of ISO 8601 with its zone.
+    """Return the value of --valid_until: a duration such as 24h, or a time in ISO 8601 with its time zone.
 
     Raises:
-        UserError: another form, or a moment that has passed.
+        UserError: the text has another form, or the time has passed.
     """
     if not re.match(r"\d{4}-", text):
         return datetime.timedelta(seconds=seconds("--valid_until", text))
@@ -58,10 +58,10 @@ def until(text: str) -> datetime.timedelta | datetime.datetime:
 
 
 def labels(given: Sequence[str]) -> dict[str, str]:
-    """Return key -> value of texts KEY=VALUE.
+    """Return the labels of texts KEY=VALUE as a dict.
 
     Raises:
-        UserError: a text that Cloud does not take for a label, or a key that is given twice.
+        UserError: a text that is not a label of Cloud, a key that is given twice, or the reserved key plmjax-job.
     """
     found: dict[str, str] = {}
     for text in given:
@@ -83,7 +83,7 @@ class Disk:
     mode: str
     """read-only or read-write."""
     project: str = ""
-    """Project of the disk; that of the job if empty."""
+    """Project of the disk; empty for the job's project."""
     zone: str = ""
 
     @classmethod
@@ -93,7 +93,7 @@ class Disk:
         It is attached read-only by default, because only a single host can write to a disk.
 
         Raises:
-            UserError: another form.
+            UserError: the text has another form.
         """
         name, colon, mode = text.partition(":")
         disk = _DISK.fullmatch(name)
@@ -105,7 +105,7 @@ class Disk:
 
     @property
     def folder(self) -> str:
-        """Folder at which the hosts mount it."""
+        """Folder at which the hosts mount the disk."""
         return f"/mnt/disks/{self.name}"
 
     def source(self, project: str, zone: str) -> str:

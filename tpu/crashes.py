@@ -1,4 +1,4 @@
-"""Files about a command that failed: those of libtpu and the raw standard error that `plmjax` adds to them.
+"""Files about a command that failed: the logs of libtpu, and the raw standard error that `plmjax` adds.
 
 libtpu writes its log to the folder TPU_LOG_DIR. Each start of the command has its own folder.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 from tpu.bucket import Bucket
 
 KEPT = 3
-"""Number of folders that stay on the machine."""
+"""Number of newest folders that stay on the machine."""
 FILES = 10
-"""Maximum number of files that are copied, the newest ones."""
+"""Maximum number of files that are copied, newest first."""
 LARGEST = 1 << 20
-"""Maximum number of bytes that are copied of a file, the last ones."""
+"""Maximum number of bytes that are copied from the end of a file."""
 
 
 def folder(parent: Path) -> Path:

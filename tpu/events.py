@@ -1,7 +1,8 @@
 """Events of a job, one small object each: BUCKET/jobs/NAME/events/MILLISECONDS-KIND[-WORKER].json.
 
-`python -m tpu watch` writes requested, created, active and lost; the hosts write started and ended. Nobody rewrites an
-event, so that writers need no lock. The name alone has the time, the kind and the worker of an event.
+`python -m tpu submit` writes requested. `python -m tpu watch` writes created, active, lost, and done or failed. Worker
+0 writes started and ended. No event is rewritten, so writers need no lock. The name of an event has its time, its kind
+and its worker.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Requests for flex-start slices, which run for a limited time, by Cloud TPU's REST interface.
 
-provisioningModel and runDuration are fields of v2alpha1 alone, and google-cloud-tpu 1.28 has them in neither of its
-versions. Their names are those of Cloud's published description of tpu.googleapis.com, v2alpha1. State and deletion of
-the resource are those of any other. docs.cloud.google.com/tpu/docs/request-using-flex-start.
+provisioningModel and runDuration are fields of v2alpha1 alone, and google-cloud-tpu 1.28 has them in none of its API
+versions. Their names are from Cloud's published description of tpu.googleapis.com, v2alpha1. Such a resource is
+followed and deleted like any other (tpu/queue.py). docs.cloud.google.com/tpu/docs/request-using-flex-start.
 """
 
 import json
@@ -16,9 +16,9 @@ ENDPOINT = "TPU_REST_ENDPOINT"
 """Environment variable with the address of a service that replaces Google's in rehearsals, without credentials."""
 TIMEOUT = 60
 PATIENCE = 300.0
-"""Seconds to wait for the operation that creates a resource. A longer one is followed by the resource's state."""
+"""Seconds to wait for the operation that creates a resource. After them, the resource's state shows the result."""
 SLICES = {"multisliceParams": "multiNodeParams"}
-"""Name of a field in v2 -> in v2alpha1."""
+"""Name of a field in v2 -> its name in v2alpha1."""
 
 
 def address(job: Job) -> str:
@@ -76,7 +76,7 @@ def _session() -> Any:
 
 
 def _check(answer: Any) -> dict[str, Any]:
-    """Return the JSON of an answer, or raise its error as the other calls of Cloud TPU do."""
+    """Return the JSON of an answer, or raise its error as other calls of Cloud TPU raise theirs."""
     import grpc
     from google.api_core import exceptions
 
@@ -85,6 +85,6 @@ def _check(answer: Any) -> dict[str, Any]:
     try:
         error = answer.json()["error"]
         code = grpc.StatusCode[error["status"]]
-    except (ValueError, KeyError, TypeError):  # a gateway on the way answers without Cloud's form
+    except (ValueError, KeyError, TypeError):  # the answer of a gateway, which has another form than Cloud's
         raise exceptions.from_http_response(answer) from None
     raise exceptions.from_grpc_status(code, error.get("message", ""))

@@ -72,7 +72,10 @@ def logs(
     Args:
         find: function that reads the job, which changes with every attempt.
         number: the worker, or None for the one that prints the losses, which can be another one in each attempt.
-        say: prints which worker it is, if `number` is None.
+        say: prints which worker is shown, if `number` is None.
+
+    Raises:
+        UserError: the job has no such worker.
     """
     read: dict[str, int] = {}
     chosen = number

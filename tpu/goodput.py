@@ -1,12 +1,13 @@
 """Goodput of a job: the fraction of its time in which it computed steps that it kept.
 
-The time of a job is that from its first request to its end, or to now, without the time between an end and another
-submission. Times come from events (tpu/events.py) and from metrics.jsonl. Each moment is of one of four kinds:
+The time of a job begins with its first request and ends with the job, or now. The time between an end and another
+submission does not count. Times come from events (tpu/events.py) and from metrics.jsonl. Each moment has one of four
+kinds:
 
 productive  between two logged steps that the run kept, with the evaluations and checkpoints between them. If the run
-            was interrupted between the two, only the computing of the steps counts, by their rate.
-waiting     no slice is ACTIVE: from the request or the loss of a slice to the next one, as watch and the hosts saw it.
-lost        from the last kept step to an interruption: its steps are computed again, or were useless.
+            was interrupted between the two, only the time to compute the steps counts, by their rate.
+waiting     no slice is ACTIVE: from the request or the loss of a slice until the watch or a host sees the next one.
+lost        from the last kept step to an interruption: the steps after it are computed again, or never used.
 restarting  the rest: the slice is ACTIVE, but the run is installed, started, restored or compiled.
 """
 
@@ -25,7 +26,7 @@ from tpu.job import Job, Verdict
 NEEDED = ("requested", "lost")
 """Events after which there is no slice."""
 RUNNING = ("active", "started")
-"""Events after which there is one."""
+"""Events after which there is a slice."""
 OVER = ("done", "failed")
 STOPPED = ("ended", "lost", "failed")
 """Events that interrupt the run."""
@@ -57,13 +58,13 @@ class Line:
 
     time: float
     seconds: float
-    """Time for which its steps, those since the line before it, were computed."""
+    """Time to compute the steps since the previous line."""
 
 
 def compute(job: Job, ended: Verdict | None, now: float) -> Goodput | None:
     """Return the goodput of a job, or None before anything was recorded. metrics.jsonl is read once.
 
-    ended: its verdict, or None while it runs.
+    ended: verdict of the job; None while it runs.
     """
     known, lines = events.events(job), list(_lines(job))
     if not known and not lines:
@@ -89,7 +90,7 @@ def measure(known: Sequence[Event], lines: Sequence[Line], now: float | None) ->
             lost += _until_stop(between, before.time)
     end = last = lines[-1].time if lines else start
     after = _between(marks, last, float("inf"))
-    if after or not lines:  # otherwise it computes the steps of the next line
+    if after or not lines:  # otherwise the run computes the steps of the next line
         end = max([last] + [time for time, _ in after]) if now is None else now
     if lines and not any(kind == "done" for _, kind in after):
         lost += _until_stop(after, last)
@@ -99,13 +100,13 @@ def measure(known: Sequence[Event], lines: Sequence[Line], now: float | None) ->
 
 
 def _between(marks: list[tuple[float, str]], first: float, last: float) -> list[tuple[float, str]]:
-    """Return the events after `first` until `last`."""
+    """Return the events after the time `first`, up to and including `last`."""
     begin, end = (bisect.bisect_right(marks, time, key=lambda mark: mark[0]) for time in (first, last))
     return marks[begin:end]
 
 
 def _until_stop(marks: list[tuple[float, str]], since: float) -> float:
-    """Return the seconds until the first event that interrupts the run, or 0."""
+    """Return the seconds from `since` to the first event that interrupts the run, or 0."""
     return next((time - since for time, kind in marks if kind in STOPPED), 0.0)
 
 
@@ -121,7 +122,7 @@ def _waiting(marks: list[tuple[float, str]], end: float) -> float:
 
 
 def _idle(marks: list[tuple[float, str]], lines: Sequence[Line]) -> float:
-    """Return the seconds between the last sign of a submission and the next submission."""
+    """Return the seconds between the last event or step of a submission and the next submission."""
     seconds, logged = 0.0, [line.time for line in lines]
     for (before, _), (time, kind) in itertools.pairwise(marks):
         if kind == "requested":

@@ -7,14 +7,14 @@
     BUCKET/jobs/NAME/watch.json                        what `python -m tpu watch` has seen and has to do
     BUCKET/jobs/NAME/events/TIME-KIND.json             what happened, one object per event
     BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
-    BUCKET/jobs/NAME/ATTEMPT/crashes/WORKER/TIME/FILE  last words of a run that failed: libtpu's, and standard error
+    BUCKET/jobs/NAME/ATTEMPT/crashes/WORKER/TIME/FILE  files about a run that failed: libtpu's, and standard error
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
     BUCKET/jobs/NAME/ATTEMPT/requests/                 requests for the stacks of the hosts, and the answers
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
     BUCKET/jobs/NAME/selfcheck/ATTEMPT.json            what plmjax selfcheck found, with submit --selfcheck
 
-An attempt is one slice. A new attempt begins when another slice is created after a loss, or when the job is submitted
-again. A request that is refused for want of capacity begins none.
+An attempt is one slice, or all slices of one request. A new attempt begins when another slice is created after a loss,
+or when the job is submitted again. A request that is refused for lack of capacity begins no attempt.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class Job:
     """FILE or FILE:FUNCTION, where FILE is a path in the package or the name of an experiment of plmjax."""
     overrides: tuple[str, ...]
     resolved: dict[str, Any]
-    """The experiment with its overrides, as JSON, with the files of its classes on the submitting machine."""
+    """The experiment with its overrides, as JSON, with the paths of its class files on the submitting machine."""
     accelerator: str
     topology: str
     slices: int
@@ -95,7 +95,7 @@ class Job:
     attempt: int = 1
     """Number of the slice created last, counted from the job's first submission."""
     first: int = 1
-    """First attempt of the last submission, or the one that was lost after the newest checkpoint."""
+    """First attempt that `tries` counts: the first of the last submission, or the first lost since a new checkpoint."""
     step: int | None = None
     """Step of the newest checkpoint when a slice was last lost."""
     notify: str = ""
@@ -133,7 +133,7 @@ class Job:
 
     @property
     def queued(self) -> bool:
-        """True if its slices are queued resources, which are requested for it and deleted at its end."""
+        """True if the job's slices are queued resources, which are requested for it and deleted at its end."""
         return bool(self.project) and not self.tpu_vm
 
     @property
@@ -142,7 +142,7 @@ class Job:
         return self.attempt - self.first + 1
 
     def after_loss(self, step: int | None) -> "Job":
-        """Return the job with the newest checkpoint at the loss of its slice. A new checkpoint sets `tries` to 1."""
+        """Return the job after the loss of its slice. step: the newest checkpoint; a new one sets `tries` to 1."""
         new = step is not None and (self.step is None or step > self.step)
         return dataclasses.replace(self, first=self.attempt, step=step) if new else self
 
@@ -154,7 +154,7 @@ class Job:
         return dataclasses.replace(self, zone=self.zones[following])
 
     def lost_too_often(self, step: int | None) -> str:
-        """Return the reason if the job has used up its attempts, else an empty text. step: its newest checkpoint."""
+        """Return why a job fails that has used up its attempts. step: its newest checkpoint."""
         where = "without a checkpoint" if step is None else f"without a checkpoint after step {step:,}"
         return f"The slice was lost {self.attempts} times {where}, the limit of python -m tpu submit --attempts."
 
@@ -170,11 +170,11 @@ class Job:
 
     @property
     def selfcheck_report(self) -> str:
-        """Object with the findings of the selfcheck of the current attempt."""
+        """Name of the object with the findings of the current attempt's selfcheck."""
         return f"jobs/{self.name}/selfcheck/{self.attempt}.json"
 
     def selfcheck_command(self) -> list[str]:
-        """Return the command that every worker runs before the job, with `selfcheck`."""
+        """Return the command that every worker runs before the job if `selfcheck` is true."""
         waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
         return ["plmjax", "selfcheck", "--output", f"{self.bucket}/{self.selfcheck_report}", *waiting]
 
@@ -233,7 +233,7 @@ def find(bucket: str, name: str) -> Job:
     """Return the job of that name.
 
     Raises:
-        UserError: there is none; the message has the nearest name.
+        UserError: there is no such job; the message has the nearest name.
     """
     job = read(bucket, name)
     if job is None:
@@ -249,7 +249,11 @@ def names(bucket: str) -> list[str]:
 
 
 def verdict(job: Job) -> Verdict | None:
-    """Return the outcome of the current attempt, or None while it runs."""
+    """Return the verdict of the current attempt, or None while it runs.
+
+    Raises:
+        UserError: verdict.json has other contents.
+    """
     text = Bucket(job.bucket).read(f"{job.folder}/verdict.json")
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""The same job for Kubernetes: a JobSet with one Job per slice and one Pod per host, which runs the startup script.
+"""A job for Kubernetes: a JobSet with one Job per slice and one Pod per host. Each Pod runs the startup script.
 
 jobset.sigs.k8s.io, API jobset.x-k8s.io/v1alpha2; docs.cloud.google.com/kubernetes-engine/docs/concepts/tpus.
 """
@@ -12,19 +12,19 @@ from tpu.job import Job
 PORTS = {"libtpu": 8471, "coordinator": 8482}
 """Ports of libtpu and jax.distributed for connections between the hosts."""
 STORAGE = "20Gi"
-"""Disk of a node that a pod must have. JAX and TensorFlow take 3 GB, their downloads 2 GB while they are installed, and
-the rest is for the data. About half of a node's default 100 GB is left for pods. It is no limit: a pod that reads more
-data is not evicted for that.
+"""Disk space that a pod requests on its node. JAX and TensorFlow take 3 GB, their downloads 2 GB during installation,
+and the rest is for data. About half of a node's default 100 GB is left for pods. A request is not a limit: a pod that
+uses more is not evicted for that.
 """
 RESTARTS = 1000
-"""Number of restarts of a JobSet, more than any job needs: four preemptions a day are usual on spot.
+"""Number of restarts of a JobSet, more than any job needs: four preemptions a day are usual on spot slices.
 
 It counts all restarts of a job. `--attempts` counts those without a new checkpoint between them (tpu/starts.py).
 """
 
 
 def manifest(job: Job, image: str) -> dict[str, Any]:
-    """Return the JobSet.
+    """Return the JobSet of a job. image: name of the container image.
 
     Raises:
         UserError: GKE does not offer the chip, or does not join slices of one host.
@@ -61,7 +61,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "containers": [container],
     }
     if job.slices > 1:
-        # Slices talk over the data center network, and are slow on the network of the pods.
+        # Slices communicate over the data center network. The network of the pods is slow.
         pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if job.service_account:
         pod["serviceAccountName"] = job.service_account
@@ -115,7 +115,7 @@ def to_yaml(job: Job, image: str) -> str:
         raise UserError("Expected PyYAML for --kubernetes, found none; run pip install 'plmjax[tpu]'.") from None
 
     class Dumper(yaml.SafeDumper):
-        """Writes text of several lines as such."""
+        """Writes text of several lines as a block, line by line."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)

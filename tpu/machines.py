@@ -70,7 +70,8 @@ def node(project: str, zone: str, name: str) -> Any:
     """Return Cloud TPU's description of a TPU VM.
 
     Raises:
-        UserError: there is none of that name, or Cloud TPU refuses to tell.
+        UserError: there is no TPU VM of that name, or Cloud TPU refuses the call.
+        Unavailable: Cloud TPU does not answer.
     """
     from google.api_core import exceptions
 
@@ -100,6 +101,7 @@ def slice_of(project: str, zone: str, name: str) -> topologies.Slice:
 
     Raises:
         UserError: it does not exist, is not READY, or is of a generation or a shape that plmjax does not know.
+        Unavailable: Cloud TPU does not answer.
     """
     found = node(project, zone, name)
     if found.state.name != "READY":
@@ -118,12 +120,16 @@ def slice_of(project: str, zone: str, name: str) -> topologies.Slice:
 
 
 def command(job: Job, action: str, script: str = "") -> str:
-    """Return the command that every machine of the job runs by ssh: start with its startup script, stop or state."""
+    """Return the command that every machine of the job runs by ssh.
+
+    action: start, stop or state.
+    script: the startup script, for start.
+    """
     body = Path(__file__).with_name("machine.sh").read_text(encoding="utf-8")
     settings = {"ACTION": action, "NAME": job.name, "PATIENCE": str(SAVE_SECONDS)}
     settings["SCRIPT"] = base64.b64encode(script.encode()).decode()
     text = "\n".join([*(f"{name}={shlex.quote(value)}" for name, value in settings.items()), body])
-    packed = base64.b64encode(text.encode()).decode()  # nothing in it means anything to the shells on the way
+    packed = base64.b64encode(text.encode()).decode()  # so that no shell on the way expands any of it
     return f"run=bash; [ $(id -u) = 0 ] || run='sudo -n bash'; echo {packed} | base64 --decode | $run"
 
 
@@ -219,16 +225,16 @@ def state(job: Job) -> str:
 
 
 class Machines:
-    """The machines of a job, with the interface of slices for a watch. None is requested or deleted."""
+    """The machines of a job, with the methods that a watch calls on slices. No machine is requested or deleted."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def state(self) -> queue.State:
-        """Return the state of the TPU VM. One that is gone or stopped has failed: only its owner can start it.
+        """Return the state of the TPU VM: FAILED if it is gone or stopped, because only its owner can start it.
 
         Raises:
-            UserError, Unavailable: Cloud TPU does not tell.
+            UserError, Unavailable: Cloud TPU refuses the call or does not answer.
         """
         found = state(self.job)
         if found in ("ABSENT", *queue.LOST_NODE):

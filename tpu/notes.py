@@ -1,7 +1,7 @@
 """The state of `python -m tpu watch` for a job: BUCKET/jobs/NAME/watch.json.
 
-Every step is noted before it is taken, so that a watch that is killed at any moment is continued by the next one, on
-any machine: one that follows the job without end, or single looks of a scheduler.
+A watch writes each action here before it takes it. So if it is killed at any moment, another watch continues, on any
+machine: one that follows the job until it ends, or single looks that a scheduler starts.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Notes:
     gone: bool = False
     """True if the lost slice is gone. A resource that is found afterwards is the wanted one."""
     refusals: int = 0
-    """Number of requests in a row that were refused for what may pass."""
+    """Number of requests in a row that were refused for a temporary reason."""
     refused_in: str = ""
     """Zone of the last refusal; the next request goes to the next zone of the job."""
     again: float = 0.0
@@ -33,28 +33,28 @@ class Notes:
     waiting: str = ""
     """Reason of the last refusal, without its numbers; empty while there is a slice."""
     active: float | None = None
-    """Time since when the slice is ACTIVE."""
+    """Time at which the slice was first seen ACTIVE; None while it is not."""
     step: int = -1
     """Last step that was seen."""
     stepped: float = 0.0
-    """Time at which a further step was last seen."""
+    """Time at which a new step was last seen."""
     still: bool = False
-    """True if it was told that the run stands still."""
+    """True after the notice that the run stands still."""
     ended: bool = False
-    """True if it was told that the job has ended."""
+    """True after the notice that the job has ended."""
     unsent: list[dict[str, str]] = dataclasses.field(default_factory=list)
     """Notices that have to be sent, oldest first."""
     failures: int = 0
-    """Number of failures in a row to send the first of them."""
+    """Number of failures in a row to send the oldest notice."""
     resend: float = 0.0
-    """Time of the next try to send it."""
+    """Time of the next try to send the oldest notice."""
 
     def to_json(self) -> bytes:
         """Return the contents of watch.json."""
         return (json.dumps(dataclasses.asdict(self)) + "\n").encode()
 
     def are_about(self, job: Job) -> bool:
-        """Return whether the job is still the one of the notes, and has not been submitted again."""
+        """Return whether the job is still at an attempt of the notes. It is not if it was submitted again."""
         return job.attempt == self.attempt or (self.gone and job.attempt == self.wanted)
 
 

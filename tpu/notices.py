@@ -1,7 +1,7 @@
-"""Notices of the metadata server to a machine of Compute Engine: its preemption and its maintenance.
+"""Notices of preemption and maintenance to a machine of Compute Engine, from its metadata server.
 
-`instance/preempted` becomes TRUE when a spot machine is about to end, `instance/maintenance-event` becomes something
-other than NONE before the maintenance of its host.
+`instance/preempted` becomes TRUE when a spot machine is about to end. `instance/maintenance-event` has another value
+than NONE before the maintenance of its host.
 docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notice, .../compute/docs/instances/preemptible.
 """
 
@@ -15,20 +15,20 @@ from collections.abc import Callable
 from plmjax.parallel.slice_hosts import METADATA
 
 EVERY = 5.0
-"""Seconds between two looks. A preempted machine ends 30 seconds after its notice."""
+"""Seconds between two polls. A preempted machine ends 30 seconds after its notice."""
 SECONDS = 3.0
 """Timeout of one request."""
 TRIES = 12
-"""Number of looks at the start without any answer after which there is no metadata server."""
+"""Number of first polls without any answer after which the metadata server counts as missing."""
 
 
 class Notices(threading.Thread):
-    """Thread that looks for notices.
+    """Thread that polls the metadata server for notices.
 
     Args:
         preempted: function that is called once, when the machine is preempted; the thread then ends.
         maintained: function that is called with each maintenance event when it is announced.
-        missing: function that is called if there is no metadata server; the thread then ends.
+        missing: function that is called if no metadata server answers the first polls; the thread then ends.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Notices(threading.Thread):
         self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def run(self) -> None:
-        """Look until the machine is preempted, or `end` is called."""
+        """Poll until the machine is preempted, the metadata server is missing, or `end` is called."""
         event, answered, tries = "NONE", False, 0
         while not self._ended.is_set():
             try:
@@ -64,11 +64,11 @@ class Notices(threading.Thread):
             self._ended.wait(self._every)
 
     def end(self) -> None:
-        """End the thread soon."""
+        """Tell the thread to end, without waiting for it."""
         self._ended.set()
 
     def _read(self, name: str) -> str:
-        """Return a value of the machine, empty if the server has none or does not give it now.
+        """Return a value of the machine; empty if the server has no such value, or refuses it now.
 
         Raises:
             OSError, http.client.HTTPException: there is no answer.

@@ -1,8 +1,10 @@
 """The archive that the hosts of a job receive: the user's files, without credentials, and plmjax.
 
-An experiment of a checkout of plmjax brings the checkout: the files that git tracks, as in the working tree. Any other
-brings the folder in which it lies, and plmjax in the folder LIBRARY: the files of the checkout that submits, or a wheel
-of the installation that submits. So the hosts run the code of the submitting machine, from no package registry.
+For an experiment in a checkout of plmjax, the archive has the files of the checkout that git tracks, as in the working
+tree. For an experiment of the user, it has the files of the working directory, or of the experiment's folder if that is
+elsewhere. It then has plmjax, too, in the folder LIBRARY: the files of the submitting checkout, or a wheel of the
+submitting installation. For an experiment of an installation, it has this wheel only. So the hosts run the plmjax of
+the submitting machine, not one from a package registry.
 """
 
 import dataclasses
@@ -67,7 +69,7 @@ class Selection:
         return dataclasses.replace(self, sizes=dict(sorted(sizes.items())))
 
     def lines(self, verbose: bool) -> Iterator[str]:
-        """Yield what is packed, a line for each file if `verbose`, and a line for each file that is left out."""
+        """Yield the number of packed files, or each of them if `verbose`; then each file that is left out."""
         if verbose:
             yield from (f"pack    {name}  {size:,} bytes" for name, size in self.sizes.items())
         else:
@@ -107,7 +109,7 @@ def source(file: Path, include: Collection[str] = ()) -> Source:
     include: names of files that are packed although they look like credentials.
 
     Raises:
-        UserError: see `select`; or plmjax is neither a checkout nor installed whole.
+        UserError: see `select`; or plmjax is neither a checkout nor a complete installation.
     """
     if _is_checkout(ROOT) and file.is_relative_to(ROOT):
         name = file.relative_to(ROOT).as_posix()
@@ -163,7 +165,9 @@ def _is_checkout(root: Path) -> bool:
 
 
 def select(root: Path, experiment: str = "", include: Collection[str] = ()) -> Selection:
-    """Select the files of a folder to pack: those that git tracks, or without git the Python files.
+    """Select the files of a folder to pack: the files that git tracks or, without git, the Python files.
+
+    In a checkout of plmjax without git, select the files of WITHOUT_GIT.
 
     experiment: name of a file that is packed although git does not track it; empty for none.
     include: names of files that are packed although they look like credentials.

@@ -1,4 +1,4 @@
-"""A profile of a running job, from any step: the request, and the wait for its trace (plmjax.training.profiling)."""
+"""Request a profile of a running job, from any step, and wait for its trace (plmjax.training.profiling)."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def profile(
         limit: seconds to wait.
 
     Raises:
-        UserError: the job has ended, the steps are not in the run, or another profile is asked for.
+        UserError: the job has ended, the steps are not in the run, or another profile is already requested.
         Unavailable: there is no trace in time, or it could not be recorded.
     """
     workdir = storage.path(job.workdir)
@@ -31,7 +31,7 @@ def profile(
     try:
         done = _wait(job, workdir, request, report=report, limit=limit, every=every)
     except BaseException:
-        storage.remove(workdir / profiling.REQUEST)  # nobody waits for it any more, and the next one is free
+        storage.remove(workdir / profiling.REQUEST)  # nobody waits for it now, and it would block the next one
         raise
     if done.error:
         raise Unavailable(f"Expected a trace of {job.name}, found that its profiler failed ({done.error}); try again.")

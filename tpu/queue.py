@@ -1,8 +1,8 @@
 """Slices of Cloud TPU, requested as queued resources (google.cloud.tpu.v2) and deleted.
 
 A queued resource goes through ACCEPTED, WAITING_FOR_RESOURCES and PROVISIONING to ACTIVE. When its slice is preempted
-or breaks, it is SUSPENDED and never runs again: it has to be deleted and requested anew. FAILED is a late refusal, of a
-mistake or for want of capacity. docs.cloud.google.com/tpu/docs/queued-resources.
+or breaks, it is SUSPENDED and never runs again: it has to be deleted and requested anew. FAILED is a late refusal,
+because of a mistake or a lack of capacity. docs.cloud.google.com/tpu/docs/queued-resources.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ CHANGING = ("DELETING", "SUSPENDING")
 LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED")
 """States from which a node does not recover by itself."""
 _CAPACITY = re.compile(r"capacity|stock-?\s?out|resources? (is|are|was|were)? ?(not|un)\s?available", re.IGNORECASE)
-"""Words of a refusal for want of capacity, which comes with several codes."""
+"""Words of a refusal for lack of capacity. Such refusals have different codes."""
 
 
 class NoCapacity(Unavailable):
@@ -49,19 +49,19 @@ class State:
     name: str
     """ABSENT, or one of the service's names, such as ACTIVE."""
     error: str = ""
-    """Reason of its failure."""
+    """Reason of the resource's failure."""
     mistaken: bool = False
-    """True if it has FAILED because of the request itself, so that the same request would fail again."""
+    """True if the resource has FAILED because of its request, so that the same request would fail again."""
     nodes: tuple[str, ...] = ()
-    """States of its slices, if it has any."""
+    """States of the resource's slices while it is ACTIVE."""
     by_user: bool = False
-    """True if a person suspended it and not the service."""
+    """True if a person suspended the resource, not the service."""
     attempt: int = 0
-    """Attempt of the job for which it was requested; 0 if it does not say."""
+    """Attempt of the job for which the resource was requested; 0 if it has no such label."""
 
     @property
     def lost(self) -> bool:
-        """True if it has lost its slices for good."""
+        """True if the resource has lost a slice for good."""
         return self.name in LOST or any(node in LOST_NODE for node in self.nodes)
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def nodes(job: Job) -> list[str]:
 def create_request(job: Job, script: str) -> Any:
     """Return the CreateQueuedResourceRequest of the job's current attempt.
 
-    A slice of a reservation has its name as reservation_name and no tier, as gcloud asks for it. The terms of a
+    A request for a slice of a reservation has reservation_name and no tier, as gcloud requests it. The terms of a
     flex-start slice are not in this version of the API; `flex_start.body` adds them.
     """
     tpu = library()
@@ -193,7 +193,7 @@ def connect(patience: float = 600.0) -> tuple[Any, dict[str, Any]]:
 class Queue:
     """Client of Cloud TPU for one job.
 
-    Every refusal is one sentence: a UserError for a mistake, Unavailable for a temporary refusal.
+    Every refusal raises an error of one sentence: UserError for a mistake, Unavailable for a temporary refusal.
     """
 
     PATIENCE = 600.0
@@ -216,7 +216,7 @@ class Queue:
     def begin(self, script: str) -> Any:
         """Request the job's slices, and return the operation that creates them, or None if it is done.
 
-        Raises what `create` does.
+        Raises the errors of `create`.
         """
         request = create_request(self.job, script)
         with self._refusals():
@@ -225,7 +225,7 @@ class Queue:
             return self._client.create_queued_resource(request, **self._call_options)
 
     def wait_for(self, operation: Any) -> None:
-        """Wait until an operation is done. Raises what `create` does."""
+        """Wait until an operation is done. Raises the errors of `create`."""
         if operation is not None:
             with self._refusals():
                 _wait_for_operation(operation)
@@ -264,7 +264,7 @@ class Queue:
         """Delete the slices and wait until they are gone. Do nothing if there are none.
 
         Raises:
-            UserError: it is refused, or they still exist after `patience` seconds.
+            UserError: the deletion is refused, or they still exist after `patience` seconds.
             Unavailable: Cloud TPU does not answer.
         """
         waited = 0.0
@@ -365,13 +365,13 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[Explained], str], ...] = (
         "--topology, --runtime or --network.",
     ),
     (
-        ("GoogleAPICallError",),  # all others: the service is unreachable, out of order or in a hurry
+        ("GoogleAPICallError",),  # all others: the service is unreachable, broken or overloaded
         Unavailable,
         "Expected an answer of Cloud TPU in {zone}, found {error} ({reason}); try again later, python -m tpu status "
         "{name} --bucket {bucket} shows the result.",
     ),
 )
-"""(exceptions of google.api_core, ours, its sentence): the first row that fits an error explains it."""
+"""(exceptions of google.api_core, class and message of our error); the first row that matches an error explains it."""
 
 
 def _row(error: Any) -> tuple[type[Explained], str]:
@@ -400,7 +400,7 @@ def _is_mistake(status: Any) -> bool:
 
 
 def _wait_for_operation(operation: Any, patience: float = 300) -> None:
-    """Wait for a long-running operation and raise its failure. A longer one is followed by its resource's state."""
+    """Wait `patience` seconds for an operation, and raise its failure. Later, the resource's state shows the result."""
     import concurrent.futures
 
     with contextlib.suppress(concurrent.futures.TimeoutError):

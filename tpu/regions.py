@@ -11,7 +11,7 @@ from plmjax.files import buckets, storage
 
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 MULTI_REGIONS = {"us": r"us-.*", "eu": r"europe-.*(?<!west2)(?<!west6)", "asia": r"asia-.*"}
-"""Multi-region -> pattern of its regions. London and Zurich are not in EU."""
+"""Multi-region -> pattern of its regions. London and Zurich are not in the multi-region EU."""
 DUAL_REGIONS = {
     "asia1": ("asia-northeast1", "asia-northeast2"),
     "eur4": ("europe-north1", "europe-west4"),
@@ -20,7 +20,7 @@ DUAL_REGIONS = {
     "eur8": ("europe-west3", "europe-west6"),
     "nam4": ("us-central1", "us-east1"),
 }
-"""Predefined dual-region -> its regions. Others name theirs in the bucket's placement."""
+"""Predefined dual-region -> its regions. A bucket in another dual-region lists the regions in its placement."""
 
 
 def of_zone(zone: str) -> str:
@@ -29,9 +29,9 @@ def of_zone(zone: str) -> str:
 
 
 def contains(bucket: dict[str, Any], region: str) -> bool:
-    """Return whether a bucket is in a region, or may be, if the form of its location is unknown.
+    """Return whether a bucket is in a region; true, too, if the form of its location is unknown.
 
-    bucket: its description in the JSON API.
+    bucket: the description of the bucket in the JSON API.
     """
     location = str(bucket.get("location", "")).lower()
     chosen = bucket.get("customPlacementConfig", {}).get("dataLocations", ())

@@ -1,4 +1,4 @@
-"""The decision whether and when a command that ended is run again, from its exit code."""
+"""Decide from the exit code of a command whether and when it is run again."""
 
 import dataclasses
 
@@ -8,37 +8,37 @@ from tpu.job import Verdict
 
 HOUR = 3600.0
 FIRST_WAIT, LONGEST_WAIT = 10.0, HOUR / 6
-"""Seconds before the command is run again, from a job's first failure to its last.
+"""Seconds before the command is run again: after the first failure, and at most.
 
-Every host waits by itself, at most 15 minutes with the random factor. That is half of `tpu.job.JOIN_SECONDS`, which the
-first host that is back waits for the others: longer waits could miss each other without end.
+Every host waits by itself, at most 15 minutes with the random factor. That is half of `tpu.job.JOIN_SECONDS`, for which
+the first host that is back waits for the others. With longer waits, the hosts could miss each other without end.
 """
 LEAST = 3
-"""Number of failures of a kind that a job has at least. Two may be hours apart without a checkpoint between them."""
+"""Minimum number of failures of a kind that fail a job. Two may be hours apart without a checkpoint between them."""
 UNKNOWN = -1
-"""The newest checkpoint while the bucket has not answered yet. A run that may have one has the time of one that has."""
+"""Newest checkpoint while the bucket has not answered yet. The limit is then that of a run with a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of failure, and the hours without a new checkpoint after which it fails the job."""
+    """A kind of failure, and the hours without a new checkpoint after which such failures fail the job."""
 
     said: str
     hours: float
     """Hours if the run has a checkpoint."""
     hours_without: float
-    """Hours if it has none: what fails from the beginning is rarely something that passes."""
+    """Hours if the run has no checkpoint: a failure from the beginning is rarely temporary."""
 
 
 # An outage lasts hours. A machine that is stopped again and again is broken, or its job is preempted all the time.
-# A traceback is usually a mistake in the program, but may be the consequence of a fault that passes.
+# A traceback is usually a mistake in the program, but may be the consequence of a temporary fault.
 STOPPED = Kind("was stopped", 24, 2)
 WAITED = Kind("could not continue", 24, 2)
 CRASHED = Kind("crashed", 3, 0.25)
 
 
 def kind_of(code: int) -> Kind:
-    """Return the kind of an exit code other than `DONE` and `MISTAKE`: -n and 128 + n are those of a signal."""
+    """Return the kind of an exit code other than `DONE` and `MISTAKE`. Codes -n and 128 + n mean the signal n."""
     if code < 0 or code > 128 or code == SAVED:
         return STOPPED
     return WAITED if code == UNAVAILABLE else CRASHED
@@ -64,8 +64,8 @@ class Restarts:
         Args:
             step: newest checkpoint, None if there is none, or UNKNOWN.
             last_line: the last line that the command printed.
-            now: any clock's seconds. The time since the failure before this one counts for the kind of this one, so
-                that a crash after hours without the bucket is a first crash.
+            now: seconds of any clock. The time between two failures counts for the kind of the second one. So the
+                hours of earlier failures of another kind do not count for a crash.
         """
         if code == DONE:
             return Verdict("done")
@@ -87,7 +87,7 @@ class Restarts:
                 f"The run {kind.said} {self._counts[kind]} times within {_duration(self._seconds[kind])} {where}, the "
                 f"last time with exit code {code}: {last_line}",
             )
-        # Whoever stopped it is done, unless it is stopped again.
+        # After a first stop the command can run again at once: whoever stopped it is done.
         return 0.0 if kind is STOPPED and self._counts[kind] == 1 else next(self._waits)
 
 

@@ -1,7 +1,8 @@
 """The stacks of all hosts of a job, to see where it stands still.
 
-`ask` writes jobs/NAME/ATTEMPT/requests/stacks.json, which every worker reads as often as the verdict. A worker has its
-plmjax print the stacks into its log (SIGUSR1), and answers with that part of the log in requests/stacks-ID/WORKER.
+`ask` writes jobs/NAME/ATTEMPT/requests/stacks.json, which every worker reads as often as the verdict. A worker sends
+SIGUSR1 to its plmjax, which prints the stacks to its log. The worker copies that part of the log to
+requests/stacks-ID/WORKER.
 """
 
 import json
@@ -21,23 +22,23 @@ from tpu.job import Job
 
 REQUEST = "requests/stacks.json"
 LATE_SECONDS = 600
-"""Age of a request that is not answered any more."""
+"""Age in seconds from which a request is no longer answered."""
 PRINT_SECONDS = 10.0
-"""Longest time to wait until the stacks are in the log."""
+"""Longest time to wait for the stacks in the log."""
 QUIET_SECONDS = 1.0
-"""Time without a further line after which they are complete."""
+"""Time without further output after which the stacks are complete."""
 
 
 def answer(job: Job, worker: int, process: int, *, log: Path, answered: str) -> str:
     """Answer a request for the stacks of this host, if there is a new one.
 
     Args:
-        process: id of the plmjax that runs here.
+        process: process id of the plmjax on this host.
         log: file of its output.
         answered: id of the request that was answered last.
 
     Returns:
-        The id of the request that is answered now.
+        The id of the request that was answered last.
     """
     bucket = Bucket(job.bucket)
     text = bucket.read(f"{job.folder}/{REQUEST}")
@@ -54,7 +55,7 @@ def answer(job: Job, worker: int, process: int, *, log: Path, answered: str) -> 
 
 
 def _catches(process: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal, which would end it otherwise."""
+    """Return whether a process has a handler for a signal. Without a handler, the signal would end it."""
     try:
         caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{process}/status").read_text(), re.M)
     except OSError:  # it has just ended

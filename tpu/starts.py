@@ -1,7 +1,8 @@
-"""The rule of --attempts on Kubernetes, where no watch requests slices: BUCKET/jobs/NAME/ATTEMPT/starts.json.
+"""The limit --attempts for a job on Kubernetes, where no watch requests slices.
 
-A JobSet starts all its pods again when a slice is lost. It can only count these restarts in total, not those in a row
-without a new checkpoint. So worker 0 counts them, and decides that the job has failed.
+A JobSet starts all its pods again when a slice is lost. It can only count all restarts of a job, not the restarts in a
+row without a new checkpoint. So worker 0 counts them in BUCKET/jobs/NAME/ATTEMPT/starts.json, and decides when the job
+has failed.
 """
 
 import json
@@ -18,7 +19,7 @@ def count(job: Job) -> None:
     """Count a start of worker 0. If the job has used up its attempts, decide that it has failed.
 
     Raises:
-        UserError: the count in the bucket is no count.
+        UserError: starts.json in the bucket has other contents than a count.
     """
     bucket, name = Bucket(job.bucket), f"{job.folder}/starts.json"
     step = worker.checkpoint(job.workdir)
@@ -31,7 +32,7 @@ def count(job: Job) -> None:
             f"Expected the number of starts in {job.bucket}/{name}, found another file ({json_text.reason(error)}); "
             f"remove it."
         ) from None
-    # The slice before this start is the first one that was lost since the new checkpoint.
+    # Since the new checkpoint, only one slice has been lost: the one before this start.
     starts = min(before["starts"], 1) if step != before["step"] else before["starts"]
     if starts >= job.attempts:
         jobs.decide(job, Verdict("failed", job.lost_too_often(step)))

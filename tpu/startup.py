@@ -38,7 +38,7 @@ def settings(job: Job) -> dict[str, str]:
 
 
 def render(job: Job) -> str:
-    """Return the script."""
+    """Return the startup script of a job."""
     lines = [f"{name}={shlex.quote(value)}" for name, value in settings(job).items()]
     body = Path(__file__).with_name("startup.sh").read_text(encoding="utf-8")
     exported = "export JAX_COMPILATION_CACHE_DIR"

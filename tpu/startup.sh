@@ -20,7 +20,7 @@ metadata() {
     "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/$1"
 }
 
-# insist SECONDS COMMAND... repeats a command that fails for so long, with waits from half a minute to ten minutes.
+# insist SECONDS COMMAND... repeats a failing command for so many seconds, with waits from half a minute to ten minutes.
 insist() {
   local limit="${PLMJAX_PATIENCE:-$1}" wait="${PLMJAX_WAIT:-30}" began="$SECONDS"
   shift
@@ -76,7 +76,7 @@ detach() {
     -p After=network-online.target -p After=nss-lookup.target -p After=google-guest-agent.service \
     bash "$script"
 }
-# The text of this script after its variables: a service begins with none.
+# Print the environment and this script, because a service begins without environment variables.
 itself() {
   unset INVOCATION_ID JOURNAL_STREAM NOTIFY_SOCKET
   export -p
@@ -84,7 +84,7 @@ itself() {
   if [ -n "${BASH_EXECUTION_STRING:-}" ]; then echo "$BASH_EXECUTION_STRING"; else cat "$0"; fi
 }
 
-# The number of this worker among those of all slices: from JAX's variable, from Kubernetes, or from the slice's metadata.
+# Print the number of this worker in all slices: from JAX's variable, from Kubernetes, or from the slice's metadata.
 number() {
   local worker="${TPU_WORKER_ID:-}" slice="${MEGASCALE_SLICE_ID:-}"
   if [ -n "${JAX_PROCESS_ID:-}" ]; then echo "$JAX_PROCESS_ID"; return; fi
@@ -95,8 +95,8 @@ number() {
   echo $((worker + HOSTS * ${slice:-0}))
 }
 
-# Versions of JAX differ by Python, so that of the submitter comes first: from the machine, whose Ubuntu 22.04 has 3.10
-# alone, or from uv. Any other that plmjax takes is better than none.
+# Versions of JAX differ by Python, so the submitter's version of Python comes first: from the machine, whose Ubuntu 22.04
+# has only 3.10, or from uv. Any other version that plmjax supports is better than none.
 environment() {
   local candidate
   rm -rf "$venv"
@@ -142,7 +142,7 @@ try_to_install() {
 }
 
 # Persistent disks are mounted at /mnt/disks/NAME. Cloud names their devices by the disk, by their number, or not at all:
-# then they are those beside the disk of the system, in the order of the request.
+# then they are the disks besides the system's, in the order of the request.
 mount_disks() {
   local disk name device options number=0 system mounts="${PLMJAX_DISKS:-/mnt/disks}"
   system="$(lsblk --noheadings --output PKNAME "$(findmnt --noheadings --output SOURCE /)" 2>/dev/null | head -n 1)"

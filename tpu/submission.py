@@ -1,4 +1,4 @@
-"""From an experiment's name to a job. All errors are found here, before anything costs money."""
+"""Make a job from the name of an experiment. All errors are found here, before anything costs money."""
 
 import dataclasses
 import hashlib
@@ -32,7 +32,7 @@ TEXT = re.compile(r"(data\.(path|input|mixture\.sources|(tasks\.\d+\.)?(task\.)?
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """A job with the data that it needs in the bucket."""
+    """A job with the archive of its files and its startup script."""
 
     job: Job
     archive: bytes
@@ -44,10 +44,10 @@ def resolve(accelerator: str, topology: str, slices: int) -> topologies.Slice:
     """Return the slices that the options name.
 
     accelerator: a chip, such as v4, or Cloud's name of a slice, such as v4-32.
-    topology: the shape in chips; empty to take the usual one of Cloud's name.
+    topology: the shape in chips; empty for the usual shape of a slice of that name.
 
     Raises:
-        UserError: no such slice, a shape of another size, or several slices that Cloud does not join.
+        UserError: there is no such slice, its size differs from that of the shape, or Cloud does not join such slices.
     """
     if slices < 1:
         raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
@@ -85,7 +85,7 @@ def prepare(
     include: Sequence[str] = (),
     **settings: object,
 ) -> Submission:
-    """Check the experiment and the text for a slice, and pack the files of the hosts.
+    """Check the experiment and its text for the slices, and pack the files for the hosts.
 
     slice_: all slices of the job, as `resolve` returns them.
     init_from: the run or checkpoint from which the job starts; empty for random parameters.
@@ -113,11 +113,11 @@ def prepare(
     else:
         run = resolve_run(loaded, init_from or RANDOM, overrides=overrides).experiment
     if not os.environ.get("JAX_PLATFORMS"):
-        jax.config.update("jax_platforms", "cpu")  # its step is only traced, which needs no accelerator
+        jax.config.update("jax_platforms", "cpu")  # the step is only traced, which needs no accelerator
     devices = slice_.chips * slice_.chip.devices
     if on_text:
         checks.text(run, has_tokenizer=bool(init_from) and init_from != RANDOM)
-        if run.model is not None:  # otherwise that of a checkpoint which a dry run does not read
+        if run.model is not None:  # None for the model of a checkpoint that a dry run does not read
             checks.on_devices(run, devices, slice_.slices)
     else:
         checks.kind(run, text=False)
@@ -161,7 +161,7 @@ def prepare(
 
 
 def check_service(slice_: topologies.Slice) -> None:
-    """Raise UserError for slices that Cloud TPU's own API cannot be asked for, but GKE can."""
+    """Raise UserError for slices that GKE offers, but not Cloud TPU's own API."""
     chip = slice_.chip
     if not chip.in_service:
         raise UserError(
@@ -196,7 +196,7 @@ def _check_start(init_from: str, bucket: str) -> None:
 
 
 def _check_text(run: Experiment, bucket: str, files: list[str], disks: Sequence[str] = ()) -> None:
-    """Raise UserError for text on this machine, because the slice could not read it. disks: folders of its disks."""
+    """Raise UserError for text on this machine, which the slice could not read. disks: folders of the slice's disks."""
     if Bucket(bucket).local:
         return
     flat = experiments.flatten(run)
@@ -263,17 +263,17 @@ def upload(submission: Submission) -> None:
 def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
     """Upload the files and request the slices, or start the job on its machines. Return the job, with its zone.
 
-    If a zone has too little quota or capacity, the next one of the job is asked. After the last refusal the bucket's
-    record of the job is what it was before.
+    If a zone has too little quota or capacity, the slices are requested in the job's next zone. After the last refusal
+    the bucket's record of the job is restored.
 
     Raises:
-        UserError: Cloud TPU refuses in every zone. A lack of quota is a mistake here: it may be a quota of 0.
+        UserError: Cloud TPU refuses in every zone. This includes a lack of quota, because the quota may be 0.
         Unavailable: Cloud TPU does not answer.
     """
     job = submission.job
     before = jobs.read(job.bucket, job.name)
     for left in reversed(range(len(job.zones) or 1)):
-        slices = queue.Queue(job) if job.queued else None  # without credentials nothing is uploaded
+        slices = queue.Queue(job) if job.queued else None  # raises without credentials, before an upload
         try:
             upload(dataclasses.replace(submission, job=job))
             if slices is None:
@@ -299,7 +299,7 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
 
 
 def _request(slices: queue.Queue, job: Job, report: Callable[[str], None]) -> None:
-    """Request the slices. If Cloud TPU has accepted the request but its answer is missing, the watch looks for it."""
+    """Request the slices. If Cloud TPU has accepted the request but its result is missing, leave that to the watch."""
     operation = slices.begin(startup.render(job))
     events.event(job, "requested")
     try:

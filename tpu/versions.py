@@ -1,6 +1,6 @@
-"""The libraries of the submitting machine, with which the hosts of a slice install the project.
+"""Versions of libraries on the submitting machine, which the hosts of a slice install with the project.
 
-Without them each host takes the newest versions of the day on which it is installed or repaired.
+Without them, each host would install the newest versions of the day on which it is set up or repaired.
 """
 
 import collections
@@ -17,7 +17,7 @@ from tpu.package import LIBRARY
 FILE = f"{LIBRARY}/versions.txt"
 """Name in the packed project: a file of constraints for `pip install -c`."""
 HOST = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
-"""Values of environment markers on a host, where the requirements of another system do not count."""
+"""Values of environment markers on a host. Requirements of other systems are ignored."""
 
 
 def python() -> str:
@@ -26,7 +26,7 @@ def python() -> str:
 
 
 def constraints() -> str:
-    """Return the contents of FILE: versions installed here of all that plmjax and its extra `tpu` require on a host.
+    """Return the contents of FILE: the versions installed here of all requirements of `plmjax[tpu]` on a host.
 
     Libraries that are not installed here, or not from a registry (an installation from a folder or a repository, a
     version with a local part such as 1.0+cpu), are left to the host.

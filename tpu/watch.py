@@ -1,7 +1,8 @@
 """Watch over a job on Cloud TPU until it ends: request lost slices again, delete the last one, send notifications.
 
-Only the verdict of the hosts, a mistake, or a person who deletes the job or suspends its slice ends it. If there is no
-quota or capacity, or a service does not answer, it waits without end.
+A job ends by the verdict of its hosts, by a mistake, after too many lost slices, if its hosts are silent, or if a
+person deletes the job or suspends its slice. If there is no quota or capacity, or a service does not answer, the watch
+waits without end.
 """
 
 import dataclasses
@@ -23,20 +24,22 @@ from tpu.notify import Notice
 from tpu.queue import CHANGING, Exists, Queue, State
 
 SILENCE = 3600.0
-"""Seconds without any report from the hosts of an ACTIVE slice after which the job fails. Installation is reported
-too."""
+"""Seconds after which a job fails if no host of its ACTIVE slice has written a log to the bucket.
+
+A host whose installation fails writes one, too.
+"""
 STILL_MINUTES = 60.0
 """Minutes without a new step after which a run stands still."""
 EVERY, SOON = 30.0, 10.0
-"""Seconds between two looks, and while a slice is being deleted."""
+"""Seconds between two looks: usually, and while a slice is being deleted."""
 FIRST_WAIT, LONGEST_WAIT = 30.0, 600.0
 """Seconds until a refused request is repeated: after the first refusal, and at most."""
 MISTAKES = 3
-"""Number of looks in a row with a mistake that end a watch. A right that is lost for a moment looks like one."""
+"""Number of looks in a row with a mistake after which a watch ends. A short loss of permission looks like a mistake."""
 LAST_NOTICE = 900.0
 """Seconds for which a watch whose job has ended tries to send its last notices."""
 ONCE = 600.0
-"""Seconds for which a single look waits for a slice to be deleted."""
+"""Seconds for which `once` waits for a slice to be deleted."""
 _ABSENT = State("ABSENT")
 
 
@@ -76,8 +79,8 @@ class Watch:
             return self._abandon()
         self.job = self.queue.job = job
         found = self.queue.state()
-        # After the state: another watch notes what it does before it does it. Where nobody has written since, the notes
-        # of this one are the newer ones: it may have failed to write them.
+        # Read the notes after the state, because another watch writes its notes before it acts. If no other watch has
+        # written, the notes of this one are newer: it may have failed to write them.
         known = notes.read(job)
         if self._notes is None or not self._notes.are_about(job) or known.to_json() != self._written:
             self._notes, self._written = known, known.to_json()
@@ -136,7 +139,7 @@ class Watch:
         return None
 
     def _observe(self, noted: notes.Notes, found: State, progress: Progress | None) -> None:
-        """Note what changed, and tell that the run stands still."""
+        """Note changes, and notify if the run stands still."""
         now = time.time()
         if found.name != "ACTIVE":
             noted.active = None
@@ -179,7 +182,7 @@ class Watch:
         return any(events.contents(self.job, one)["attempt"] == self.job.attempt for one in known)
 
     def _lose(self, noted: notes.Notes, progress: Progress | None) -> None:
-        """Note that the slice was lost."""
+        """Note that the slice was lost and that another one is wanted."""
         job = self.job.after_loss(worker.checkpoint(self.job.workdir))
         if job != self.job:
             jobs.save(job)
@@ -262,7 +265,7 @@ class Watch:
     def _progress(self) -> Progress | None:
         try:
             return follow.progress(self.job.workdir)
-        except UserError as error:  # nothing that is watched depends on the record alone
+        except UserError as error:  # the watch can continue without this record
             self.warn(error)
             return None
 

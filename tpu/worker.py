@@ -29,10 +29,10 @@ from tpu.queue import Queue
 from tpu.restarts import LONGEST_WAIT, UNKNOWN, Restarts
 
 DELETE_SECONDS = 24 * 3600.0
-"""Seconds for which the deletion of the slice is tried again: as long as it exists, it costs money."""
+"""Seconds for which the deletion of the slice is retried. A slice costs money as long as it exists."""
 SILENT = "the bucket did not answer"
 STEP_SECONDS = 1.0
-"""Longest sleep, after which a stop of the machine is noticed."""
+"""Longest sleep in seconds. After each sleep, a worker checks whether its machine is stopped."""
 
 
 def checkpoint(workdir: str) -> int | None:
@@ -46,7 +46,7 @@ class Log:
     PART = 1 << 20
     """Number of bytes after which a part is closed and the next one begins."""
     OWN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ worker \d+: ")
-    """Beginning of the lines of a `Worker`; the others are those of the command."""
+    """Beginning of the lines that a `Worker` writes. All other lines are output of the command."""
 
     def __init__(self, path: Path, bucket: Bucket, folder: str) -> None:
         self.path, self._bucket, self._folder = path, bucket, folder
@@ -71,7 +71,7 @@ class Log:
             self._part, self._start, self._copied = self._part + 1, self._start + len(contents), 0
 
     def last_line(self) -> str:
-        """Return the last line of the command that is not blank."""
+        """Return the last line of the command's output that is not blank, or "nothing"."""
         with self.path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 8192))
             lines = file.read().decode("utf-8", "replace").split("\n")
@@ -119,7 +119,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------------- the command
 
     def _once(self) -> None:
-        """Run the command once, then decide, or wait for the next run."""
+        """Run the command once. Then decide the verdict, or wait for the next run."""
         self._event("started")
         folder = self._try(
             lambda: crashes.folder(self.log.path.parent / "tpu_logs"), "no folder for the logs of libtpu could be made"
@@ -235,7 +235,7 @@ class Worker:
     # ----------------------------------------------------------------------------------------------------- the job
 
     def _decide(self, ended: Verdict, code: int) -> None:
-        """End the attempt, on worker 0 or if the job has failed; other workers that are done wait for worker 0."""
+        """Write the verdict, which ends the attempt. A worker that is done, except worker 0, waits for it instead."""
         if self.number > 0 and ended.state == "done":
             # Worker 0 may have crashed at the very end. It then needs all other workers again.
             self._wait(lambda: self._verdict() is not None, self.patience)
@@ -248,11 +248,11 @@ class Worker:
         if code in (DONE, MISTAKE):
             self._insist(decide)
         elif not self._try(decide):
-            # What a run waits for has not passed while the bucket does not answer; when it does, the run may go on.
+            # The run may have failed because the bucket does not answer. Wait, so that the next run can succeed.
             self._rest(LONGEST_WAIT)
 
     def _finish(self, ended: Verdict) -> None:
-        """Report, and delete the slice. Worker 0 does it when all have reported, and the others if it does not."""
+        """Report, and delete the slice: worker 0 after all others have reported, another worker if worker 0 has not."""
         self._log(f"job {ended.state}{': ' if ended.reason else ''}{ended.reason}")
         self._insist(self.log.upload, self.patience)
         if self.number == 0:
@@ -269,12 +269,12 @@ class Worker:
         return self._try(lambda: self.bucket.names(f"{self.job.folder}/workers")) or []
 
     def _verdict(self) -> Verdict | None:
-        """Return the outcome of the attempt, which does not change again."""
+        """Return the verdict of the attempt, which does not change again; None while there is none."""
         self._ended = self._ended or self._try(lambda: jobs.verdict(self.job))
         return self._ended
 
     def _newest(self) -> int | None:
-        """Return the newest checkpoint, or the one that was known before if the bucket does not answer."""
+        """Return the step of the newest checkpoint, or the last known step if the bucket does not answer."""
         known = self.restarts.step
         return self._try(lambda: checkpoint(self.job.workdir), otherwise=known)
 
@@ -285,13 +285,13 @@ class Worker:
     # ------------------------------------------------------------------------------------------------------ waiting
 
     def _rest(self, seconds: float) -> None:
-        """Wait, until another worker ends the job or this machine is stopped."""
+        """Wait for the given seconds, or until the job has ended or this machine is stopped."""
         end = time.monotonic() + seconds
         while not self.stopping and (left := end - time.monotonic()) > 0 and self._verdict() is None:
             self._sleep(min(self.every, left))
 
     def _wait(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `ready()` is true, at most for the given number of seconds or until this machine is stopped."""
+        """Wait until `ready()` is true, `seconds` have passed or this machine is stopped. Return the last result."""
         end = time.monotonic() + seconds
         while not (found := ready()) and time.monotonic() < end and not self.stopping:
             self._sleep(min(self.every, STEP_SECONDS))
@@ -304,7 +304,7 @@ class Worker:
             time.sleep(min(left, STEP_SECONDS))
 
     def _insist(self, call: Callable[[], Any], seconds: float = math.inf, failing: str = SILENT) -> None:
-        """Call until it succeeds, this machine is stopped, or it has failed for `seconds`."""
+        """Repeat a call until it succeeds, this machine is stopped, or it has failed for `seconds`."""
         end = time.monotonic() + seconds
         for pause in patience.waits():
             if self._try(call, failing, otherwise=self) is not self or self.stopping or time.monotonic() >= end:

@@ -19,7 +19,7 @@ class Compression(Choice):
     """A method that compresses a model while it is trained. A subclass is a frozen dataclass of its settings."""
 
     verb: ClassVar[str] = ""
-    """The command of `plmjax compress` that has it."""
+    """The command of `plmjax compress` that offers the method."""
 
     def training_objective(self, objective: Objective, steps: int) -> Objective:
         """Wrap the objective of the experiment for the train step of a run of `steps` steps."""

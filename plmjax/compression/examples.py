@@ -1,4 +1,4 @@
-"""The training data of a checkpoint's run, to measure its model on."""
+"""The training data of a checkpoint's run, on which a compression measures the model."""
 
 from plmjax.compression.run import Source
 from plmjax.errors import UserError

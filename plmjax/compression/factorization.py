@@ -34,8 +34,8 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
         energy: the least fraction of the energy that every product keeps; one of rank and energy is set.
 
     Raises:
-        UserError: not one of the two is set, one is out of its range or makes nothing smaller, the model has no ranks
-            or has them already, or the output has a run.
+        UserError: neither or both of rank and energy are set, the value is out of its range or makes no matrix smaller,
+            the model cannot have lower ranks or has them already, or the output has a run.
     """
     if (rank is None) == (energy is None):
         raise UserError(
@@ -74,7 +74,7 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
 
 
 def projections(params: Params, model: ModelConfig) -> dict[str, dict[str, bool]]:
-    """Return each of `KINDS` -> path of a projection -> true if its kernel is a stack of the layers' matrices.
+    """Return the projections of each of `KINDS`: path -> true if the kernel is a stack of the layers' matrices.
 
     Raises:
         UserError: the model cannot have lower ranks, or has them already.
@@ -162,7 +162,7 @@ class Factors:
         )
 
     def apply(self, params: Params, rank: int) -> Params:
-        """Return parameters with two kernels in place of each."""
+        """Return the parameters with two kernels in place of each factorized kernel."""
         params = dict(params)
         for path, (kernel, first, inputs) in self.kernels.items():
             roots = np.sqrt(self.values[path][:, :rank])

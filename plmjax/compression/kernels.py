@@ -34,10 +34,10 @@ def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
 
 
 def input_axes(path: str, axes: int) -> int:
-    """Return the number of input axes of a kernel with `axes` axes, not counting that of the layers.
+    """Return the number of input axes of a kernel with `axes` axes, both without the axis of the layers.
 
-    A kernel with three axes belongs to attention. The projections to heads have outputs [N H], the last projection has
-    inputs [N H]. A projection of a lower rank has two kernels, `reduce` and `expand`.
+    A kernel with three axes belongs to attention. The projections to heads have outputs [N H], the output projection
+    has inputs [N H]. A projection of a lower rank has two kernels, `reduce` and `expand`.
     """
     if path.endswith((f"/{REDUCE}/kernel", f"/{EXPAND}/kernel")):
         return axes - 1 if path.endswith(f"/{REDUCE}/kernel") else 1

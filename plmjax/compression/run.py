@@ -1,8 +1,8 @@
 """A compression, from its checkpoint to the run directory of its result.
 
-OUTPUT/             a run directory with one checkpoint, that of the smaller model, and the record of its ancestry
-OUTPUT/training/    the run that trained it, if the method trains. A stopped run continues, only from the model that
-                    its source.json names
+OUTPUT/             a run directory with one checkpoint, the smaller model, and the record of its ancestry
+OUTPUT/training/    the run that trained the smaller model, if the method trains. A stopped run continues only from the
+                    model that its source.json names
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from plmjax.training.metrics import to_json
 TRAINING = "training"
 """Folder of the output for the run that trains the smaller model."""
 SOURCE = "source.json"
-"""File of that run with the checkpoint that is compressed, and the digest of its parameters."""
+"""File of the training run that names the checkpoint to compress, with the digest of its parameters."""
 
 
 def hold_output(command: Callable) -> Callable:
@@ -54,9 +54,9 @@ def hold_output(command: Callable) -> Callable:
 class Source:
     """The checkpoint to compress.
 
-    name: as the command named it. directory: the folder of the checkpoint. params: its parameters by path.
-    collections: the other collections of its module's variables. constants: those of its run. ancestors: the record of
-    its ancestry.
+    name: as given to the command. directory: the folder of the checkpoint. params: its parameters by path.
+    collections: the other collections of its module's variables. constants: the constants of its run's objective.
+    ancestors: the record of its ancestry.
     """
 
     name: str
@@ -126,11 +126,11 @@ class Source:
             storage.write(path, json.dumps(own, indent=2) + "\n")
 
     def dataset(self, run: Experiment) -> str:
-        """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""
+        """Return the folder of a pretraining run's dataset: the one in its settings, or else in its directory."""
         return run.data.path or str(self.directory.parent.parent / "dataset")
 
     def ancestry_record(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
-        """Return the ancestry of a model made from this one by a command with its settings."""
+        """Return the ancestry of a model that the command `by`, with its settings, made from this model."""
         own = ancestry.Ancestor(self.name, self.description.step, self.sha256, by, settings)
         return [*self.ancestors, own]
 
@@ -151,12 +151,12 @@ def write(
     Args:
         output: the folder to write.
         source: the model that was made smaller.
-        params: by path, without those that the compression added.
+        params: parameters by path; those that the compression added are left out.
         run: the experiment of the result.
         by: the compression, for the record.
         settings: its settings, for the record.
         collections: the other collections of the variables; by default those of the source.
-        constants: those of the objective; by default those of the run that trained it, or else of the source.
+        constants: constants of the objective; by default those of the run in OUTPUT/training, or else of the source.
 
     Raises:
         UserError: the folder has a run.
@@ -185,7 +185,7 @@ def refuse_options(overrides: Sequence[str], command: str) -> None:
 
 
 def comparison(before: Params, after: Params) -> str:
-    """Return the numbers of parameters before and after: all, and those other than 0."""
+    """Return a line with the numbers of parameters before and after: all, and those that are not 0."""
 
     def count(params: Params) -> int:
         return sum(value.size for value in params.values())

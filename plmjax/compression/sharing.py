@@ -3,7 +3,7 @@
 The shared parameters are the means over the layers. The result is an ALBERT (plmjax/models/albert.py), which must be
 trained further, unless every layer has its own group.
 
-A BERT of width D becomes an ALBERT whose embeddings have D features, with an identity between them and the layers.
+A BERT of width D becomes an ALBERT with embeddings of D features, and an identity map between embeddings and layers.
 ALBERT has no next sentence prediction: a BERT with both tasks keeps the masked language model, without a pooler.
 """
 
@@ -41,8 +41,8 @@ def share(checkpoint: str | Path, output: Path, groups: int) -> str:
         groups: number of groups of layers.
 
     Raises:
-        UserError: the model is another one, its layers differ in size, there are more groups than layers, or the output
-            has a run.
+        UserError: the model is neither a BERT nor an ALBERT, its layers differ in size, there are more groups than
+            layers, or the output has a run.
     """
     source = Source.read(checkpoint)
     run = source.description.experiment
@@ -60,7 +60,8 @@ def with_groups(model: ModelConfig, groups: int) -> AlbertConfig:
     """Return the sizes of the ALBERT with this number of groups.
 
     Raises:
-        UserError: the model is no BERT and no ALBERT, its layers differ in size, or there are more groups than layers.
+        UserError: the model is neither a BERT nor an ALBERT, its layers differ in size, or there are more groups than
+            layers.
     """
     if not isinstance(model, BertConfig | AlbertConfig):
         raise UserError(

@@ -4,7 +4,7 @@ Sukhbaatar et al. (ACL 2019, arXiv 1905.07799, section 3.2); facebookresearch/ad
 
     loss = nats of the next token + coefficient * sum over layers of the mean over heads of S z
 
-An evaluation reports the nats alone.
+S is the longest possible span, and z a head's fraction of it. An evaluation reports only the nats.
 
 A step reads no more tokens than the longest span of any head needs. Its program depends only on the spans before the
 step, so that a run that was killed repeats it to the last bit.
@@ -29,7 +29,7 @@ from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, Loss
 from plmjax.objectives.segment_recurrence import SegmentRecurrence
 
 STEP = 64
-"""The number of tokens that are read is a multiple of it (adaptive_span.py, `get_trim_len`)."""
+"""The number of tokens that a step reads is a multiple of STEP (adaptive_span.py, `get_trim_len`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +59,15 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
         return {"span": self.span_coefficient}
 
     def statistic(self, config: AdaptiveSpanConfig, params: Any) -> jax.Array:
-        """Return the largest number of tokens that a head looks back, with its ramp and the end of it."""
+        """Return the largest number of tokens that a head looks back, with its ramp and the token at the ramp's end."""
         longest = jnp.floor(config.attn_span * jnp.max(_fractions(params).astype(jnp.float32))) + config.ramp + 1
         return jnp.minimum(longest, config.attn_span)
 
     def adapt_config(self, config: AdaptiveSpanConfig, statistic: float) -> AdaptiveSpanConfig:
         """Return the config that reads the longest span, rounded up to a multiple of `STEP` tokens.
 
-        From four steps on, a step is at most a quarter of the span, and doubles with each power of two.
+        Spans of 8 STEP tokens or more are rounded up to a multiple of 2 STEP, of 16 STEP or more to one of 4 STEP, and
+        so on.
         """
         step = STEP << max(0, (int(statistic) // (4 * STEP)).bit_length() - 1)
         needed = step * math.ceil(statistic / step)
@@ -102,7 +103,6 @@ def _fractions(params: Any) -> jax.Array:
 
 
 def _with_fractions(params: Any, fractions: jax.Array) -> Any:
-    """Return the parameters with other fractions."""
     model = params["adaptive_span"]
     layers = model["layers"] | {"span_shares": fractions}
     return params | {"adaptive_span": model | {"layers": layers}}

@@ -80,8 +80,8 @@ def draw_runs(
     tokens that are never chosen. starts: bool, first tokens. segments: int, the sequence of a token. budget: int,
     number of predictions of a token's sequence.
 
-    A round decides many words at once: all words of a sequence up to the first whose run is shortened by runs that the
-    round takes before it. Only the last few words of a budget take a round each.
+    A round decides all words of a sequence up to the first word whose run is shortened by earlier runs of the round.
+    Only the last words that fit into a budget take a round each.
 
     Returns:
         bool [T], the tokens taken.

@@ -15,8 +15,8 @@ Deviation: this scales the gradient before it is clipped, and not the update aft
 Deviation: a length is the mean plus the difference of two draws, one for the end of this window and one for the end of
 the previous window. Its standard deviation is the paper's 5, cut where the rows' overlap ends. The paper draws one
 window in twenty around half the length; this is left out.
-Deviation: a penalty is divided by the number of its tokens in the mean window; in the released code by that of this
-window. The last two deviations have no effect on windows of one length.
+Deviation: a penalty is divided by the number of its tokens in the mean window; in the released code by the number in
+this window. The last two deviations have no effect on windows of one length.
 """
 
 import dataclasses

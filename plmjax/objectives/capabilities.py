@@ -24,7 +24,7 @@ class ReadsRows(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return path of a table -> ids, int [B ...], of all its rows that the loss of a corrupted batch reads.
+        """Return a dict from path of a table to ids, int [B ...], of all rows that the loss of a corrupted batch reads.
 
         Each table belongs to one `Embedding`, which is called once, with these ids. The step looks the rows up, and
         updates only them if the optimizer can. Tables that are not listed are read normally.
@@ -39,9 +39,9 @@ def rows_of(objective: Objective, batch: Batch) -> dict[str, jax.Array]:
 class ComparesRows(abc.ABC):
     """An objective whose loss of a row depends on the other rows of the global batch, such as its negatives.
 
-    The sums of microbatches would have fewer of them. So the step passes the whole batch of the mesh at once, and the
-    objective itself encodes it in microbatches. Rings, on which each device computes the loss of its own rows, are not
-    for such an objective.
+    A microbatch has fewer other rows. So the step passes the whole batch of the mesh at once, and the objective itself
+    encodes it in microbatches. Rings, on which each device computes the loss of its own rows, do not support such an
+    objective.
     """
 
     @abc.abstractmethod
@@ -69,14 +69,14 @@ class ScoresNextToken(LanguageModel):
     def score(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Return nats of `next_ids` given the tokens before, float32 [B T], and bool [B T], true if none is likelier.
+        """Return nats of `next_ids` given the tokens before, and whether no token is likelier, float32 and bool [B T].
 
-        batch: corrupted.
+        batch: a corrupted batch.
         """
 
 
 DOCUMENTS = ("joined", "apart")
-"""Settings of a memory: it goes on from one document to the next, or a document begins without one."""
+"""Settings of a memory: joined keeps it from one document to the next; apart begins each document without it."""
 
 
 def check_memory(length: int, option: str, sources: ConstantSources) -> None:
@@ -100,8 +100,8 @@ class Remembers(abc.ABC):
 class AdaptsModel(abc.ABC):
     """An objective that compiles a smaller program when a statistic of the parameters allows it, e.g. the longest span.
 
-    Each step takes the program for the parameters before it, and nothing else decides: two programs may differ in their
-    last bits, and a run that was killed must repeat a step with the same one. All configs have the same train state.
+    The parameters before a step alone decide its program. The results of two programs may differ in their last bits,
+    and a run that was killed must repeat a step with the same program. All configs have the same train state.
     """
 
     @abc.abstractmethod

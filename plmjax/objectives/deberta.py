@@ -1,20 +1,21 @@
-"""Replaced token detection as in DeBERTa-v3 (He et al., ICLR 2023, arXiv 2111.09543; microsoft/DeBERTa apps/tasks/
-rtd_task.py).
+"""DeBERTa-v3's pretraining objective: replaced token detection.
+
+He et al., ICLR 2023, arXiv 2111.09543; microsoft/DeBERTa apps/tasks/rtd_task.py.
 
     loss = mean nats of the masked tokens + discriminator_weight x mean nats of every token's label
 
-As in ELECTRA (plmjax/objectives/electra.py), except that each token is chosen once at most, every chosen token becomes
-[MASK], and no gradient of the second part reaches the table of the first. The batch has the fields of the masked
-language model, and:
+This is ELECTRA's objective (plmjax/objectives/electra.py) with three differences: each token is chosen at most once,
+every chosen token becomes [MASK], and no gradient of the discriminator's loss reaches the generator's embedding table.
+The batch has the fields of the masked language model, and:
 
     original_ids       int32 [B T]     the tokens before masking
     sampling_keys      uint32 [B 2]    keys of the noise that sampling adds to the logits
 
 Deviation: the released code updates the generator before the discriminator reads its table, with a rate, a clipping and
-an optimizer for each network. Here both are updated in one step, so that the discriminator reads the table of the step
-before.
-Deviation: of n tokens round(rate n) are chosen, anywhere in the sequence. The released code takes one of every six,
-until it has as many, and never one of the last 48 tokens of a row of 512.
+an optimizer for each network. Here both are updated in one step, so that the discriminator reads the table from before
+this update.
+Deviation: of n tokens round(rate n) are chosen, anywhere in the sequence. The released code takes one of every six
+tokens until it has this number, and never one of the last 48 tokens of a row of 512.
 """
 
 import dataclasses
@@ -63,7 +64,7 @@ class DebertaPretraining(MaskedLanguageModel):
         return super().corrupt(batch, masking, vocabulary, constants) | original
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the inputs of both networks. Rows of one sequence need no places of [CLS], which is their first."""
+        """Return the inputs of both networks. Rows of one sequence need no positions of [CLS], their first token."""
         packed = "cls_positions" in batch and batch["cls_positions"].shape[1] > 1
         starts = {"cls_positions": batch["cls_positions"]} if packed else {}
         return super().model_inputs(batch) | starts

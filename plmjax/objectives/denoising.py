@@ -4,10 +4,10 @@ The encoder reads the corrupted text. The decoder predicts the clean text, after
 step, in the order of fairseq 0.12.2's data/denoising_dataset.py: sentences are permuted; words are masked, one by one
 or in spans; tokens are inserted; the text is rotated.
 
-In a row, ceil(mask words) words are masked. With "span" they are masked in spans whose lengths are drawn from a Poisson
-distribution until they cover this number; the last is shortened. A span of length 0 inserts a token at a random
-position instead. A masked token or span becomes the mask token or, with probability `random_fraction`, a random one.
-Among n inserted tokens ceil(random_fraction n) are random, so a single one is always random.
+In a row of n words, ceil(`mask` n) words are masked. With "span" they are masked in spans whose lengths are drawn from
+a Poisson distribution until they cover this number; the last is shortened. A span of length 0 inserts a token at a
+random position instead. A masked token or span becomes the mask token or, with probability `random_fraction`, a random
+token. Among n inserted tokens ceil(random_fraction n) are random, so a single one is always random.
 
 Deviation: lengths are drawn with a mean of 3.5, as in the released command; the paper says 3.
 Deviation: special tokens inside a row separate documents here. They are never masked; spans end before them, and a

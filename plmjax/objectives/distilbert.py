@@ -1,10 +1,10 @@
 """DistilBERT's masked language model, which masks rare tokens more often (huggingface examples/distillation, train.py).
 
-Masked tokens are drawn without replacement, a token that occurs n times in the training text with a weight of n^-0.7;
-special tokens are never drawn. The idea is that of XLM, whose weight is n^-0.5.
+Masked tokens are drawn without replacement. A token that occurs n times in the training text has the weight n^-0.7;
+special tokens are never drawn. The idea is from XLM, where the weight is n^-0.5.
 
-The tokens of the lowest -log(u) / weight are taken, u uniform in (0, 1). This is the same as drawing one after another
-in proportion to the weights that are left (Efraimidis and Spirakis 2006).
+The tokens with the lowest -log(u) / weight are taken, u uniform in (0, 1). This is the same as drawing one token after
+another in proportion to the weights that are left (Efraimidis and Spirakis 2006).
 
 Deviation: every sequence has its own number of masked tokens, as in BERT. The released code draws 15 % of the tokens of
 a batch, so that a sequence of rare tokens has more of them.

@@ -51,7 +51,7 @@ class ElectraPretraining(Objective):
     rate: float = 0.15
     """Share of a sequence's tokens to predict, including special tokens; 0.25 for the published Large."""
     mask_fraction: float = 0.85
-    """Share of the predictions whose token is replaced by [MASK]; the generator sees the token of the others."""
+    """Share of the predictions whose token is replaced by [MASK]; the generator sees the tokens of the others."""
     generator_weight: float = 1.0
     """Factor of the masked language model's loss."""
     discriminator_weight: float = 50.0
@@ -74,7 +74,7 @@ class ElectraPretraining(Objective):
         return max(1, int((self.rate + 0.005) * length))
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-        """Return P of a batch: the maximum of a sequence, or the capacity for all sequences if several are packed."""
+        """Return P: the maximum number of predictions of a sequence, or the capacity of a row of several sequences."""
         length = batch["input_ids"].shape[1]
         sequences = _sequences(batch)
         return self._max_predictions(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
@@ -154,7 +154,7 @@ class ElectraPretraining(Objective):
 def two_network_sums(
     objective: Objective, module: nn.Module, loss_inputs: LossInputs, *, batch: Batch, key: jax.Array, training: bool
 ) -> LossSums:
-    """Return the sums of the terms "mlm" and "rtd" of a corrupted batch, with the fields above.
+    """Return the sums of the terms "mlm" and "rtd" of a corrupted batch, with the fields of this module.
 
     module: a generator and a discriminator, with methods `generate` and `discriminate`.
     """
@@ -187,7 +187,7 @@ def replace_masked_tokens(batch: Batch, logits: jax.Array) -> jax.Array:
 
 
 def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> LossSums:
-    """Return nats and hits of the labels `fake` bool [B T], from float32 scores [B T], as the term "rtd"."""
+    """Return the loss and the metrics of the term "rtd": labels `fake`, bool [B T], and scores, float32 [B T]."""
     chex.assert_equal_shape([scores, fake, batch["segment_ids"]])
     real = batch["segment_ids"] > 0
 

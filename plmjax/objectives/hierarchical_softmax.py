@@ -5,8 +5,9 @@ of the turns on its path. The rows of the output table are the tree's inner node
 
     loss = sum over the nodes n of the path of s of  -log sigmoid(+-score(h, n)),  + for the code 0, - for 1
 
-plmjax/objectives/word_prediction.py describes the predicting words, and how a batch of predictions is one step. The
-loss comes from a probability: "nats a target", comparable with the unigram entropy.
+s is the predicted word, and h the hidden vector of the predicting words. plmjax/objectives/word_prediction.py describes
+the predicting words, and how a batch of predictions is one step. The loss is the mean nats of a target, comparable with
+the unigram entropy.
 
 Deviation: word2vec.c skips nodes with scores beyond +-6 and reads the sigmoids of the others from a table.
 """

@@ -90,7 +90,7 @@ class MaskedLanguageModel(Objective):
         return dataclasses.replace(self, rate=self.evaluation_rate, lowest_rate=0.0)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-        """Return P, the predictions per row: those of a full row, plus one a sequence if several are packed."""
+        """Return P, the capacity for predictions: those of a full row, plus one per sequence if several are packed."""
         sequences = batch["cls_positions"].shape[1] if "cls_positions" in batch else 1
         room = math.ceil(self.rate * batch["input_ids"].shape[1]) + (sequences if sequences > 1 else 0)
         return min(room, sequences * self.max_predictions) if self.max_predictions else room
@@ -98,8 +98,9 @@ class MaskedLanguageModel(Objective):
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Choose positions and replace their tokens.
 
-        In a sequence of n tokens exactly min(max_predictions, max(1, round(rate n))) are chosen, uniformly and without
-        replacement. Fewer are chosen if the sequence has fewer, or if no further word fits (`whole_word`).
+        In a sequence of n tokens, max(1, round(rate n)) are chosen, but at most `max_predictions` if this is above 0.
+        They are drawn uniformly and without replacement. Fewer are chosen if the sequence has fewer tokens to choose
+        from, or if no further word fits (`whole_word`).
 
         Raises:
             UserError: the tokenizer has no [MASK], or does not know the continuations of words.
@@ -169,7 +170,7 @@ class MaskedLanguageModel(Objective):
         return strict_draws(key, len(ids))
 
     def budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
-        """Return int [T]: predictions of each token's sequence, rounded as Python does, as in the released code."""
+        """Return int [T]: predictions in each token's sequence, rounded half to even as in the released code."""
         rate = self.row_rate(key)
         if not isinstance(rate, float):
             return jnp.maximum(1, jnp.round(rate * lengths)).astype(jnp.int32)

@@ -4,12 +4,12 @@ The model predicts a word s against negative words n. These are drawn by the tex
 
     loss = -log sigmoid(score(h, s)) - sum over k draws of log sigmoid(-score(h, n))
 
-plmjax/objectives/word_prediction.py describes the predicting words, and how a batch of predictions is one step. The
-predictions of a block of words share `shared` draws, each with the weight `negatives` / `shared`. The expected loss is
-the same as with separate draws, and the scores are products of matrices.
+h is the hidden vector of the predicting words. plmjax/objectives/word_prediction.py describes these words, and how a
+batch of predictions is one step. The predictions of a block of words share `shared` draws, each with the weight
+`negatives` / `shared`. The expected loss is the same as with separate draws, and the scores are products of matrices.
 
-Deviation: a repeated draw among the negatives of one prediction reads the same row; in word2vec.c the row that the
-earlier draw has changed.
+Deviation: a repeated draw among the negatives of one prediction reads the same row; in word2vec.c it reads the row as
+changed by the earlier draw.
 Deviation: word2vec.c takes sigmoids beyond +-6 for 0 or 1 and reads the others from a table.
 """
 

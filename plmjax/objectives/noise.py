@@ -103,6 +103,10 @@ def cover_spans(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple
         starts: bool [N], the first tokens of words.
         inside: bool [N], the tokens that may be covered; others end a sequence.
         spans: int [N], number of words of the span that starts with each word.
+
+    Returns:
+        bool [N], the first tokens of spans; bool [N], the other tokens of spans; int [N], index of the first word whose
+        span covers the token.
     """
     words = jnp.arange(len(starts))
     word = jnp.maximum(jnp.cumsum(starts) - 1, 0)

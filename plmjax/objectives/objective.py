@@ -60,7 +60,7 @@ class LossInputs:
 class LossSums:
     """The contribution of one microbatch to the loss and the metrics.
 
-    losses: term -> differentiable sum over the microbatch, float32 scalars; the terms of `Objective.weights`.
+    losses: term -> differentiable sum over the microbatch, float32 scalar, for the terms of `Objective.weights`.
     metrics: name -> (sum, weight), reported as sum / weight. Names TERM_loss are reserved for the means of the terms.
     carry, collections: the values for the next step, with the structure and shapes of the inputs.
     """
@@ -118,7 +118,8 @@ class Objective:
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, *, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the module's variables, boxed with their logical axes.
 
-        "params" is trained, other collections are kept. batch, carry: corrupted, with the shapes of a training batch.
+        "params" is trained, other collections are kept. batch, carry: a corrupted batch and its carry, with the shapes
+        of training.
         """
         inputs = self.model_inputs(batch) | self.carry_inputs(carry)
         return module.init({"params": key}, **inputs, deterministic=True)
@@ -127,8 +128,7 @@ class Objective:
         """Return arrays that losses need and no step changes, boxed with logical axes.
 
         Examples are a teacher, a mask, a table of counts. They are made once for a run and stored beside its
-        checkpoints. Their
-        shapes must not depend on the counts: a plan is made without any.
+        checkpoints. Their shapes must not depend on the counts: a plan is made without any counts.
         """
         return ()
 
@@ -137,7 +137,8 @@ class Objective:
 
         A row with `begins` 1 does not continue the previous batch. Its part of the carry is first reset to these
         values.
-        dtype: that of the module's hidden states, for a memory of them; sums over many steps are float32.
+
+        dtype: dtype of the module's hidden states, for a memory of hidden states. Sums over many steps are float32.
         """
         return ()
 

@@ -1,5 +1,6 @@
-"""XLNet's pretraining objective: tokens in a random order, each from all tokens before it in the order (Yang et al.,
-arXiv 1906.08237, sections 2.2 to 2.5; zihangdai/xlnet data_utils.py, train.py).
+"""XLNet's pretraining objective: predict each token from all tokens before it in a random order.
+
+Yang et al., arXiv 1906.08237, sections 2.2 to 2.5; zihangdai/xlnet data_utils.py, train.py.
 
 Rows are such as `ContinuedPairs` gives: the first half continues a text, the second half is `A [SEP] B [SEP] [CLS]`.
 Each half has its own order, and the first half sees nothing of the second. Within a half,
@@ -39,8 +40,8 @@ class PermutationLanguageModel(Objective):
     predictions: int = 0
     """Number of tokens of a row to predict; 0: a sixth of its tokens (85 of 512)."""
     permutation_size: int = 0
-    """Number of tokens that are permuted together; each part of a half with so many tokens has the same order, and the
-    parts follow each other. 0: a half of the row."""
+    """Number of tokens that are permuted together. Each half of a row is cut into parts of this size, which follow each
+    other and have the same order; 0: a half is one part."""
     memory_length: int = 384
     """Number of tokens before a row that it remembers; 0: no memory."""
     documents: str = "joined"
@@ -141,7 +142,7 @@ class PermutationLanguageModel(Objective):
 
         keys = jax.random.split(key, len(ids))
         ranks, places = jax.vmap(permute_row)(keys, functional, begins, batch["backwards"])
-        real = batch["segment_ids"][:, 0] > 0  # of a batch that is filled up
+        real = batch["segment_ids"][:, 0] > 0  # false for rows that only fill up a batch
         return batch | {
             "ranks": ranks,
             "target_positions": places,

@@ -31,10 +31,10 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
     prefix: ClassVar[str] = "drawn for each row, from 1 token to all of them"
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Draw the cuts. A text of n tokens and the next one has a prefix of 1 to n tokens, with equal probability.
+        """Draw the cuts. A row of n input tokens has a prefix of 1 to n tokens, with equal probability.
 
-        Tokens inside the prefix are not predicted: they see each other. The last of them predicts the first token after
-        it.
+        Tokens inside the prefix are not predicted, because they see each other. The last token of the prefix predicts
+        the first token after it.
         """
         ids = batch["input_ids"]
         tokens = jnp.sum(batch["segment_ids"] > 0, axis=1)

@@ -24,7 +24,7 @@ class RobertaPretraining(MaskedLanguageModel):
     """Mean nats of the masked tokens (fairseq criterions/masked_lm.py)."""
 
     def budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
-        """Return int [T]: predictions of each token's sequence, rounded up with the probability of the fraction."""
+        """Return int [T]: predictions in each token's sequence, rounded up with the probability of their fraction."""
         draws = jax.random.uniform(key, (len(lengths) + 1,))[segments]  # the same for all tokens of a sequence
         rate = self.row_rate(jax.random.fold_in(key, 1))
         if not isinstance(rate, float):

@@ -90,11 +90,9 @@ class SampledScores(TokenScores):
     draws: Draws
 
     def logits(self) -> jax.Array:
-        """Return the logits of `scores`."""
         return self.scores.logits()
 
     def last_logits(self) -> jax.Array:
-        """Return the last logits of `scores`."""
         return self.scores.last_logits()
 
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:

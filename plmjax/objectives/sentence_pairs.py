@@ -33,7 +33,7 @@ class PairLabels:
         return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
 
     def sums(self, outputs: EncoderOutput, batch: Batch) -> LossSums:
-        """Return nats and hits of the labels. Raises UserError if the model has no head for them."""
+        """Return the loss and the accuracy of the labels. Raises UserError if the model has no head for them."""
         labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
         logits = getattr(outputs, self.logits)
         if logits is None:

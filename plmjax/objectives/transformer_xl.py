@@ -3,8 +3,8 @@
 Dai et al. (ACL 2019, arXiv 1901.02860); kimiyoung/transformer-xl pytorch/train.py and eval.py. Rows are such as
 `ContiguousStreams` gives. No gradient passes from one row to the row before it.
 
-An evaluation may read shorter rows (`--training.evaluation_sequence_length`) and remember more tokens than the
-training, as the published ones do: rows of 80 characters with 2,100 remembered, after rows of 512 with 512.
+An evaluation may read shorter rows (`--training.evaluation_sequence_length`) and remember more tokens than training.
+The published evaluations read rows of 80 characters and remember 2,100; in training, both numbers are 512.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ class TransformerXlPretraining(Remembers, SegmentRecurrence):
     evaluation_mem_len: int | None = None
     """Number of tokens remembered in an evaluation; by default as many as in training (--model.mem_len)."""
     evaluation_clamp_len: int | None = None
-    """Largest distance that is told apart in an evaluation; by default that of --model.clamp_len."""
+    """Largest distance that is distinguished in an evaluation; --model.clamp_len by default."""
     evaluation_same_length: bool | None = None
-    """True if every token of an evaluation sees equally many; by default as in --model.same_length."""
+    """True if every token of an evaluation sees equally many tokens; --model.same_length by default."""
 
     def __post_init__(self) -> None:
         check_choice("--objective.documents", self.documents, DOCUMENTS)

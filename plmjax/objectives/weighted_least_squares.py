@@ -2,8 +2,9 @@
 
     loss = 1/2 f(X) (model - log X)^2        f(X) = min(1, (X / x_max)^power)
 
-Rare cooccurrences are unreliable and have a small weight; frequent ones all have the same weight. The loss is the mean
-over cells, as in the released program's output; the paper has the sum, without the half.
+X is the number of cooccurrences of two words. Rare cooccurrences are unreliable and have a small weight; frequent ones
+all have the same weight. The loss is the mean over cells, as in the released program's output; the paper has the sum,
+without the half.
 
 The authors' rule processes one cell after the other. Here a batch is one step. The gradient of a table row is the sum
 over the cells of the batch, not their mean. So the learning rate is that of one cell. All terms use the same old row,
@@ -46,15 +47,15 @@ class WeightedLeastSquares(Objective):
         check_ranges("objective", self, power=FROM_0, x_max=ABOVE_0)
 
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
-        """Return log_shares, float32 [V]: log X of two words is the sum of theirs, if they are adjacent by chance.
+        """Return log_shares, float32 [V], whose sum for two words is the log X that is expected by chance.
 
-        The sum is log(m_i m_j / M), with m the weight of a word in all cells, and M the total.
+        This sum is log(m_i m_j / M), with m the weight of a word in all cells, and M the total weight.
         """
         weight = np.maximum(sources.token_counts.astype(np.float64), 1)
         return {"log_shares": nn.LogicallyPartitioned(np.float32(np.log(weight) - np.log(weight.sum()) / 2), (None,))}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Add gradient_factors float32 [B T], the number of cells of the batch: the loss is a mean, divided by it."""
+        """Add gradient_factors, float32 [B T]: the number of cells of the batch, by which the mean loss is divided."""
         count = self.weights(batch)[TERM]
         return batch | {"gradient_factors": jnp.full(batch["cooccurrences"].shape, count)}
 
@@ -84,11 +85,11 @@ class WeightedLeastSquares(Objective):
         return 6.0 * batch["input_ids"].size * config.vector_size
 
     def _exists(self, batch: Batch) -> jax.Array:
-        """Return float32 [B T], 0 for padding rows."""
+        """Return float32 [B T]: 1 for cells, 0 for padding."""
         return (batch["cooccurrences"] > 0).astype(jnp.float32)
 
     def _loss(self, logs: jax.Array, batch: Batch) -> jax.Array:
-        """Return the sum over all cells."""
+        """Return the sum of the losses of all cells."""
         exists = self._exists(batch)
         found = jnp.where(exists > 0, batch["cooccurrences"], 1)
         weight = exists * jnp.minimum(1, (found / self.x_max) ** self.power)

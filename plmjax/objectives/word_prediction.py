@@ -3,7 +3,8 @@
 Frequent words are left out at random before windows are made, so windows reach across them. The window of a word is
 1 to `window` words to either side, drawn for each word. A window ends with its row and with its document (word2vec.c).
 
-    B rows of text, N blocks of a row, S predicted words of a block, T words of the block and around it
+    B rows of text, N blocks of a row, S predicted words of a block, T words of the block and around it,
+    H predictors of a block (`plmjax.models.word2vec.Architecture`): T of skip-gram, S of CBOW
 
 The authors' rule processes one prediction after the other: its gradient, times the learning rate, is added to its rows
 before the next prediction. Here a batch is one step. The gradient of a row is the sum over all predictions of the
@@ -28,8 +29,8 @@ from plmjax.objectives.objective import Batch, ConstantSources, Objective
 STRETCH = 16
 """Number of words of a row that are scored together.
 
-Their scores are one product of matrices. The windows use a band of it. More words waste more of the product; with fewer
-words it is too small to be fast.
+Their scores are one product of matrices, of which the windows use a band. With more words, more of the product is
+wasted; with fewer words, it is too small to be fast.
 """
 
 
@@ -48,7 +49,7 @@ class WordPrediction(ReadsRows, Objective):
     row_updates: float = 64.0
     """Maximum update of a table row by a batch, as a number of single updates.
 
-    Times the learning rate it should stay near 1. If it is much larger, words that fill a batch oscillate.
+    Its product with the learning rate should stay near 1. If it is much larger, words that fill a batch oscillate.
     """
 
     def __post_init__(self) -> None:

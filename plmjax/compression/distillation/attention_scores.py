@@ -1,8 +1,8 @@
-"""Scores of attention before the softmax, computed from the input of each layer and its projections.
+"""Attention scores before the softmax, computed from each layer's input and its projections.
 
-Their softmax over the visible keys is what a model returns for `output_attentions`. A distillation compares the scores
-themselves, of a few layers or of one at a time. It computes them again from the hidden states, which costs two
-projections and a product per layer, so that a step keeps no scores of other layers.
+For `output_attentions`, a model returns the softmax of these scores over the visible keys. A distillation compares the
+scores themselves, of a few layers or of one at a time. It computes them again from the hidden states, so that a step
+keeps no scores of other layers. This costs two projections and a product per layer.
 """
 
 import functools
@@ -23,7 +23,7 @@ from plmjax.layers.product import float32_product
 
 
 def attention_scores(activations: Activations, layer: int) -> jax.Array:
-    """Return Q K^T / sqrt(H) of one layer, counted from 0: float32 [B N T S]. Hidden pairs have scores as well."""
+    """Return Q K^T / sqrt(H) of one layer, counted from 0: float32 [B N T S]. Masked pairs have scores, too."""
     attention = activations.params[activations.config.system.name]["encoder"]["layers"]["attention"]
     own = {name: jax.tree.map(lambda leaf: leaf[layer], attention[name]) for name in ("query", "key")}
     return scores_of(own, activations.hidden_states[layer])

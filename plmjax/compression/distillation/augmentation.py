@@ -8,7 +8,8 @@ probability p by one of its M candidates (huawei-noah TinyBERT data_augmentation
 Deviation: spaces, capitals and all other words stay as they are; the released code joins lower-case words by spaces.
 Deviation: special tokens are no candidates. The words that are never replaced are those of a file; the released code
 has a list of English stop words.
-Deviation: one text of a pair is replaced at a time; in the released code the first stays replaced while the second is.
+Deviation: a copy replaces words in one text of a pair; in the released code the first text keeps its replaced words
+while those of the second are replaced.
 """
 
 import csv
@@ -41,7 +42,7 @@ from plmjax.interop.word_vectors import WordVectors
 from plmjax.training.checkpoints import checkpoints
 
 WORD = re.compile(r"\w+")
-"""A word; those with a digit or another mark are never replaced."""
+"""A word. Words with characters other than letters are never replaced."""
 ROWS = 64
 """Number of rows that the masked language model reads at once."""
 PART = 256
@@ -104,7 +105,7 @@ class Augmenter:
         return cls(config, params, tokenizer, words, settings)
 
     def candidates(self, texts: Sequence[str]) -> list[dict[tuple[int, int], list[str]]]:
-        """Return for every text: span of a word -> its candidates. Words without candidates are left out."""
+        """Return the candidates of each text by the span of their word, without words that have no candidates."""
         found: list[dict[tuple[int, int], list[str]]] = [{} for _ in texts]
         rows, owners = [], []
         for number, (text, ids) in enumerate(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True)):
@@ -192,7 +193,7 @@ def _likeliest(module: nn.Module, params: Any, inputs: dict[str, jax.Array], cou
 
 
 def _spelled_as(word: str, candidate: str) -> str:
-    """Return a candidate with a capital if the word has one."""
+    """Return a candidate in title case if the word is in title case."""
     return candidate.title() if word.istitle() else candidate
 
 

@@ -1,7 +1,7 @@
 """Activations of a model, captured while an objective computes its loss: inputs of the distillation terms.
 
-An objective applies the module and returns sums. `capture` intercepts the calls of the module. It works for every
-objective without a change of the objective.
+An objective applies its module, but returns only sums. So `capture` intercepts the calls of the module. This works for
+every objective without a change to it.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class ComputedScores(TokenScores):
         return self.scores[:, -1]
 
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the nats and the hits of targets, int [B T]."""
+        """Return the nats of targets, int [B T], and whether each has the highest score, bool [B T]."""
         chosen = jnp.take_along_axis(self.scores, targets[..., None], axis=-1)[..., 0]
         return cross_entropy(self.scores, targets), chosen >= jnp.max(self.scores, axis=-1)
 
@@ -51,9 +51,9 @@ class ComputedScores(TokenScores):
 class Activations:
     """The activations of one forward pass.
 
-    config: sizes of the model. params: its parameters. outputs: the result of the module. last_hidden_state: of its
-    encoder, [B T D]. hidden_states: of all its layers, [L+1 B T D], the embeddings first; only if requested.
-    step: int32 scalar, number of finished optimizer steps.
+    config: sizes of the model. params: its parameters. outputs: the result of the module. last_hidden_state: the last
+    hidden states of the encoder, [B T D]. hidden_states: the hidden states of all layers, [L+1 B T D], the embeddings
+    first; only if requested. step: int32 scalar, number of finished optimizer steps.
     """
 
     config: ModelConfig
@@ -72,7 +72,7 @@ def capture(
 
     Args:
         hidden_states: the encoder returns the output of every layer.
-        every_token: a masked language model computes the logits of all tokens; its caller still gets those of
+        every_token: a masked language model computes the logits of all tokens; its caller still gets only the logits at
             `masked_positions`.
         scores: next-token scores are computed at once, [B T V], as `ComputedScores`.
     """

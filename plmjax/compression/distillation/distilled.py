@@ -3,7 +3,7 @@
     loss = hard x (loss of the experiment) + sum over terms of  factor x (distance between student and teacher)
 
 Each step computes a forward pass of the teacher on the student's batch, without dropout. The teacher's parameters are
-sharded like those of a model. They are saved once, beside the checkpoints.
+sharded like the student's. They are saved once, beside the checkpoints.
 """
 
 import dataclasses

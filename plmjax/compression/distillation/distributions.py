@@ -144,7 +144,7 @@ _KINDS: tuple[tuple[type[Objective], type[Distributions] | None], ...] = (
     (NextToken, NextTokens),
     (SequenceToSequence, NextTokens),
 )
-"""Class of an objective -> its distributions; the first that matches. None: its losses are of no softmax of logits."""
+"""Class of an objective -> its distributions; the first match counts. None: its loss is not a softmax of logits."""
 
 
 def distributions_of(objective: Objective) -> Distributions:

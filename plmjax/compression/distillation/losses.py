@@ -26,7 +26,7 @@ def cosine_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
 
 
 def normalize(x: jax.Array) -> jax.Array:
-    """Return vectors [... D] divided by their lengths, float32."""
+    """Return vectors [... D] divided by their norms, float32."""
     x = x.astype(jnp.float32)
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-24))
 

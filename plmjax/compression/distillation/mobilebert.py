@@ -1,9 +1,11 @@
-"""MobileBERT's transfer of knowledge (Sun et al., ACL 2020, arXiv 2004.02984, sections 3.4 and 3.5; released code:
-google-research/mobilebert).
+"""MobileBERT's knowledge transfer from its teacher, an IB-BERT.
+
+Sun et al., ACL 2020, arXiv 2004.02984, sections 3.4 and 3.5; released code: google-research/mobilebert.
 
 The student has as many layers as its teacher, an IB-BERT, and hidden states of the same size between them. It begins
 with random layers, and with the embeddings and heads of its teacher. Stage `layers` transfers one layer after the
-other, each for `steps_per_layer` steps S. The losses of layer l, with the states h behind it:
+other, each for `steps_per_layer` steps S. The losses of layer l compare the hidden states h after the layer and its
+attention probabilities a with the teacher's, h' and a':
 
     hidden     x  mean (norm(h) - norm(h'))^2          norm without scale and bias
     means      x  mean (mean(h) - mean(h'))^2          mean and variance over the features
@@ -18,12 +20,12 @@ so that errors of the layers below can still be corrected a little; with 0 they 
 trains the whole model: half of the loss of masked tokens comes from the labels and half from the distributions of the
 teacher, at T = 1 (`--compression.hard 0.5`).
 
-Deviation: means are over the tokens that are no padding, and attention over the tokens that a token sees. In the
-released code padding counts as well, and its means and variances of the teacher are those of all layers at once.
+Deviation: means are over the tokens that are not padding, and attention is over the tokens that a token sees. In the
+released code padding counts as well, and the teacher's means and variances are those of all layers at once.
 Deviation: after the last layer's steps, stage `layers` goes on with the last layer; in the released code its loss is 0.
-Deviation: the moments of the gradient go on from layer to layer; in the released code all are 0 again after the first
-step of each layer, whose rate is 0.
-Deviation: in stage `prediction` the next sentence has the factor `hard` too; in the released code it is 1.
+Deviation: the optimizer keeps its moments from layer to layer; in the released code all are 0 again after the first
+step of each layer, whose learning rate is 0.
+Deviation: in stage `prediction` the next sentence loss has the factor `hard` too; in the released code it is 1.
 """
 
 import dataclasses
@@ -138,7 +140,7 @@ class Variances(LayerTransfer):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionTransfer(LayerTransfer):
-    """The cross-entropy of the distributions of attention, a mean over heads."""
+    """The cross-entropy of the attention probabilities, a mean over heads."""
 
     name: ClassVar[str] = "attention"
 
@@ -150,7 +152,7 @@ class AttentionTransfer(LayerTransfer):
         return jnp.mean(-jnp.sum(jax.nn.softmax(taught) * log_mine, axis=-1), axis=1)
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
-        """Return the FLOPs of the scores of one layer of both models."""
+        """Return the FLOPs of the attention scores of one layer of both models."""
         rows, length = rows_and_length(batch)
         return 2.0 * rows * length * (3 * student.scores_products(length) + teacher.scores_products(length))
 
@@ -227,7 +229,7 @@ def standardize(x: jax.Array) -> jax.Array:
 
 
 def layer_scores(activations: Activations, layer: jax.Array) -> jax.Array:
-    """Return Q K^T / sqrt(H) of one layer, counted from 0: float32 [B N T S]. Hidden pairs have scores as well."""
+    """Return Q K^T / sqrt(H) of one layer, counted from 0: float32 [B N T S]. Masked pairs have scores, too."""
     config = activations.config
     layers = jax.tree.map(lambda leaf: leaf[layer], activations.params[config.system.name]["encoder"]["layers"])
     x = activations.hidden_states[layer]

@@ -2,10 +2,10 @@
 
     hard x (nats of the labels) + soft x T^2 KL(teacher, student) + patience x |t / |t| - s / |s||^2
 
-The third term compares the states of [CLS] behind all layers of the student but its last one with those of as many
-layers of the teacher (section 3.2). With alpha and beta of the paper: soft = alpha, hard = 1 - alpha, patience = beta.
-Means are those of the released code, torch's `reduction="mean"`: the divergence is divided by texts x classes, the
-squares by texts x layers x D.
+The third term compares s, the hidden states of [CLS] after all layers of the student except its last, with t, those
+after as many layers of the teacher (section 3.2). With alpha and beta of the paper: soft = alpha, hard = 1 - alpha,
+patience = beta. Means are those of the released code, torch's `reduction="mean"`: the divergence is divided by texts x
+classes, the squares by texts x layers x D.
 
 Deviation: the third term is float32; the released code rounds it to float16.
 """
@@ -60,7 +60,7 @@ class Patience(Term):
         return jnp.sum(exists(batch).reshape(distances.shape) * distances)
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
-        """Raise UserError for models or an objective without such states."""
+        """Raise UserError for models or an objective whose hidden states of [CLS] cannot be compared."""
         check_encoders(student, teacher, objective, widths=True)
         if not isinstance(objective, SequenceObjective):
             raise UserError(

@@ -2,8 +2,9 @@
 
     hard x (the task's own loss) + soft x T^2 mean over predictions of KL(softmax(t / T), softmax(s / T))
 
-A prediction is the label of a text or a word, a choice, an end of an answer, or a token: of a masked language model, a
-decoder or an encoder-decoder (word-level distillation, Kim and Rush 2016, section 3.1).
+t and s are the logits of teacher and student. A prediction is the label of a text or a word, a choice, an end of an
+answer, or a token of a masked language model, a decoder or an encoder-decoder (word-level distillation, Kim and Rush
+2016, section 3.1).
 """
 
 import dataclasses

@@ -1,16 +1,17 @@
 """Stored teacher scores: the teacher is computed once before training, and its largest logits are kept in a file.
 
-A student of many epochs then needs no forward pass of its teacher. The k largest logits of a prediction are kept, and
-the teacher's distribution is that over these k classes; for a task with k classes this is the full distribution.
+A student that trains for many epochs then needs no forward pass of its teacher. The k largest logits of a prediction
+are kept, and the teacher's distribution is the softmax over these k classes. For a task with k classes this is the full
+distribution.
 
-The file OUTPUT/teacher_top_K.npz has arrays of one row for every prediction of the train file, in its order:
+The file OUTPUT/teacher_top_K.npz has arrays with one row for each of the N predictions of the train file, in its order:
 
     classes   int32 [N k]     the classes of the largest logits
     logits    float32 [N k]   these logits, the largest first
-    offsets   int64 [E+1]     the first row of each example
+    offsets   int64 [E+1]     the first row of each of the E examples
 
-A prediction is the label of a text, or each token of a row of targets (of the full row, where a decoder reads source
-and target in one). The teacher computes float32 on the first device of every process. A seal beside the file
+A prediction is the label of a text, or a token of the target (or of the full row, if a decoder reads source and target
+in one row). The teacher computes float32 on the first device of every process. A seal beside the file
 (plmjax/files/seals.py) names the teacher and the rows.
 """
 
@@ -55,9 +56,9 @@ class StoredScores:
     logits: jax.Array
 
     def divergence(self, student: jax.Array, temperature: float) -> jax.Array:
-        """Return T^2 KL of the student's distribution from the teacher's over its k classes, [... V] -> float32 [...].
+        """Return T^2 KL(teacher, student) over the teacher's k classes, student logits [... V] -> float32 [...].
 
-        Probabilities of the student are relative to all classes.
+        The student's probabilities are from the softmax over all classes.
         """
         log_student = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
         log_student = jnp.take_along_axis(log_student, self.classes, axis=-1)

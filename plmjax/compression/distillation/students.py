@@ -1,4 +1,4 @@
-"""The initialization of a student: from some layers of its teacher, from all but its layers, or at random."""
+"""The initialization of a student: with some layers of its teacher, with random layers, or at random."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from plmjax.experiment import WeightMapping
 
 @dataclasses.dataclass(frozen=True)
 class TakenLayers(WeightMapping):
-    """A student begins with some layers of its teacher, and with all other parameters.
+    """A student begins with some layers of its teacher, and with all of the teacher's other parameters.
 
     An encoder-decoder takes the same layers on both sides. A student of another system, such as a DistilBERT of a BERT,
     takes the parameters that both systems have.
@@ -22,7 +22,7 @@ class TakenLayers(WeightMapping):
     layers: tuple[int, ...] = ()
     """Numbers of the teacher's layers, from 0; empty takes every other one."""
     student: ModelConfig | None = None
-    """Sizes of the student; None are those of the teacher with as many layers as are taken."""
+    """Sizes of the student; None for the teacher's sizes with as many layers as are taken."""
 
     def model(self, origin: ModelConfig) -> ModelConfig:
         """Return the sizes of the student.
@@ -57,7 +57,7 @@ class Random(WeightMapping):
     """Base class of the students with random parameters, and with the tokenizer of their teacher."""
 
     student: ModelConfig | None = None
-    """Sizes of the student; None are those of the teacher."""
+    """Sizes of the student; None for the teacher's sizes."""
 
     def model(self, origin: ModelConfig) -> ModelConfig:
         return origin if self.student is None else self.student

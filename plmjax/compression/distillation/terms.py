@@ -29,11 +29,11 @@ class Term:
     """
 
     name: ClassVar[str]
-    """Its name in the loss and in the log."""
+    """Name of the term in the loss and in the log."""
     needs_hidden_states: ClassVar[bool] = False
-    """True if it reads the hidden states of every layer of the encoder."""
+    """True if the term reads the hidden states of every layer of the encoder."""
     needs_outputs: ClassVar[bool] = False
-    """True if it reads the outputs of the head."""
+    """True if the term reads the outputs of the head."""
 
     factor: float
 
@@ -130,7 +130,6 @@ class SoftTargets(Term):
 
     @property
     def every_token(self) -> bool:
-        """True to compare all tokens, not only masked ones."""
         return self.all_tokens
 
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:

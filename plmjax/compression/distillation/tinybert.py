@@ -1,17 +1,17 @@
 """TinyBERT (Jiao et al., EMNLP Findings 2020, arXiv 1909.10351; huawei-noah general_distill.py, task_distill.py).
 
-A student of M layers learns from a teacher of N = M k layers in two stages. Stage `layers` compares what is below the
-head, first on plain text (general distillation), then on the text of a task:
+A student of M layers learns from a teacher of N = M k layers in two stages. Stage `layers` compares the embeddings and
+layers, first on plain text (general distillation), then on the text of a task:
 
     sum over i = 0..M of  mean (h_i W + b - h'_{i k})^2  +  sum over i = 1..M of  mean (A_i - A'_{i k})^2
 
-h_0 are the embeddings and h_i the states behind layer i; one map W, b serves all layers. A_i are the scores of
-attention of all heads before the softmax. Stage `prediction` trains the head of a task by the cross-entropy with the
-teacher's distribution at T = 1; its mean is also over the classes, as in the released code.
+h_0 are the embeddings, h_i the hidden states after layer i, and A_i the attention scores of all heads before the
+softmax; h' and A' are the teacher's. One map W, b serves all layers. Stage `prediction` trains the head of a task by
+the cross-entropy with the teacher's distribution at T = 1; its mean is also over the classes, as in the released code.
 
 In stage `layers` the head is not trained: give it its own loss with --compression.hard, or train it later.
 
-Deviation: means are over the tokens that are no padding, and over the pairs of tokens that see each other. In the
+Deviation: means are over the tokens that are not padding, and over the pairs of tokens that see each other. In the
 released code padding counts as well, so that its loss depends on how far a batch is padded. Rows without padding have
 the same loss.
 """
@@ -76,14 +76,14 @@ class HiddenStates(Term):
         check_blocks(student, teacher)
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
-        """Return the FLOPs of the map, 6 D D' a token and state."""
+        """Return the FLOPs of the map: 6 D D' per token and layer, with the widths D and D' of student and teacher."""
         rows, length = rows_and_length(batch)
         return 6.0 * rows * length * (student.depth + 1) * student.width * teacher.width
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionScores(Term):
-    """The squared distance between the scores of attention of both models, for all layers and heads."""
+    """The squared distance between the attention scores of both models, for all layers and heads."""
 
     name: ClassVar[str] = "attention_scores"
     needs_hidden_states: ClassVar[bool] = True
@@ -146,7 +146,7 @@ class TinyBertDistillation(Distillation):
     hidden: float = 1.0
     """Factor of the distance between hidden states."""
     attention: float = 1.0
-    """Factor of the distance between scores of attention."""
+    """Factor of the distance between attention scores."""
     soft: float = 1.0
     """Factor of the cross-entropy with the teacher's distributions."""
     temperature: float = 1.0

@@ -1,7 +1,8 @@
 """Block movement pruning (Lagunas et al., EMNLP 2021, arXiv 2109.04838; huggingface/nn_pruning) removes structures.
 
-Scores as in movement pruning belong to blocks of the attention matrices, and to the inner features of the feed-forward
-networks. At the end, heads and features without weights are removed, so that the step is faster on every device.
+Each block of the attention matrices and each inner feature of the feed-forward networks has a score, like each weight
+in movement pruning. At the end, heads and features without weights are removed, so that the step is faster on every
+device.
 
 Deviation: a feature has one score, for its column of the first matrix and its row of the second; nn_pruning scores
 both, and removes features that either score prunes.
@@ -45,7 +46,7 @@ class BlockMovementPruning(MovementPruning):
         check_ranges("compression", self, attention_block=FROM_0)
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
-        """Raise UserError for a model whose layers must be equal, or whose heads blocks do not divide."""
+        """Raise UserError for a model whose layers must be equal, or a block size that does not divide its heads."""
         check_prunable(model)
         block = self.attention_block
         if block and not divides_heads(model, block):

@@ -12,7 +12,7 @@ from plmjax.errors import UserError
 
 
 def by_magnitude(params: Params, model: ModelConfig, sparsity: float) -> Params:
-    """Return the parameters with the weights of the smallest magnitude of each matrix of the layers set to 0.
+    """Return the parameters with the weights of smallest magnitude set to 0, in each matrix of the layers.
 
     Raises:
         UserError: the sparsity is out of its range, the model has no layers, or it is pruned as much already.
@@ -54,12 +54,12 @@ def by_pattern(params: Params, model: ModelConfig) -> Params:
 
 
 def ticket(params: Params, before: Params, model: ModelConfig, sparsity: float) -> Params:
-    """Return the parameters at an earlier time with those weights set to 0 that are smallest in `params`.
+    """Return the parameters `before` with those weights set to 0 that have the smallest magnitude in `params`.
 
     Args:
-        params: those of the trained model, by path.
-        before: those of an earlier checkpoint of it, or the same. Parameters that it lacks, such as the head of a task,
-            keep their trained values.
+        params: parameters of the trained model, by path.
+        before: parameters of an earlier checkpoint of the model, or `params`. Parameters that it lacks, such as the
+            head of a task, keep their trained values.
         model: the config of the model.
         sparsity: fraction of the layers' weights that become 0.
 

@@ -1,6 +1,6 @@
 """Pruning while a model is trained: the model computes with W' = W * M, and the mask M may change at every step.
 
-W keeps its value where the mask is 0, so that a weight may come back. Gradients of W are those of W' times M. The
+W keeps its value where the mask is 0, so that a weight may come back. The gradient of W is that of W' times M. The
 scores S of movement pruning are extra parameters, trained by the straight-through gradient
 
     dL/dS = dL/dW' * W
@@ -50,7 +50,7 @@ class Pruning(Compression):
         return None
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
-        """Return path -> mask of each kernel at a step, float32, with the gradient of the scores if there are any.
+        """Return path -> mask of each kernel at a step, float32. Gradients pass through a mask to its scores, if any.
 
         stacks: path -> true if the kernel is a stack of the layers' matrices.
         """
@@ -153,7 +153,6 @@ class TicketTraining(Pruning):
     name: ClassVar[str] = "lottery"
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], *, step: Any, steps: int) -> Arrays:
-        """Return the masks of the weights that are not 0."""
         return {path: (kernel != 0).astype(jnp.float32) for path, kernel in kernels.items()}
 
 
@@ -224,8 +223,8 @@ def straight_through(mask: jax.Array, score: jax.Array) -> jax.Array:
 class Pruned(ObjectiveWrapper):
     """An objective whose model computes with masked kernels, in training and in evaluations.
 
-    Deviation: where a step computes in bfloat16, its copies of weights and scores are compared, so that more are equal
-    and kept together; the masks of the result are those of the float32 parameters.
+    Deviation: where a step computes in bfloat16, masks compare bfloat16 copies of weights and scores, so that more of
+    them are equal and kept together; the masks of the result are those of the float32 parameters.
     """
 
     pruning: Pruning
@@ -239,7 +238,7 @@ class Pruned(ObjectiveWrapper):
         return {SCORES: flax.traverse_util.unflatten_dict(found, sep="/")} if found else {}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the weights of the inner objective; the penalty has that of its first term."""
+        """Return the weights of the inner objective; the penalty has the weight of its first term."""
         weights = self.inner.weights(batch)
         return weights | {PENALTY: next(iter(weights.values()))} if self._has_penalty else weights
 

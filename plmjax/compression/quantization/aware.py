@@ -1,11 +1,12 @@
 """Quantization-aware training (Q8BERT, Zafrir et al., arXiv 1910.06188; nlp-architect, quantization.py).
 
 The model computes with fake-quantized values while it is trained, and its gradients pass the rounding unchanged.
-Weights are rounded by their largest magnitude, the inputs and the results of projections by moving averages of theirs,
-with a decay of 0.9999. Parameters stay float32, and the averages are a collection of the module's variables.
+Weights are scaled by their largest magnitude; the inputs and the results of projections by a moving average of their
+largest magnitude, with a decay of 0.9999. Parameters stay float32, and the averages are a collection of the module's
+variables.
 
-Deviation: nlp-architect rounds the activations of the pooler too. Here they are float32, as its product is computed for
-one token of a row.
+Deviation: nlp-architect rounds the activations of the pooler too. Here they are float32, because the pooler computes
+only one token of a row.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class QuantizationAware(Compression):
     verb: ClassVar[str] = "quantize"
 
     granularity: str = "tensor"
-    """tensor for a scale for each matrix, channel for a scale for each output of it."""
+    """tensor for a scale for each matrix, channel for a scale for each output of a matrix."""
 
     def __post_init__(self) -> None:
         check_choice("--granularity", self.granularity, GRANULARITIES)

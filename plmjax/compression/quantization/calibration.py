@@ -1,4 +1,4 @@
-"""Calibration: the ranges of the activations of int8 projections, on the training examples of a run."""
+"""Calibration: measure the ranges of activations of int8 projections on a run's training examples."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ from plmjax.training.checkpoints import checkpoints
 
 
 def calibrate(source: Source, run: Experiment, batches: int) -> Params:
-    """Return path of a range of the model -> the largest magnitude on `batches` training batches, float32.
+    """Return path of a range -> the largest magnitude of its activations on `batches` training batches, float32.
 
     Models compute in float, without dropout. With 0 batches all ranges are 0.
 

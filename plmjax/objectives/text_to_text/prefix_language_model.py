@@ -2,8 +2,8 @@
 
 Raffel et al. 2020, 3.3.1. A text of n tokens is cut at a point drawn uniformly from 1 to n - 1
 (`random_prefix_noise_mask` of google-research/text-to-text-transfer-transformer). The encoder reads the part before
-the cut, the decoder predicts the part after it. A cut text would be half padding. So a row holds two texts, cut at c
-and at n - c. Their beginnings fill one row and their rests another, as separate segments
+the cut, the decoder predicts the part after it. With one cut text, half of a row would be padding. So a row holds two
+texts, cut at c and at n - c. Their beginnings fill one row and their rests another, as separate segments
 (`pack_prefix_lm_encoder_decoder` there).
 """
 

@@ -1,6 +1,6 @@
 """T5's pretraining objective: predict hidden spans of a text (Raffel et al. 2020, section 3.3.4).
 
-A text of n tokens has round(rate n) masked tokens in round(hidden / mean length) spans. Visible and hidden spans
+A text of n tokens has h = round(rate n) hidden tokens in round(h / mean length) spans. Visible and hidden spans
 alternate, beginning with a visible one. The division of both kinds into spans is uniform over all possible divisions.
 The source has a sentinel in place of every hidden span, the target one in place of every visible span:
 
@@ -54,7 +54,7 @@ class SpanCorruption(TextToText):
             raise UserError(f"Expected --objective.mean_length of at least 1, found {self.mean_length}; change it.")
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Return the number of masked tokens and of spans in a text of `tokens` tokens.
+        """Return the number of hidden tokens and of hidden spans in a text of `tokens` tokens.
 
         Fewer than 2 tokens count as 2.
         """

@@ -32,7 +32,7 @@ class TextToTextLanguageModel(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Return an empty source and the text as target."""
+        """Return a source of only an end token, and the text as target."""
         return append_end_token(ids[:0], jnp.zeros(0, bool), vocabulary), append_end_token(
             ids, jnp.arange(len(ids)) < length, vocabulary
         )
