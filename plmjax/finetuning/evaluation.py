@@ -20,10 +20,10 @@ from plmjax.training.evaluation import Totals, batches, joint_loss
 from plmjax.training.program import Program
 
 _NOTHING = -1
-"""Value after the end of a text in the tokens that hosts exchange."""
+"""Padding after the end of a text in the tokens that hosts exchange."""
 _NO_WEIGHT = 1e-3
-"""Lower bound for the weight of a term that does not occur in a file: every batch has a little weight
-(`TaskObjective.weights`).
+"""Upper bound of the total weight of a term that does not occur in a file. Its weight is not exactly 0, because no
+batch has a weight of 0 (`TaskObjective.weights`).
 """
 
 
@@ -39,8 +39,8 @@ def check_whole_file(batches: int) -> None:
 class Forward:
     """One pass of a model over the validation file of a source.
 
-    run: the experiment, whose objective defines the computation. tokenizer: a plmjax.data.tokenizers.Tokenizer, for an
-    objective whose predictions are text.
+    run: the experiment, whose objective defines the computation.
+    tokenizer: a plmjax.data.tokenizers.Tokenizer, for an objective whose predictions are generated text.
     """
 
     def __init__(self, run: Experiment, tokenizer: Any) -> None:
@@ -61,7 +61,7 @@ class Forward:
             outputs = self._generate_texts(loss_inputs.params, encoded)
         means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
         if losses:
-            means.setdefault("loss", next(iter(means.values()), 0.0))  # the first of several tasks
+            means.setdefault("loss", next(iter(means.values()), 0.0))  # the first term that occurs
         return means, outputs
 
     def _sort(
@@ -138,7 +138,7 @@ class TaskEvaluation:
 
 
 def losses_of(objective: TaskObjective, program: Program) -> list[str]:
-    """Return the names of the losses of an evaluation: "loss", and each of several terms as TERM_loss.
+    """Return the names of the losses of an evaluation: "loss" and, if there are several terms, TERM_loss of each.
 
     There are none if the examples of an evaluation have no loss.
     """

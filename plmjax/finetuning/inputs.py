@@ -10,7 +10,7 @@ from plmjax.finetuning.tasks.task import Examples
 
 
 def task_source(run: Experiment, train: Examples, validation: Examples, tokenizer: Any) -> TaskSource:
-    """Return the source of a run's batches: rows of the train groups, of the validation file, and unlabelled rows."""
+    """Return the source of a run's batches, from train examples in groups, validation and unlabelled examples."""
     groups = [rows(run, group, tokenizer, run.data.mixing(group)) for group in run.data.task_groups(train)]
     unlabelled, evaluated = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
     return TaskSource(groups, evaluated, tokenizer.vocabulary, seed=run.training.seed, unlabelled=unlabelled)
@@ -22,7 +22,7 @@ def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | N
 
 
 def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
-    """Return the rows of a task's unlabelled examples."""
+    """Return the rows of a task's unlabelled examples; None if it has none."""
     examples = run.data.unlabelled_examples()
     if examples is None:
         return None

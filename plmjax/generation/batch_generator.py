@@ -1,8 +1,8 @@
 """Generation from token ids to token ids: batches of prompts with a few different widths, over the devices of a mesh.
 
 A decoder without an encoder continues its prompt. The prompt of an encoder-decoder is its source, which the encoder
-reads. Prompts of similar lengths are batched, padded on the left, sources on the right. Every text has its own random
-key. So the text of a prompt does not depend on the other prompts.
+reads. Prompts of similar lengths form a batch. Prompts are padded on the left, sources on the right. Every text has its
+own random key. So the text of a prompt does not depend on the other prompts.
 """
 
 import dataclasses
@@ -45,8 +45,10 @@ class Settings(WholeLengths, Rules):
 
     strategy: Greedy(), Sampling(...) or BeamSearch(...).
     seed: the random seed.
-    batch_size: number of prompts in a batch. Further fields: those of `Rules` and `WholeLengths`. A text without a
-    maximum length gets `NEW_TOKENS`.
+    batch_size: number of prompts in a batch.
+
+    Further fields are those of `Rules` and `WholeLengths`. Without a maximum length, a text has at most `NEW_TOKENS`
+    tokens.
 
     Raises:
         UserError: a number is out of its range.
@@ -66,8 +68,8 @@ class Settings(WholeLengths, Rules):
     def lengths(self, before: int) -> tuple[int, int]:
         """Return (min_new_tokens, max_new_tokens) of a text after `before` tokens.
 
-        `min_new_tokens` and `max_new_tokens` have priority over `min_length` and `max_length`, as in transformers. If a
-        text has fewer tokens left than `min_length` requires, it gets all of them, as in transformers.
+        `min_new_tokens` and `max_new_tokens` have priority over `min_length` and `max_length`, as in transformers. If
+        `min_length` requires more tokens than the maximum, the minimum is the maximum, as in transformers.
 
         Raises:
             UserError: `max_length` is not above `before`, or `min_new_tokens` is more than the maximum.
@@ -93,7 +95,7 @@ class Settings(WholeLengths, Rules):
         """Return the constraints on the tokens of a text. size: rows of the model's embedding table.
 
         Raises:
-            UserError: the table does not have an id.
+            UserError: an id is not below `size`.
         """
         end = vocabulary.document_end
         stop = self.eos_token_id or ((end,) if end >= 0 else ())
@@ -136,7 +138,7 @@ def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = No
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Tokens generated after a prompt. The other fields are those of `SearchResult`."""
+    """Tokens generated after a prompt. The other fields are as in `SearchResult`."""
 
     tokens: list[int]
     stopped: bool
@@ -172,7 +174,8 @@ class BatchGenerator:
             params: the parameters of the model, including those of an additional head.
             vocabulary: the tokenizer's vocabulary: texts end with its `document_end`.
             execution: settings of the computation; float32 by default.
-            mesh: devices to divide the rows (data, fsdp) and the heads and the vocabulary (tensor) over; 0 takes all.
+            mesh: devices over which the rows (data, fsdp) and the heads, feed-forward and vocabulary (tensor) are
+                sharded; 0 takes all.
             source: the origin of the parameters, for messages.
             reads_prefix: true if the tokens of a decoder's prompt attend to all of it (`ReadsPrefix`).
 
@@ -184,7 +187,7 @@ class BatchGenerator:
         asked = math.prod((mesh.data, mesh.fsdp, mesh.tensor))
         self._mesh = meshes.make(mesh, here[: asked or len(here)])
         self._shards = meshes.batch_shards(self._mesh)
-        # Unrolled layers read their parameters without a copy (weights.py); elsewhere the loop compiles faster.
+        # On a CPU, unrolled layers read parameters without a copy (weights.py); elsewhere a loop compiles faster.
         execution = execution or Execution(unroll=config.depth if here[0].platform == "cpu" else 1)
         self.longest, self.longest_text = config.longest, config.longest_target
         self._config, self._vocabulary = config, vocabulary
@@ -217,7 +220,7 @@ class BatchGenerator:
         return texts
 
     def stream(self, prompt: list[int], settings: Settings) -> Iterator[tuple[Tokens, bool]]:
-        """Return one text after every token, and true if it has ended.
+        """Yield (the text so far, true if it has ended) after every token.
 
         Raises:
             UserError: an error of `__call__`, or the strategy generates several texts.
@@ -239,9 +242,9 @@ class BatchGenerator:
             count += 1
 
     def check(self, prompts: Sequence[list[int]], settings: Settings, places: Sequence[str] = ()) -> None:
-        """Check prompts.
+        """Raise UserError for a prompt that is empty or too long.
 
-        Raises UserError for one that is empty or too long. places: the position of each, for messages.
+        places: the position of each prompt, for messages.
         """
         settings.constraints(self._vocabulary, self._config.vocab_size)
         for prompt, place in zip(prompts, places or [""] * len(prompts), strict=True):
@@ -268,10 +271,10 @@ class BatchGenerator:
                 )
 
     def _batches(self, prompts: Sequence[list[int]], batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Yield batches: (indices of the prompts, width of the longest).
+        """Yield batches: (indices of the prompts, padded width).
 
-        Prompts are sorted by length, the shortest first. The last batch repeats one prompt until it is full. A width is
-        compiled for a batch that needs it, not for each prompt.
+        Prompts are sorted by length, the shortest first, so that batches have few different widths to compile. The last
+        batch repeats one prompt until it is full.
         """
         count = -(-min(batch_size, len(prompts)) // self._shards) * self._shards
         order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
@@ -280,7 +283,7 @@ class BatchGenerator:
             yield chosen + chosen[-1:] * (count - len(chosen)), padded_width(len(prompts[chosen[-1]]), self.longest)
 
     def _prefill(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> _Batch:
-        """Read the chosen prompts."""
+        """Read the chosen prompts, and generate the first token of each text."""
         tokens = np.full((len(chosen), width), max(self._vocabulary.pad, 0), np.int32)
         mask, source = np.zeros_like(tokens), None
         for place, number in enumerate(chosen):

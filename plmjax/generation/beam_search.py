@@ -33,7 +33,7 @@ from plmjax.generation.token_buffer import TokenBuffer
 
 IMPOSSIBLE = -1e9
 """The score of an impossible choice, as in transformers. It is finite, so that sums of it stay finite. It is not
-`EXCLUDED`: texts are compared by it, and no exponential of it is computed.
+`EXCLUDED`, because texts are compared by this score, and no exponential of it is computed.
 """
 EARLY_STOPPING = ("full", "likely", "never")
 LENGTH_NORMALIZATIONS = ("tokens", "gnmt")
@@ -45,7 +45,7 @@ class Texts:
 
     tokens: int32 [B K P].
     counts: int32 [B K].
-    stopped: bool [B K], true if a token of the model ended the text.
+    stopped: bool [B K], true if a stop token ended the text.
     log_probabilities, scores: float32 [B K].
     held: bool [B K], true if there is a text.
     """
@@ -153,7 +153,7 @@ class BeamSearch:
     def _kept(
         self, search: Beams, candidates: TokenBuffer, best: jax.Array, *, stopped: jax.Array, ends: jax.Array
     ) -> Texts:
-        """Return the best K texts among the stored ones and those that end now as one of the K best candidates."""
+        """Return the best K of the stored texts and of the texts that end now among the K best candidates."""
         count, kept = best.shape
         ends_well = ends & (jnp.arange(kept) < self.beams) & search.open[:, None]
         if self.early_stopping == "full":
@@ -171,7 +171,7 @@ class BeamSearch:
         return jax.tree.map(lambda x: jax.vmap(lambda row, places: row[places])(x, order), both)
 
     def _length_of_best(self, count: jax.Array, lengths: Lengths) -> jax.Array:
-        """Return int32 [B]: the length at which a beam is scored, to test if it can still become the best."""
+        """Return int32 [B]: the length at which the best beam is scored, to test if a better text is possible."""
         if self.early_stopping == "never" and self.length_penalty > 0:
             return lengths.max_new_tokens
         return jnp.full_like(lengths.max_new_tokens, count)
@@ -188,6 +188,5 @@ class BeamSearch:
         return jnp.all(done)
 
     def result(self, search: Any) -> SearchResult:
-        """Return the best texts."""
         texts = jax.tree.map(lambda x: x[:, : self.sequences], search.texts)
         return SearchResult(texts.tokens, texts.counts, texts.stopped, texts.log_probabilities, texts.scores)

@@ -14,13 +14,13 @@ from plmjax.generation.token_buffer import TokenBuffer
 class Constraints:
     """The constraints that every strategy applies, in the order of transformers: forced tokens come last.
 
-    tokens: size of the tokenizer's vocabulary, the first ids of the model's. Ids of table padding are never generated.
+    tokens: size of the tokenizer's vocabulary. Larger ids only pad the model's embedding table and are never generated.
     stop: tokens that end a text.
     no_repeat_ngram_size: size of n-grams that may occur only once in a prompt with its text; 0: no limit.
     repetition_penalty: see `penalize_repeats`.
     bad_words: sequences of tokens that are never generated.
-    first: the forced token after a prompt of one token; None: no token is forced. It has log probability 0.
-    last: the forced last token of a text of maximum length; None: no token is forced. It has log probability 0.
+    first: token that is forced, with log probability 0, after a prompt of one token; None: no token is forced.
+    last: token that is forced, with log probability 0, as the last one of a text of maximum length; None: no token.
     renormalize: if true, normalize scores to log probabilities again after all constraints.
     """
 
@@ -99,7 +99,7 @@ def penalize_repeats(scores: jax.Array, buffer: TokenBuffer, penalty: float) -> 
 
 
 def forbid_words(scores: jax.Array, buffer: TokenBuffer, words: Sequence[tuple[int, ...]]) -> jax.Array:
-    """Forbid the tokens that would complete one of the bad words."""
+    """Forbid the tokens that would complete one of `words`, each a sequence of tokens."""
     banned = jnp.zeros(scores.shape, bool)
     for before in sorted({len(word) - 1 for word in words}):
         if before >= buffer.text.shape[1]:  # no row ever has so many tokens before the last one
@@ -119,7 +119,7 @@ def force_token(scores: jax.Array, token: int, rows: jax.Array) -> jax.Array:
 
 
 def top_k(scores: jax.Array, count: int) -> jax.Array:
-    """Keep the `count` best scores, and all that equal the last of them (top-k; Fan et al., arXiv 1805.04833)."""
+    """Keep the `count` best scores, and all equal to the lowest of them (top-k; Fan et al., arXiv 1805.04833)."""
     least = jax.lax.top_k(scores, min(count, scores.shape[-1]))[0][..., -1:]
     return jnp.where(scores < least, -jnp.inf, scores)
 

@@ -25,11 +25,12 @@ from plmjax.training.checkpoints import checkpoints
 class Text:
     """A text generated after a prompt, or from a source.
 
-    prompt, text: both decoded. The text of a decoder without an encoder continues its prompt.
+    prompt: the given prompt.
+    text: the decoded text, without the prompt. For a language model it continues the prompt.
     tokens: number of generated tokens, including the stop token.
     stopped: true if the model ended the text; false if it reached the maximum length.
     log_probability: natural logarithm of the text's probability under the model, given the prompt.
-    score: the ranking score of a prompt's texts: log_probability divided by a beam search's length penalty.
+    score: the ranking score of the texts of a prompt: log_probability, divided by the length penalty in a beam search.
     unknown_tokens: number of tokens of the prompt that are outside the vocabulary.
     """
 
@@ -58,7 +59,8 @@ def generate(
     Args:
         prompts: beginnings of texts, or sources of a model that reads sources; an empty prompt starts a document.
         options: fields of `plmjax.generation.options.Options`, such as max_new_tokens=20, temperature=0.8, top_p=0.95,
-            beams=4, sequences=2 or seed=1. Those that are left out are the task's or the checkpoint's, or else greedy.
+            beams=4, sequences=2 or seed=1. An option that is left out has the value of the task or the checkpoint. By
+            default decoding is greedy.
 
     `Generator` loads a model once for several calls.
 
@@ -76,7 +78,7 @@ def generate(
 
 
 def settings_with(options: Options, stored: Decoding) -> Settings:
-    """Return the settings of a writer: the options, completed with the values stored with the model.
+    """Return the settings of a `Generator` call: the options, completed with the values stored with the model.
 
     Raises:
         UserError: a number is out of its range, or an option would have no effect.
@@ -100,7 +102,7 @@ class Generator:
 
     Attributes:
         decoding: the default settings: the task's, else the checkpoint's, else greedy.
-        settings: these as the settings of a call.
+        settings: the same settings, in the form that a call takes.
     """
 
     def __init__(
@@ -115,10 +117,11 @@ class Generator:
         run: Experiment | None = None,
         max_unknown: float = MAX_UNKNOWN,
     ) -> None:
-        """Initialize a `BatchGenerator` with these additional arguments.
+        """Initialize a generator. Further arguments are those of `BatchGenerator`.
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
-        run: the run that trained the model. Its objective decides how prompts are read; None: as a language model does.
+        run: the run that trained the model. Its objective decides how prompts are read; with None they are read as by a
+            language model.
         max_unknown: maximum fraction of unknown tokens in a prompt.
         """
         self._tokenizer, self._config, self._run = tokenizer, config, run
@@ -143,8 +146,8 @@ class Generator:
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
         """Load the model of a run directory or checkpoint.
 
-        The names of gaps in a prompt, <mask> or <extra_id_0>, are read as these tokens; other special tokens are plain
-        text.
+        Unless the model was fine-tuned to generate text, names of gap tokens in a prompt, such as <mask> or
+        <extra_id_0>, are read as these tokens. Names of other special tokens are plain text.
 
         Raises:
             UserError: there is no checkpoint, or an error of `BatchGenerator`.

@@ -50,11 +50,11 @@ def prefill(
     """Read the prompts and generate the first token.
 
     Args:
-        decoder: the model, static in the compilation.
-        strategy: the choice of tokens, static too.
-        constraints: the tokens that are forbidden or forced, static too.
+        decoder: the model; static, so a program is compiled for each one.
+        strategy: the choice of tokens; static.
+        constraints: the tokens that are forbidden or forced; static.
         mesh: the mesh that holds the parameters.
-        params: the result of `weights.placed`.
+        params: the result of `weights.place_parameters`.
         prompt: int32 [B W], padded on the left.
         prompt_mask: int32 [B W], 0 at padding.
         source: the encoder's inputs (`Decoder.prefill`), or None.
@@ -124,7 +124,8 @@ def generate_within(
 ) -> SearchResult:
     """Generate texts inside a compiled program, such as a train step, for prompts of one length, int32 [B W].
 
-    variables: the model's variables. All other arguments are as for `prefill`. No gradient passes.
+    variables: the model's variables. All other arguments are as for `prefill`. No gradient flows to `variables` or
+    `source`.
     """
     settings = decoder, strategy, constraints
     variables, source = jax.lax.stop_gradient((variables, source))

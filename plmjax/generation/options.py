@@ -1,4 +1,4 @@
-"""Settings of text generation, without JAX: those of a checkpoint, of a task and of `plmjax generate`.
+"""Settings of text generation, without JAX: of a checkpoint, of a task and of `plmjax generate`.
 
 A field that is None or an empty tuple is unset. `Decoding.with_defaults` fills it from settings of lower priority. The
 command line has priority over the task or the checkpoint, and these over the defaults of the program.
@@ -38,15 +38,13 @@ class Rules:
     multiplied. 1 and None change nothing.
     """
     bad_words_ids: tuple[str, ...] = ()
-    """Sequences of token ids that are never generated, each with commas, such as 58100 12,7; none allows all."""
+    """Sequences of token ids that are never generated, as ids with commas, such as 58100 12,7; none allows all."""
     forced_bos_token_id: int | None = None
     """Id of the first token of every text, if one token precedes it; -1 and None force none."""
     forced_eos_token_id: int | None = None
     """Id of the last token of a text of maximum length; -1 and None force none."""
     renormalize_logits: bool | None = None
-    """Normalize the probabilities of the allowed tokens to a sum of 1 again, for the score of a beam. None does
-    not.
-    """
+    """If true, normalize the probabilities of the allowed tokens to a sum of 1 again, for the scores of beams."""
     eos_token_id: tuple[int, ...] = ()
     """Ids of the tokens that end a text, instead of the tokenizer's own."""
 
@@ -114,13 +112,13 @@ class WholeLengths:
 class Decoding(Rules):
     """The settings that choose the tokens of a text, and its rules.
 
-    With `beams` of at least 2, beam search is used. Otherwise decoding is greedy if `beams` is 1 or the temperature is
-    0, and tokens are sampled if not.
+    With `beams` of at least 2, beam search is used. With `beams` of 1, or with a temperature of 0 and no `beams`,
+    decoding is greedy. In all other cases tokens are sampled.
     """
 
     temperature: float | None = None
-    """Temperature of the distribution for sampling: 1 is the model's own, as is None; 0 takes the likeliest
-    token each time.
+    """Temperature of the distribution for sampling: 1 and None keep the model's own; 0 takes the likeliest token each
+    time.
     """
     top_k: int | None = None
     """Sample from this many likeliest tokens only; 0 and None sample from all."""
@@ -152,8 +150,8 @@ class Decoding(Rules):
     def with_defaults(self, other: "Decoding | None") -> Self:
         """Return these settings, with unset values taken from `other`.
 
-        Settings of `other` that would have no effect are left out: those of another strategy, and lengths that are
-        counted in another way.
+        Settings of `other` that would have no effect are left out: settings of another strategy, and lengths that are
+        counted in another way (with or without the prompt).
         """
         mine, kept = set(self.explicit()), {} if other is None else other.explicit()
         drops: set[str] = set(mine)
@@ -185,7 +183,7 @@ class Decoding(Rules):
                 )
 
     def _method(self, group: str = "") -> str:
-        """Return the name of the strategy, for messages."""
+        """Return the options that select the strategy, for messages."""
         if self.beams is None:
             draws = f"--{group}temperature 0, which draws nothing" if self.temperature == 0 else ""
             return draws or f"no --{group}beams"
@@ -205,7 +203,7 @@ GREEDY = Decoding(temperature=0.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(Generation):
-    """Options of text generation. An unset one has the value of the checkpoint or its task."""
+    """Options of text generation. An unset option has the value of the checkpoint or its task."""
 
     sequences: int = 1
     """Number of texts for each prompt."""

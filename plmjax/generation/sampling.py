@@ -12,7 +12,7 @@ from plmjax.generation.search import Lengths, SearchResult
 from plmjax.generation.token_buffer import TokenBuffer
 
 SMALLEST = 1e-30
-"""Temperature below which the likeliest token is chosen each time all the same."""
+"""Lower bound of the temperature in computations. At such temperatures the likeliest token is always sampled."""
 
 
 @flax.struct.dataclass
@@ -20,7 +20,7 @@ class Texts:
     """The state of a search whose texts are independent.
 
     buffer: R rows.
-    keys: [R].
+    keys: random keys [R].
     counts: int32 [R], number of tokens of each text.
     stopped: bool [R].
     log_probabilities: float32 [R], of each text so far.
@@ -128,7 +128,7 @@ class Sampling(Greedy):
         return self.sequences
 
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
-        # The best score is 0, so that no temperature makes it infinite; float32 has none that are smaller.
+        # The best score becomes 0, so it stays finite. The bound keeps the temperature from becoming 0 in float32.
         scores = (scores - jnp.max(scores, axis=-1, keepdims=True)) / max(self.temperature, SMALLEST)
         scores = top_k(scores, self.top_k) if self.top_k else scores
         scores = top_p(scores, self.top_p) if self.top_p < 1 else scores

@@ -12,7 +12,7 @@ from plmjax.generation.token_buffer import TokenBuffer
 
 @flax.struct.dataclass
 class Lengths:
-    """Number of tokens to generate after each prompt, int32 [B]. Other numbers need no new program.
+    """Number of tokens to generate after each prompt, int32 [B]. Programs are not compiled again for other numbers.
 
     min_new_tokens: number of tokens before which no text stops.
     max_new_tokens: number of tokens after which every text ends, stopped or not.
@@ -35,7 +35,7 @@ class Lengths:
 class SearchResult:
     """The n texts of each prompt. Ranked texts have the best first.
 
-    tokens: int32 [B n P], prompt and text, padded on both sides.
+    tokens: int32 [B n P], P positions with prompt and text, padded on both sides.
     counts: int32 [B n], number of generated tokens, including the stop token.
     stopped: bool [B n], true if a stop token ended the text.
     log_probabilities: float32 [B n], natural logarithm of the text's probability given its prompt, without the

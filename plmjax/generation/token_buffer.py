@@ -11,7 +11,7 @@ import jax.numpy as jnp
 class TokenBuffer:
     """Prompts and the generated tokens after them. All rows are written at the same position.
 
-    text: int32 [R P], padded before each prompt and after the end.
+    text: int32 [R P], R rows of P positions, padded before each prompt and after the end.
     first: int32 [R], the first position of each prompt.
     end: int32 scalar, the number of positions filled so far.
     count: int32 scalar, the number of tokens generated after the prompts.
@@ -24,7 +24,10 @@ class TokenBuffer:
 
     @classmethod
     def after(cls, prompt: jax.Array, prompt_mask: jax.Array, capacity: int) -> Self:
-        """Return rows of `capacity` positions with prompts, int [B W] twice, and no generated tokens."""
+        """Return rows of `capacity` positions with prompts and no generated tokens.
+
+        prompt: int [B W], padded on the left. prompt_mask: int [B W], 0 at padding.
+        """
         width = prompt.shape[1]
         return cls(
             text=jnp.pad(prompt.astype(jnp.int32), ((0, 0), (0, capacity - width))),

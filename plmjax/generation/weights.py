@@ -1,8 +1,9 @@
 """Parameters in the form that a loop over tokens reads fastest: cast once, and on a CPU with one array for each layer.
 
-Each token reads every parameter once, which is most of its time. A loop over stacked layers first copies the layer's
-slice: three times the traffic. Unrolled code over slices of the stack makes the copies once for each call. With one
-array for each layer nothing is copied: the compiler removes `stack_layers`, because only slices of it are used.
+Each decode step reads every parameter once, and this takes most of its time. A loop over stacked layers first copies
+the slice of a layer, which triples the memory traffic. Unrolled code over slices of the stack makes the copies once for
+each call. With one array for each layer nothing is copied: the compiler removes `stack_layers`, because only slices of
+its result are used.
 """
 
 from typing import Any
@@ -38,7 +39,7 @@ def place_parameters(params: Any, boxed: Any, execution: Execution, mesh: Mesh) 
 
     def place(box: Any, array: Any) -> Any:
         axes = box.names if isinstance(box, nn.LogicallyPartitioned) else ()
-        if len([axis for axis in axes if axis != "layers"]) > 1:  # the others are added or belong to a norm, in float32
+        if len([axis for axis in axes if axis != "layers"]) > 1:  # other parameters are biases or of norms, in float32
             array = array.astype(execution.dtype)
         spec = sharding.partition_spec(axes, array.shape, mesh)
         if axes[:1] == ("layers",) and execution.unroll >= len(array):

@@ -26,14 +26,14 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
 TARGET = "decoder_"
-"""Beginning of the names of a decoder's inputs and tokens, beside those of an encoder."""
+"""Prefix of the names of the decoder's inputs and tokens in an encoder-decoder."""
 SIDES = {
     "attentions": ("", ""),
     "encoder_attentions": ("", ""),
     "decoder_attentions": (TARGET, TARGET),
     "cross_attentions": (TARGET, ""),
 }
-"""Dict from name to the sides of its queries and of its keys."""
+"""Dict from the name of attention weights to the prefixes of the sides of their queries and of their keys."""
 
 
 def attention(
@@ -46,20 +46,23 @@ def attention(
     max_unknown: float = MAX_UNKNOWN,
     report: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Write the weights of attention of the lines of `input` to an .npz file, and return the number of lines.
+    """Write the attention weights of the lines of `input` to an .npz file, and return the number of lines.
 
     For line i, from 0, the file has `tokens_i`, the n tokens of its row with special ones, and `attentions_i` float32
-    [L N n S], for L layers, N heads, n queries and S keys. The keys are the tokens of the row, behind those of a memory
-    or the persistent vectors of a model that has them. An encoder-decoder has `encoder_attentions_i` instead, and
-    `decoder_tokens_i` with `decoder_attentions_i` and, for the keys `tokens_i`, `cross_attentions_i`; the first of its
-    decoder's tokens begins every target. `cut` bool [lines] is true for truncated lines.
+    [L N n S], for L layers, N heads, n queries and S keys. The keys are the tokens of the row; before them come
+    the keys of a memory or of persistent vectors, if the model has these. `cut` bool [lines] is true for truncated
+    lines.
+
+    For an encoder-decoder, the file has `encoder_attentions_i` instead of `attentions_i`. It also has
+    `decoder_tokens_i`, which begin with the start token of the decoder; `decoder_attentions_i`; and
+    `cross_attentions_i`, whose keys are `tokens_i`.
 
     Args:
         second: file with the other text of each line: the second of a pair, or the target of an encoder-decoder.
-            Without it BART and LED read the line on both sides, as for a task.
+            Without it, encoder and decoder of BART and LED both read the line, as in fine-tuning.
         batch_size: number of lines that the model reads at once.
         max_unknown: largest fraction of unknown tokens in the lines.
-        report: function that is called with a line of text on unknown tokens and one on truncated lines.
+        report: function that is called with lines of text about unknown tokens and truncated lines.
 
     Raises:
         UserError: no checkpoint or text, files of different lengths, a model without attention, an encoder-decoder
@@ -151,7 +154,7 @@ class _Reader:
     def __init__(
         self, module: nn.Module, model: Any, template: Template, *, tokenizer: Any, lines: list[tuple], input: Path
     ) -> None:
-        """Lay out one or two texts a line, token ids.
+        """Lay out the rows of `lines`, each with the token ids of one or two texts.
 
         Raises:
             UserError: no target for an encoder-decoder, or a line without a token.
@@ -191,7 +194,7 @@ class _Reader:
                 )
 
     def batches(self, size: int) -> Iterator[list[int]]:
-        """Yield the numbers of lines of the same padded width."""
+        """Yield the numbers of at most `size` lines that have the same padded width."""
         widths = [self._widths([line]) for line in range(len(self.cut))]
         for width in sorted(set(widths)):
             members = [line for line, own in enumerate(widths) if own == width]
@@ -216,15 +219,15 @@ class _Reader:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attentions(module: nn.Module, variables: Any, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Return name -> float32 [L B N T S]."""
+    """Return a dict from name to attention weights, float32 [L B N T S]."""
     output = module.apply(variables, **inputs, output_attentions=True)
     return {name: weights for name, weights in attentions_of(output).items() if weights is not None}
 
 
 def _without_padding(name: str, weights: np.ndarray, inputs: Mapping[str, np.ndarray], place: int) -> np.ndarray:
-    """Return [L N T S] of a row without the queries and the keys that are padding."""
+    """Return the weights [L N T S] of a row without the queries and keys at padding."""
     queries, keys = (inputs[f"{side}attention_mask"][place] for side in SIDES[name])
-    before = np.ones(weights.shape[-1] - len(keys), bool)  # a memory
+    before = np.ones(weights.shape[-1] - len(keys), bool)  # keys of a memory or persistent vectors
     return weights[:, :, queries][..., np.concatenate([before, keys])]
 
 

@@ -35,7 +35,7 @@ LEARNED = "learned"
 BLOCK = 4096
 """Number of lines in a part."""
 RECORD, SEAL = "settings.json", ".json"
-"""Names in the folder of parts: of the file with what they are made from, and the end of those of seals."""
+"""Names in the folder of parts: the file that records their settings and inputs, and the suffix of their seals."""
 
 
 def embed(
@@ -53,17 +53,19 @@ def embed(
     """Return the embeddings of texts, float32 [N D]; with pooling "none" a list of N arrays [T D], a row per token.
 
     Args:
-        layer: 0 is the output of the embedding layer, k that of layer k; negative ones count from the last.
-        mix: instead of one layer, a mean of all layers, weighted by the softmax of these numbers, with the embedding
-            layer first; "learned" uses the mix of a fine-tuned checkpoint.
+        layer: 0 for the output of the embedding layer, k for the output of layer k. Negative numbers count from the
+            last layer.
+        mix: one number per layer, the embedding layer first. Instead of one layer, the mean of all layers is taken,
+            weighted by the softmax of the numbers. ["learned"] takes the mix of a fine-tuned checkpoint.
         pooling: "cls" takes the hidden state of [CLS], or of the summary position in another model's template; "mean"
             takes the mean over the row's tokens with special ones; "none" takes the hidden state of every token. By
-            default the recipe of the checkpoint, such as that of an imported folder of sentence-transformers, or the
-            mean for one without. A layer or a mix is pooled without the recipe's layers.
-        prompt: name of a prompt of the recipe, which is put before each line; by default the recipe's own.
+            default the recipe of the checkpoint is applied, such as the recipe of an imported folder of
+            sentence-transformers. Without a recipe, and with another `layer` or with `mix`, the default is "mean".
+        prompt: name of a prompt of the recipe, whose text is put before each text; by default the recipe's default
+            prompt.
         max_unknown: largest fraction of unknown tokens in the lines. Models that read words only by their characters
             accept any fraction.
-        report: function that is called with a line of text on the recipe, unknown tokens and truncated lines.
+        report: function that is called with lines of text about the recipe, unknown tokens and truncated texts.
 
     Raises:
         UserError: no checkpoint or text, an unknown layer, mix, pooling or prompt, a model without an encoder, too many
@@ -95,17 +97,18 @@ def embed_file(
     max_unknown: float = MAX_UNKNOWN,
     report: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Write the embeddings of the lines of `input`, one line per row, and return the number of lines.
+    """Write the embeddings of the lines of `input` to a file, and return the number of lines.
 
     The other arguments are those of `embed`.
 
-    An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], the
-    first token of each line. Lines longer than the model's positions are truncated. `lengths` int32 [lines] is the
-    number of tokens read, and `cut` bool [lines] is true for truncated lines. A .jsonl file has one object per line:
-    `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
+    An .npz file holds `embeddings` float32 [lines D]; or, for pooling "none", [tokens D] with `offsets` int64
+    [lines + 1], the first token of each line. Lines longer than the model's positions are truncated. `lengths` int32
+    [lines] is the number of tokens read, and `cut` bool [lines] is true for truncated lines. A .jsonl file has one
+    object per line: `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
 
     Raises:
-        UserError: those of `embed`, an output that is neither file, or parts of another embedding beside it.
+        UserError: an error of `embed`, an output that is neither .npz nor .jsonl, or a folder OUTPUT.parts that was
+            made with other settings or another input.
     """
     from plmjax.data import text_files
 
@@ -144,7 +147,7 @@ def embed_file(
         for name in (*(f"{name}{SEAL}" for name in names), *names, RECORD):
             storage.remove(parts / name)
     if not storage.in_bucket(parts):
-        with contextlib.suppress(OSError):  # Another process writes it already.
+        with contextlib.suppress(OSError):  # Another process already writes to it.
             parts.rmdir()
     _report_cut(cut, len(lines), encoder=encoder, wanted=wanted, report=report)
     return len(lines)
@@ -219,7 +222,7 @@ def _report_cut(cut: int, texts: int, *, encoder: Encoder, wanted: Vectors, repo
 
 
 def _recipe(run: Experiment, pooling: str | None, prompt: str | None, *, own: bool) -> dict[str, Any]:
-    """Return the fields `recipe` and `prompt`. own: false if the run's recipe does not apply to these hidden states."""
+    """Return `recipe` and `prompt` of `Vectors`. own: false if the run's recipe does not apply to the hidden states."""
     recipe = (run.text_vectors if own else None) or TextVectors()
     if pooling is None:
         return {"recipe": recipe, "prompt": recipe.prompt(prompt)}

@@ -15,12 +15,12 @@ from plmjax.layers.words.characters import sentence_marks, spell
 
 @dataclasses.dataclass(frozen=True)
 class EncodedTexts:
-    """Encoded texts.
+    """Texts as ids of tokens or, for a model that reads characters, of words.
 
-    ids: token ids of every text, without special tokens around it; for a model that reads characters, word numbers.
-    vocabulary: vocabulary of these numbers, for a model's template.
-    names: function from numbers to tokens.
-    spellings: int32 [numbers C], the characters of every number; None if the model reads token ids.
+    ids: ids of every text, without special tokens.
+    vocabulary: vocabulary of the ids, from which a template takes its special tokens.
+    names: function from ids to tokens or words.
+    spellings: int32 [ids C], the characters of every id; None if the model reads token ids.
     """
 
     ids: list[list[int]]
@@ -29,7 +29,7 @@ class EncodedTexts:
     spellings: np.ndarray | None = None
 
     def inputs(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the model inputs for a batch whose `input_ids` are such numbers."""
+        """Return the model inputs for a batch of `ids`: `input_ids`, or the `characters` [B T C] of these ids."""
         if self.spellings is None:
             return batch
         characters = self.spellings[np.asarray(batch["input_ids"])]
@@ -48,8 +48,8 @@ def example(config: ModelConfig) -> dict[str, jax.Array]:
 def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> EncodedTexts:
     """Encode texts with the tokenizer (plmjax.data.tokenizers.Tokenizer) for a model.
 
-    For a model that reads characters, every different word has a number. Words that are unknown to the tokenizer are
-    spelled too.
+    For a model that reads characters, every distinct word gets an id. A word that the tokenizer does not know has its
+    own characters.
     """
     if config.characters is None:
         return EncodedTexts(tokenizer.encode_batch(texts), tokenizer.vocabulary, tokenizer.tokens)
@@ -70,8 +70,5 @@ def read(texts: Sequence[str], tokenizer: Any, config: ModelConfig) -> EncodedTe
 
 
 def limit_of(model: ModelConfig, limit: float) -> float:
-    """Return the largest fraction of unknown tokens for a model.
-
-    It is 1 if the model reads words only by their characters.
-    """
+    """Return the largest fraction of unknown tokens: `limit`, or 1 if the model reads only characters."""
     return limit if "input_ids" in model.system.reads else 1.0

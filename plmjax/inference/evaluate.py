@@ -38,32 +38,34 @@ def evaluate(
     "eval/TASK/METRIC" and "eval/mean", and for BLEU and similar metrics also their signatures.
 
     A language model reads raw text in rows of `window` tokens. Each row scores `stride` further tokens
-    (`perplexity.with_sliding_window`). The defaults are the row length and stride of the run. With either, held-out
-    data of the run is read in the same way. The result then has "eval/window", "eval/stride" and "eval/tokens", the
-    number of scored tokens. For raw text it also has "eval/bits_per_byte", "eval/bits_per_character" and
-    "eval/word_perplexity"; "eval/bytes", "eval/characters" and "eval/words", counted before any normalization
-    (`TextSize`); and "eval/lowercased", true if the tokenizer drops capital letters. A bidirectional language model has
-    the perplexity and the bits of each direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on;
+    (`perplexity.with_sliding_window`). The defaults are the row length and stride of the run. If one of them is given,
+    held-out data of the run is read in the same way. The result then has "eval/window", "eval/stride" and
+    "eval/tokens", the number of scored tokens. For raw text it also has "eval/bits_per_byte", "eval/bits_per_character"
+    and "eval/word_perplexity"; "eval/bytes", "eval/characters" and "eval/words", counted before any normalization
+    (`TextSize`); and "eval/lowercased", true if the tokenizer lowercases text. A bidirectional language model has the
+    perplexity and the bits of each direction, "eval/forward_perplexity", "eval/backward_bits_per_byte" and so on;
     "eval/tokens" is the number for one direction.
 
     Every result has "eval/unknown_tokens", the number of tokens that the tokenizer maps to the unknown token. Their
     nats and bits do not measure the original text, and many unknown tokens make a text look easy to a model.
 
     A prefix language model has a prefix with bidirectional attention. For rows of its own run the prefix is drawn as in
-    training. For rows of a window it is the part before the first scored token. The result names it, "eval/prefix".
+    training. For rows of a window it is the part before the first scored token. "eval/prefix" describes it.
 
     Args:
         output: folder for evaluation.json and, for a task, its predictions. By default a task writes them to
-            WORKDIR/evaluations/NAME, by the name of the file, or for an ensemble NAME_with_RUN for its further runs.
-        memory: number of tokens that a model with a memory remembers; by default that of its run's evaluations.
+            WORKDIR/evaluations/NAME, where NAME is the name of the file. For an ensemble, _with_RUN is added for each
+            further run.
+        memory: number of tokens that a model with a memory remembers; by default as in the evaluations of its run.
         split: split of a published corpus to read, "train", "validation" or "test"; by default validation.
         ensemble: further runs on the same task, whose predictions are averaged with those of this run. The result has
             the metrics of the task and no loss.
         max_unknown: largest fraction of unknown tokens of raw text or of examples; 0.2 by default. A prepared dataset
             was checked when it was prepared.
-        settings: settings of the task that change how the file is read (`text="review"`, `label="stars"`); of the
-            objective, how a prediction is chosen; of a run on text, how raw text is read (`text_key="body"`). One that
-            has the name of another argument is given by its full name: `**{"data.stride": 32}`.
+        settings: for a run on a task, settings of the task, which change how the file is read (`text="review"`,
+            `label="stars"`), and settings of the objective, which change how a prediction is chosen. For a run on text,
+            settings that change how raw text is read (`text_key="body"`). A setting with the name of another argument
+            is given by its full name: `**{"data.stride": 32}`.
 
     Raises:
         UserError: no checkpoint, no data, data that does not fit it, too many unknown tokens, or a window, a stride, a

@@ -17,7 +17,7 @@ from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 
 TASK_OPTIONS = {"--data.validation": "--data"}
-"""Options of a run on a task -> their names in this command."""
+"""Options of a run on a task -> their names in `plmjax evaluate`, for error messages."""
 
 
 class Evaluated(NamedTuple):

@@ -1,4 +1,4 @@
-"""Evaluate a pretrained checkpoint on held-out text: that of its run, a prepared dataset, or raw text."""
+"""Evaluate a pretrained checkpoint on the held-out text of its run, on a prepared dataset, or on raw text."""
 
 import dataclasses
 import tempfile
@@ -25,12 +25,12 @@ TEXT_OPTIONS = {
     "--data.sequence_length": "--window",
     "--data.layout.overlap": "--stride",
 }
-"""Options of commands that read text, and of a run on text -> their names in this command."""
+"""Options of other commands and of a run on text -> their names in `plmjax evaluate`, for error messages."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The text to read and the way to read it: arguments of `plmjax.inference.evaluate`; None for those not given."""
+    """The arguments of `plmjax.inference.evaluate` that choose a text and how it is read; None if not given."""
 
     window: int | None
     stride: int | None
@@ -184,7 +184,7 @@ def _dataset(
     split: str,
     max_unknown: float,
 ) -> Any:
-    """Return the run's dataset (plmjax.data.store.Dataset), another one, or one prepared here from raw text."""
+    """Return the run's plmjax.data.store.Dataset, the prepared dataset `data`, or one prepared here from raw text."""
     from plmjax.data import remote
     from plmjax.data.formats import records
     from plmjax.data.preparation import prepare

@@ -27,7 +27,7 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
 SPAN = 16
-"""Maximum number of tokens in every gap."""
+"""Mean number of tokens per gap for which the maximum length of the output has room."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
     Gaps are [MASK], <mask> or <extra_id_0>.
 
     Raises:
-        UserError: no gap, too long a text, a tokenizer without the tokens for gaps, or a checkpoint that was not
-            pretrained to fill gaps.
+        UserError: no gap, more gaps than sentinels, too long a text, `top` out of its range, a tokenizer without the
+            tokens for gaps, or a checkpoint that was not pretrained to fill gaps.
     """
     params, description = checkpoints.load_parameters(checkpoint)
     run, tokenizer = description.experiment, description.load_tokenizer()
@@ -119,7 +119,7 @@ def _fills(objective: Objective) -> str:
 
 
 def _spans(tokens: Sequence[int], count: int, tokenizer: Any, vocabulary: Vocabulary) -> tuple[str, ...]:
-    """Return the texts after the first `count` sentinels, empty where the decoder generated fewer sentinels."""
+    """Return the texts after the first `count` sentinels; a text is empty if its sentinel was not generated."""
     groups: list[list[int]] = []
     for token in tokens:
         if token in vocabulary.sentinels:

@@ -29,7 +29,8 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     <mask> and <extra_id_0> mean the same as [MASK].
 
     Raises:
-        UserError: no [MASK], too long a text, or a checkpoint that is not a masked language model.
+        UserError: no [MASK], too long a text, `top` out of its range, or a checkpoint that is not a masked language
+            model.
     """
     from plmjax.data.tokenizers.readable import readable
 

@@ -42,7 +42,8 @@ class LanguageModel:
         """Load the checkpoint.
 
         Raises:
-            UserError: no checkpoint, one that is not a language model, or a window that exceeds the model's positions.
+            UserError: no checkpoint, one that is not a language model or reads text backward, a tokenizer without a
+                token to begin a text, or a window that exceeds the model's positions.
         """
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment

@@ -19,7 +19,7 @@ from plmjax.training.program import Program
 
 
 class Member:
-    """One run. Its program is compiled once, for the first examples.
+    """One run of an ensemble. Its program is compiled once, for the first examples.
 
     directory: directory of the checkpoint.
     run: its experiment, with task settings that a user may have changed.
@@ -58,8 +58,8 @@ def further_members(first: Member, paths: Sequence[str | Path], max_unknown: flo
     """Return the further members of an ensemble.
 
     Raises:
-        UserError: no checkpoint, one that was not fine-tuned on a task, one on another task than the first, or one that
-            is a member already.
+        UserError: no checkpoint, one that was not fine-tuned on a task, one with another kind of task or other labels
+            than the first, or one that is already a member.
     """
     run, found = first.run, []
     for path in paths:

@@ -51,7 +51,7 @@ class Model:
     def inputs(self, texts: Sequence[str | tuple[str, str]], length: int = 0) -> dict[str, jax.Array]:
         """Return texts or pairs of texts as inputs of the model; see `plmjax.inference.rows.inputs`.
 
-        A language model reads a text alone, without the special tokens of its tasks.
+        A language model reads texts without the special tokens that fine-tuning adds.
         """
         system, written = self.config.system, (Purpose.PRETRAINING, Purpose.CAUSAL_LM, Purpose.ENCODING)
         modules = {type(self.config.module(each, Execution())) for each in written if each in system}
@@ -62,8 +62,8 @@ class Model:
         """Return the outputs of the model for texts or pairs of texts, without dropout.
 
         Args:
-            length: number of tokens of every row; 0 uses that of the longest text. A new length compiles the model
-                again.
+            length: number of tokens of every row; 0 uses the length of the longest row. A new length compiles
+                the model again.
             options: further arguments of the module, such as output_hidden_states=True, output_attentions=True, or the
                 decoder_input_ids of an encoder-decoder.
 
@@ -72,7 +72,8 @@ class Model:
                 attentions [L B N T S].
 
         Raises:
-            UserError: the module has other inputs, as a decoder of targets or a model of streams has.
+            UserError: the module needs further inputs, such as the targets of an encoder-decoder, or does not take one
+                of the inputs or options.
         """
         arrays = {name: value for name, value in options.items() if not isinstance(value, bool)}
         flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
@@ -80,7 +81,7 @@ class Model:
         self._check({*inputs, *dict(flags)})
         try:
             return _apply(self.module, flags, self.params, inputs)
-        except TypeError as error:  # of a module inside, to which this one passes its further inputs
+        except TypeError as error:  # raised by a submodule that gets the options
             name, _, unknown = str(error).partition("() got an unexpected keyword argument ")
             if unknown.strip("'") not in options:
                 raise
@@ -117,8 +118,8 @@ def load(path: str | Path, *, architecture: str = "auto") -> Model:
 
     architecture: for a transformers folder, the class to read; "auto" takes the class that config.json names.
 
-    `plmjax.interop.huggingface.ADAPTERS` lists the systems of transformers' folders that are read. Other files, such as
-    Google's BERT or fairseq's, become a run directory by `plmjax import`.
+    `plmjax.interop.huggingface.ADAPTERS` lists the systems whose transformers folders are read. `plmjax import` makes a
+    run directory from other files, such as those of Google's BERT or of fairseq.
 
     Raises:
         UserError: neither a run nor a transformers folder, or one that is damaged or has no tokenizer.

@@ -1,4 +1,4 @@
-"""Perplexity of held-out text: rows with a sliding window, and their nats per byte, character and word."""
+"""Perplexity of held-out text: rows with a sliding window, bits per byte and character, and word perplexity."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ def row_length(run: Experiment, window: int | None) -> int:
     """Return the number of tokens per row: the window, or the row length of the run's last evaluation.
 
     Raises:
-        UserError: the window exceeds the model's positions.
+        UserError: the window is below 1, or exceeds the model's positions.
     """
     if window is None:
         return run.resolved_phases[-1].evaluation.sequence_length
@@ -64,15 +64,16 @@ def row_length(run: Experiment, window: int | None) -> int:
 def with_sliding_window(run: Experiment, window: int | None = None, stride: int | None = None) -> Experiment:
     """Return the run as a language model on rows with a sliding window. Every token but the first is scored once.
 
-    A row holds `window` tokens and scores the tokens after the last `stride` of them. So each token is conditioned on
-    more than window - stride tokens, or at the beginning of the text on all tokens before it.
+    A row has `window` tokens, and the predictions after its last `stride` tokens are scored. So each scored token is
+    conditioned on more than window - stride tokens, or, at the beginning of the text, on all tokens before it.
 
     window: by default the row length of the run's last evaluation.
-    stride: by default that of the run's own rows. If these do not overlap, it is the window, and the result is that of
-    the run's own evaluation.
+    stride: by default the stride of the run's own rows. If these rows do not overlap, it is the window, and the result
+        equals that of the run's own evaluation.
 
     Raises:
-        UserError: the model is not a language model, or a window or a stride is out of range.
+        UserError: the model is not a language model, a window or a stride is out of range, or a stride is given for a
+            model that carries its state from row to row.
     """
     task, length, phase = language_model(run), row_length(run, window), run.resolved_phases[-1]
     layout = run.data.layout if isinstance(run.data.layout, Chunks) else Chunks()
@@ -120,7 +121,7 @@ def check_memory(dataset: Any, memory: int) -> None:
 
 
 def by_size(nats: float, size: Any) -> dict[str, float]:
-    """Return the nats of a text per byte, character and word of the original text.
+    """Return the bits per byte, the bits per character and the word perplexity of a text with this sum of nats.
 
     size: a plmjax.data.text_size.TextSize.
     """
@@ -133,12 +134,12 @@ def by_size(nats: float, size: Any) -> dict[str, float]:
 
 
 def lowercases(tokenizer: Any) -> bool:
-    """Return whether a tokenizer (plmjax.data.tokenizers.Tokenizer) drops capitals, so that bits exclude them."""
+    """Return whether a plmjax.data.tokenizers.Tokenizer lowercases text: then bits do not measure capital letters."""
     return tokenizer.normalize("A").lower() == tokenizer.normalize("A")
 
 
 def unknown_tokens(tokenizer: Any, dataset: Any) -> UnknownTokens:
-    """Return the unknown-token count of all held-out texts of a plmjax.data.store.Dataset."""
+    """Count the unknown tokens in all held-out streams of a plmjax.data.store.Dataset."""
     unknown = UnknownTokens(tokenizer.vocabulary)
     for stream in dataset.streams:
         split = dataset.split("validation", stream)

@@ -45,9 +45,9 @@ def predict(
         ensemble: further runs on the same task, whose predictions are averaged with those of this run: probabilities of
             labels and of choices, or numbers.
         max_unknown: largest fraction of unknown tokens in the examples read so far.
-        settings: settings of the task that change how this file is read (`text="review"`); of the objective, how a
-            prediction is chosen (`null_threshold=1.5`). One that has the name of another argument is given by its full
-            name, as for `evaluate`.
+        settings: settings of the task, which change how the file is read (`text="review"`), and settings of the
+            objective, which change how a prediction is chosen (`null_threshold=1.5`). A setting with the name of
+            another argument is given by its full name, as for `evaluate`.
 
     Returns:
         dicts of plain data, with the keys that the objective's `records` documents.
@@ -75,7 +75,7 @@ def _predict(
 
 @contextlib.contextmanager
 def _file(input: str | Path | Sequence[str | Sequence[str]], task: Task) -> Iterator[str]:
-    """Yield the path of the examples; a list of texts becomes the lines of a file for that time."""
+    """Yield the path of the examples. A list of texts is written to a temporary file, one text per line."""
     if isinstance(input, str | os.PathLike):
         yield str(input)
         return
@@ -165,7 +165,7 @@ def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any
 
 
 def describe_decoding(checkpoint: str | Path, settings: dict[str, Any]) -> str:
-    """Return a text about the decoding method of `predict` with these settings; empty if predictions are not texts."""
+    """Return a description of how `predict` decodes with these settings; empty if predictions are not texts."""
     run = _describe(checkpoints.find(checkpoint)).experiment
     run = task_settings.with_settings(run, settings, labelled=False)
     return run.objective.signatures(run.data).get("decoding", "")

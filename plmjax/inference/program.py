@@ -29,9 +29,10 @@ def program_of(run: Experiment, source: feed.BatchSource) -> Program:
 
 
 def adapted_program(program: Program, run: Experiment, source: feed.BatchSource, params: Any) -> Program:
-    """Return the program for the model size that the parameters need; `program` itself if it fits.
+    """Return the program for the model size that the parameters need; `program` itself if it has this size.
 
-    An Adaptive-Span attends to no more than its longest span. The state of both programs is the same.
+    For example, Adaptive-Span needs no more keys than its longest learned span. Both programs have the same train
+    state.
     """
     if not isinstance(run.objective, AdaptsModel):
         return program

@@ -18,7 +18,8 @@ def batches(
 ) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
     """Yield (indices of rows, their inputs) for batches of rows with the same padded width, shortest first.
 
-    Every batch has `batch_size` rows. If too few are left, the last row is repeated.
+    The inputs are input_ids int32 [batch_size T] and attention_mask bool [batch_size T]. If too few rows are left to
+    fill a batch, its last row is repeated; the indices do not repeat.
     """
     widths = [padded_width(len(row), longest) for row in rows]
     for width in sorted(set(widths)):
@@ -46,17 +47,18 @@ def inputs(
     Args:
         config: config of the model.
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
-        length: number of tokens of every row; 0 uses that of the longest text. Texts that exceed it, or the model's
-            positions, are truncated as in fine-tuning.
-        template: layout of the rows; None: that of the model's tasks, `config.template`.
+        length: number of tokens of every row; 0 uses the length of the longest row. Texts that exceed it, or the
+            model's positions, are truncated as in fine-tuning.
+        template: layout of the rows; None uses the layout of the model's tasks, `config.template`.
 
     Returns:
         input_ids and, if the rows have them, token_type_ids, int32 [B T], in the layout of the template;
-            attention_mask bool [B T]. For pairs that the model reads in both orders all are [B 2 T].
+            attention_mask bool [B T]. For pairs that the model reads in both orders, the shapes are [B 2 T].
 
     Raises:
-        UserError: no text, empty texts alone for a model without special tokens, texts mixed with pairs that are read
-            in both orders, a length that exceeds the model's positions, or a tokenizer without its special tokens.
+        UserError: no text, something that is neither a text nor a pair, only empty texts for a model without special
+            tokens, texts mixed with pairs that are read in both orders, a length that exceeds the model's positions, or
+            a tokenizer without the special tokens of the rows.
     """
     texts = list_of_texts(texts)
     if config.longest is not None and length > config.longest:
@@ -82,7 +84,7 @@ def inputs(
 
 
 def list_of_texts(texts: Any) -> list[Any]:
-    """Return texts as a list. Raises UserError for a single text, and for none."""
+    """Return texts as a list. Raise UserError for a single text or no texts."""
     if isinstance(texts, str):
         raise UserError(f"Expected a list of texts, found the one text {quoted(texts)}; put it in brackets.")
     if not (found := list(texts)):
@@ -91,7 +93,7 @@ def list_of_texts(texts: Any) -> list[Any]:
 
 
 def pad(rows: Sequence[TokenRow], template: Template, vocabulary: Vocabulary, width: int) -> dict[str, np.ndarray]:
-    """Return the model inputs [B width] for token rows, with padding on the template's side."""
+    """Return the model inputs [B width] for token rows, with padding on the side that the template names."""
     fields = {"input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32)}
     fields |= {"token_type_ids": np.zeros((len(rows), width), np.int32)} if template.typed else {}
     fields["attention_mask"] = np.zeros((len(rows), width), bool)

@@ -1,7 +1,7 @@
 """Run settings that change how another file is read, predicted or evaluated, such as `--data.text review`.
 
-A setting has the name of its option, `data.text`. The part before the first dot may be left out, `text`, unless both
-the data and the objective have such a setting.
+A setting has the name of its option, such as `data.text`. The part before the first dot may be left out, as in `text`,
+unless both the data and the objective have a setting with this name.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ def _at(value: Any, path: Sequence[str]) -> Any:
 
 
 def _replace(value: Any, path: Sequence[str], new: Any) -> Any:
-    """Return `value` with the field at such a path replaced."""
+    """Return `value` with the field at a path, as for `_at`, replaced by `new`."""
     if not path:
         return new
     changed = _replace(_at(value, path[:1]), path[1:], new)

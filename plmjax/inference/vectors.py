@@ -1,4 +1,4 @@
-"""The vectors of texts, from any encoder: hidden states of one layer or of a mix, pooled or for each token."""
+"""The vectors of texts, from any encoder: one layer or a mix of all layers, pooled or for each token."""
 
 import dataclasses
 import functools
@@ -61,20 +61,19 @@ class Encoder:
         self._placed = jax.device_put(own)
 
     def longest(self, wanted: Vectors) -> int | None:
-        """Return the number of tokens at which texts are cut."""
+        """Return the maximum number of tokens of a row; None for no limit. Longer texts are truncated."""
         longest = self.run.model.longest
         return longest if wanted.recipe is None else wanted.recipe.truncation_length(longest)
 
     def read(self, texts: Sequence[str], wanted: Vectors) -> EncodedTexts:
-        """Encode texts, each behind the prompt."""
+        """Encode texts, each with the prompt before it."""
         return encoded_texts.read([wanted.prompt + text for text in texts], self.tokenizer, self.run.model)
 
     def __call__(self, encoded: EncodedTexts, wanted: Vectors, batch_size: int) -> tuple[Arrays, list[list[int]]]:
-        """Return the arrays of texts, and the tokens of their rows.
+        """Return (arrays of the texts, ids of each row with its special tokens).
 
-        Returns:
-            `embeddings` float32 [texts D], or [tokens D] without a recipe; `lengths` int32 [texts], the number of
-            tokens read; and `cut` bool [texts], true for truncated texts.
+        The arrays are `embeddings` float32 [texts D], or [tokens D] without a recipe; `lengths` int32 [texts], the
+        number of tokens read; and `cut` bool [texts], true for truncated texts.
         """
         template, recipe = self.run.model.template, wanted.recipe
         longest = self.longest(wanted) or template.specials(1) + max(map(len, encoded.ids))

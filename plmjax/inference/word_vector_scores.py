@@ -3,9 +3,9 @@
 Similarity (WordSim-353, Finkelstein et al. 2002; RG-65; MTurk-287): lines of two words and a number. The score is
 Spearman's rank correlation between these numbers and the cosines of the words' vectors.
 
-Analogy (Mikolov et al., ICLR 2013 workshop; questions-words.txt): lines of four words a b c d under headings of ":
-category". A question is answered correctly if d has the largest cosine with b - a + c of directions, among all words
-but these three (3CosAdd).
+Analogy (Mikolov et al., ICLR 2013 workshop; questions-words.txt): lines of four words a b c d, under headings such as
+": family". A question is answered correctly if d, among all words except a, b and c, has the largest cosine with
+b - a + c, computed from vectors of length 1 (3CosAdd).
 
 As in compute-accuracy.c of word2vec, case is ignored: words that differ only in case are one word, with the vector of
 the first. Pairs and questions with a word that has no vector are left out and counted.
@@ -36,14 +36,15 @@ def score(vectors: WordVectors, task: str, data: str | Path, output: str | Path 
         output: folder for evaluation.json.
 
     Returns:
-        "similarity/NAME", the rank correlation on the file NAME.txt; "similarity/NAME/pairs", the number of its pairs;
-            and "similarity/NAME/unknown_pairs", the number of pairs that had no vector and were left out.
-        "analogy/accuracy" over all answered questions; "analogy/semantic" and "analogy/syntactic" over those of each
-            group; "analogy/CATEGORY"; "analogy/questions" and "analogy/unknown_questions", as for pairs. An accuracy of
-            no questions is left out.
+        for "similarity", of each file NAME.txt: "similarity/NAME", the rank correlation; "similarity/NAME/pairs", the
+            number of scored pairs; and "similarity/NAME/unknown_pairs", the number of pairs that were left out because
+            a word has no vector.
+        for "analogy": "analogy/accuracy" over all scored questions; "analogy/semantic", "analogy/syntactic" and
+            "analogy/CATEGORY" over the questions of one group or category, left out if there are none; and
+            "analogy/questions" and "analogy/unknown_questions", the numbers of questions that are scored and left out.
 
     Raises:
-        UserError: a file does not belong to the task, or no pairs or questions are left.
+        UserError: a file does not belong to the task, or fewer than two pairs or no questions are left.
     """
     check_choice("--task", task, TASKS)
     metrics = {
@@ -56,7 +57,7 @@ def score(vectors: WordVectors, task: str, data: str | Path, output: str | Path 
 
 
 def similarity(vectors: WordVectors, path: Path) -> dict[str, Any]:
-    """Return rank correlations. `vectors` must be without case."""
+    """Return the rank correlation and the numbers of pairs of each file. `vectors` must be without case."""
     from scipy.stats import spearmanr
 
     from plmjax.data import formats
@@ -96,7 +97,7 @@ def _pairs(path: Path) -> list[tuple[str, str, float]]:
 
 
 def analogy(vectors: WordVectors, path: Path) -> dict[str, Any]:
-    """Return accuracies. `vectors` must be without case."""
+    """Return accuracies and the numbers of questions. `vectors` must be without case."""
     right: dict[str, list[bool]] = defaultdict(list)
     unknown = 0
     for category, questions in _questions(path).items():

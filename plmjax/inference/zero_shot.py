@@ -1,15 +1,16 @@
 """Zero-shot evaluation of a language model: the last words of LAMBADA, and BLiMP's pairs of sentences.
 
-LAMBADA (Paperno et al. 2016): passages whose last word needs all of the passage. A word is right if each of its tokens
-is the most likely one. Its perplexity is exp of the mean, over passages, of the nats of all its tokens.
+LAMBADA (Paperno et al. 2016): passages whose last word can be predicted only from the whole passage. A word is right if
+each of its tokens is the most likely one. The perplexity is exp of the mean, over passages, of the nats of the last
+word, summed over its tokens.
 
 BLiMP (Warstadt et al. 2020): pairs of sentences with a small difference, one of which is acceptable. A pair is right if
 the acceptable sentence has the higher log-probability, summed over all tokens and not normalized by length.
 
 Every text follows the token that stands between documents, so that its first token is scored too.
 
-Deviation: any token may be a last word. Radford et al. (2019) exclude stop words, which cannot end a passage, and so
-raise GPT-2's accuracy from 52.66 to 63.24 %. They also convert the text of LAMBADA to normal running text. Here it is
+Deviation: any token may be predicted. Radford et al. (2019) exclude stop words, which cannot end a passage, and this
+raises GPT-2's accuracy from 52.66 to 63.24 %. They also convert the text of LAMBADA to normal running text. Here it is
 read as it is in the file.
 """
 
@@ -53,8 +54,10 @@ def zero_shot(
         "lambada/accuracy", "lambada/perplexity" and "lambada/passages"; "lambada/cut", the number of passages whose
             beginning was cut because they are too long; "lambada/unknown_words", the number of last words with an
             unknown token: they count as wrong, and their nats are those of the unknown token.
-        "blimp/accuracy", the mean over the paradigms, each a UID; "blimp/FIELD", the mean over those of a field;
-            "blimp/FIELD/UID"; "blimp/pairs"; and "blimp/unknown_tokens", the number of unknown tokens in the sentences.
+        "blimp/FIELD/UID", the fraction of right pairs of a paradigm; "blimp/FIELD", the mean over the paradigms of a
+            field; "blimp/accuracy", the mean over all paradigms; "blimp/pairs"; and "blimp/unknown_tokens", the number
+            of unknown tokens in the sentences.
+        "TASK/prefix" if the model reads a prefix: the description of its tokens.
 
     Raises:
         UserError: no checkpoint, one that is not a language model, data that does not belong to the task, or too many
@@ -72,7 +75,7 @@ def zero_shot(
 
 
 def lambada(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
-    """Return the scores for the last words of the passages of a file. `unknown` counts its tokens."""
+    """Return the scores for the last word of each passage of a file. `unknown` counts the tokens of the file."""
     from plmjax.data import text_files
 
     passages, ends = [], []
@@ -126,7 +129,7 @@ class _Pair:
 
 
 def blimp(model: LanguageModel, path: Path, unknown: UnknownTokens) -> dict[str, Any]:
-    """Return the scores for the pairs of a file or of a folder of files. `unknown` counts their tokens."""
+    """Return the scores for the pairs of a file or of a folder of files. `unknown` counts the tokens of all pairs."""
     pairs = _pairs(path)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     rows = [[model.begin, *ids] for ids in model.tokenizer.encode_batch(sentences)]

@@ -22,8 +22,7 @@ class Encoded:
     decoder: the decoder's input for each sequence, or None without a decoder. In a batch, the names of its tokens,
         segments and positions start with `decoder_`; the names of its token fields do not.
     choices: number of neighbouring sequences that form one example, such as the choices of a question or both orders of
-    a
-        pair. Batches are [R choices T] if it is above 1.
+        a pair. Batches are [R choices T] if it is above 1.
     """
 
     tokens: np.ndarray
@@ -46,7 +45,7 @@ class Encoded:
         return [self.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
 
     def count(self, unknown: UnknownTokens) -> None:
-        """Count the tokens, including those of the decoder."""
+        """Count the unknown tokens, including those of the decoder."""
         unknown.add(self.tokens)
         if self.decoder is not None:
             self.decoder.count(unknown)
@@ -76,7 +75,7 @@ def row_arrays(rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
 
 
 def concatenate(parts: Sequence[Encoded]) -> Encoded:
-    """Concatenate the sequences of several files with the same fields."""
+    """Concatenate the sequences of several files with the same token fields, no types and no sequence fields."""
     ends = np.cumsum([part.offsets[-1] for part in parts])
     offsets = [part.offsets[1:] + end - part.offsets[-1] for part, end in zip(parts, ends, strict=True)]
     return dataclasses.replace(

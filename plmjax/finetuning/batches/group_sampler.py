@@ -1,6 +1,6 @@
 """Sampling of the group of examples for each batch.
 
-Each batch samples its group independently, with a probability proportional to the root of the group's size, as
+Each batch samples its group independently, with a probability proportional to the square root of the group's size, as
 cross-view training samples a task (Clark et al. 2018; tensorflow/models research/cvt_text training/trainer.py). Small
 tasks are sampled more often than their fraction of the examples.
 """
@@ -10,13 +10,13 @@ import numpy as np
 from plmjax.data import mixing, order
 
 TEMPERATURE = 2.0
-"""T of the rates of groups. The rates are proportional to the roots of the sizes."""
+"""T of the rates of groups (plmjax/data/mixing.py): rates are proportional to the square roots of the sizes."""
 _BLOCK = 4096
 """Number of batches that are sampled together."""
 
 
 class GroupSampler:
-    """The group of every batch, a function of its number and the key only.
+    """The group of every batch, a function of the batch's number and the key only.
 
     sizes: number of examples of every group. key: a key of `plmjax.data.order`.
     """

@@ -1,9 +1,9 @@
 """The examples of a mixture of tasks in each epoch (Raffel et al., JMLR 2020, section 3.5.2).
 
-The rates of the tasks are those of plmjax/data/mixing.py, by weights or by numbers of examples. The number of examples
-of an epoch is the sum over m of min(e_m, K) for all rates. The examples of a task are taken from an endless order of
-its examples. In this order every example occurs once before any example occurs again. Each epoch continues where the
-last epoch ended.
+The rates of the tasks follow from weights or from numbers of examples e_m (plmjax/data/mixing.py). For any rates, the
+number of examples of an epoch is the sum over tasks m of min(e_m, K). The examples of a task are taken from an endless
+order of its examples. In this order every example occurs once before any example occurs again. Each epoch continues
+where the last epoch ended.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from plmjax.data import mixing, order
 from plmjax.data.mixing import Portion
 
 _ORDERS = 1 << 32
-"""A number above that of any epoch: keys of the orders of tasks differ from keys of epochs."""
+"""A number above the number of any epoch, so that the keys of the orders of tasks differ from the keys of epochs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Mixing:
     """The rates of tasks whose examples are stored one task after the other.
 
     sizes: number of examples of each task, by its name. limit: K. temperature: T, from 1 to infinity.
-    weights: weight of each task in place of these rates, by its name; empty for none.
+    weights: weight of each task, by its name, which sets the rates in place of the sizes; empty for none.
     """
 
     sizes: dict[str, int]
@@ -57,6 +57,6 @@ class Mixing:
         return np.concatenate(parts)
 
     def portions(self, epochs: float) -> dict[str, Portion]:
-        """Return the part of each task that a number of epochs has used."""
+        """Return the rate of each task, and the number of passes over its examples in `epochs` epochs."""
         parts = zip(self.sizes.items(), self.rates().tolist(), self.counts().tolist(), strict=True)
         return {name: Portion(rate, epochs * count / size) for (name, size), rate, count in parts}

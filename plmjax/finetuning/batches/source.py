@@ -57,7 +57,7 @@ class ExampleRows:
         self.in_order = packing.pack_table(self._example_lengths, length, max_sequences)
         self.mixing = mixing
         self.per_epoch = len(self.in_order)
-        if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
+        if mixing is not None:  # Epochs differ in their lengths. The estimate is from a sample that depends on no seed.
             drawn = self._example_lengths[mixing.sample_epoch(0, order.fold_in(0, 0))]
             self.per_epoch = len(packing.pack_table(drawn, length, max_sequences))
 
@@ -71,7 +71,7 @@ class ExampleRows:
         return len(self._example_lengths)
 
     def shuffle(self, epoch: int, key: np.ndarray) -> np.ndarray:
-        """Return the rows of an epoch, [per_epoch max_sequences].
+        """Return the examples in each row of an epoch, int [per_epoch max_sequences]; -1 where a row holds fewer.
 
         The examples are shuffled, then packed, then the rows are shuffled. If the samples of an epoch fill more rows
         than `per_epoch`, the last rows are left out; if they fill fewer, the first rows occur twice.
@@ -95,7 +95,7 @@ class ExampleRows:
         }
 
     def batch(self, table: np.ndarray, row_ids: np.ndarray) -> Batch:
-        """Return the rows of `table` [R max_sequences] as arrays."""
+        """Return the batch of the rows in `table`, int [R max_sequences]: examples, and -1 where a row holds fewer."""
         encoded, choices = self.encoded, self.encoded.choices
         sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
         sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._max_sequences)  # [R C, K]
@@ -178,7 +178,7 @@ class TaskSource:
 
     @property
     def per_epoch(self) -> int:
-        """Return the number of rows of the steps that read the train examples once."""
+        """Return the number of rows, unlabelled ones included, of the steps that read the train examples once."""
         return (1 + (self._unlabelled is not None)) * sum(rows.per_epoch for rows in self._train)
 
     @property
@@ -202,9 +202,9 @@ class TaskSource:
             yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
 
     def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:
-        """Return the part of each task of a mixture that `step` steps have used; empty without a mixture.
+        """Return the rate of each task of a mixture, and its passes in `step` steps; empty without a mixture.
 
-        A step counts the mean number of examples of its rows.
+        Each row counts as a row with the mean number of examples.
         """
         (rows, *others), (phase, *_) = self._groups, phases
         if rows.mixing is None or others:

@@ -4,23 +4,23 @@ Clark et al., EMNLP 2018, arXiv 1809.08370, sections 2 and 3; tensorflow/models 
 labelled sentences of its own.
 
 Steps alternate between a labelled and an unlabelled batch. A labelled batch belongs to one task, which is sampled in
-proportion to the root of the task's number of sentences. The task's primary module learns the labels:
+proportion to the square root of the task's number of sentences. The task's primary module learns the labels:
 
-    L = - sum over classes of q log p,   q the right class, smoothed in tagging
+    L = - sum over classes of q log p,   q is 1 for the right class, else 0; it is smoothed in tagging
 
 On an unlabelled batch, every task's auxiliary modules v learn the predictions of its primary module:
 
     L = - sum over tasks, over v and over classes of p log p_v
 
-p is computed without dropout and is a constant there. In translation it is a text (translation.py).
+Here p is computed without dropout and is a constant. In translation, a generated text replaces it (translation.py).
 
 Fields of a batch, besides those of plmjax/finetuning/tasks/task.py: TASK/labels, TASK/label_weights and so on, the
 fields of each task's own objective (tagging.py, parsing.py, translation.py); and `view_weights` float32 [R T], 1 at the
 words of unlabelled sentences. In a batch, either the weights of one task or the view weights are above 0; all others
 are 0.
 
-Deviation: the loss of the modules `future` and `past` in a batch is divided by all of its words; in the released code
-by the words that have a word before or after them in their row.
+Deviation: in a batch, the loss of the modules `future` and `past` is divided by the number of all words. The released
+code divides it by the number of words that have a word before or after them in their row.
 """
 
 import dataclasses
@@ -62,10 +62,10 @@ NONE = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOnWords(NamedTask):
-    """Base class of the kinds of tasks."""
+    """Base class of the tasks on words."""
 
     kind: ClassVar[type[FileTask]]
-    """The class of the task as a single task."""
+    """The class of such a task outside of cross-view training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class CrossViewLearning(TaskObjective):
     purpose: ClassVar[Purpose] = Purpose.MULTI_VIEW
 
     tasks: tuple[CrossViewTask, ...] = ()
-    """The objective of the modules of each of the data's tasks."""
+    """The objectives of the data's tasks."""
     label_smoothing: float = 0.1
     """Fraction of the probability that is spread evenly over all labels of a tagging task, in training."""
 
@@ -194,14 +194,14 @@ class CrossViewLearning(TaskObjective):
         return fields | self._task_fields(name, encoded, decodes=False)
 
     def _decoder(self, name: str, encoded: Encoded) -> Encoded | None:
-        """Return the decoder's rows for one task's sentences, most of them empty; None if no task has a decoder."""
+        """Return the decoder rows of a task's sentences, empty if the task has no decoder; None if no task has one."""
         if not any(task.decodes for task in self.tasks):
             return None
         decoder = encode_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
         return dataclasses.replace(decoder, token_fields=self._task_fields(name, decoder, decodes=True))
 
     def _task_fields(self, name: str, encoded: Encoded, decodes: bool) -> dict[str, np.ndarray]:
-        """Return the fields of all tasks with, or all without, a decoder: 0 except for the named task."""
+        """Return the fields of all tasks with a decoder, or of all without: 0 except for the task `name`."""
         return {
             f"{task.name}/{field}": encoded.token_fields[field]
             if task.name == name
@@ -214,7 +214,7 @@ class CrossViewLearning(TaskObjective):
     def encode_unlabelled(
         self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText
     ) -> Encoded:
-        """Encode unlabelled sentences: the fields of all tasks are 0, `view_weights` is 1."""
+        """Encode unlabelled sentences: the fields of all tasks are 0, and `view_weights` is 1."""
         encoded = self.encode(examples, tokenizer, model, task)
         fields = {name: np.zeros_like(array) for name, array in encoded.token_fields.items()}
         fields["characters"] = encoded.token_fields["characters"]
@@ -223,14 +223,14 @@ class CrossViewLearning(TaskObjective):
         return dataclasses.replace(encoded, token_fields=fields, decoder=self._decoder("", unread))
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the inputs of `TaskObjective`, for unlabelled rows too, and the inputs of decoders."""
+        """Return the inputs of the encoder and of the decoders."""
         names = ("decoder_input_ids", "decoder_segment_ids")
         return _words(batch) | {name: batch[name] for name in names if name in batch}
 
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the losses and metrics of a batch; in training compute only the part for the batch's kind."""
+        """Return the losses and metrics of a batch. In training, only those of the batch's kind are computed."""
         if not training:
             return self.evaluate_batch(module, loss_inputs, batch, key)[0]
         modules = functools.partial(self._modules, module, loss_inputs, jax.random.fold_in(key, 2))
@@ -291,7 +291,7 @@ class CrossViewLearning(TaskObjective):
         return qualify_names({one.name: one.signatures(task) for one in self.tasks if one.name in chosen})
 
     def evaluate_outputs(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """Return predictions.TASK.tsv or .conllu of every task, in the format of its own objective."""
+        """Return metrics and predictions.TASK.tsv, .conllu or .jsonl of every task, as its own objective does."""
         parts = self._parts(examples, encoded, outputs)
         answers = {task: task.evaluate_outputs(*its) for task, *its in parts}
         compared = [task.main_metric(scores) for task, (scores, _) in answers.items()]
@@ -301,13 +301,13 @@ class CrossViewLearning(TaskObjective):
         return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
 
     def submission(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the format of the one predicted task: CoNLL-U of a parser, CoNLL of a tagger, lines of text."""
+        """Yield the format of the predicted task: CoNLL-U for a parser, CoNLL for a tagger, else lines of text."""
         for record in records:
             kind = DependencyParsing if "heads" in record else TokenTagging if "words" in record else Translation
             yield from kind().submission([record])
 
     def head_flops(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the mean model FLOPs of a labelled and an unlabelled step; every task has the same number of steps.
+        """Return the mean model FLOPs of a labelled and an unlabelled step, if all tasks have equally many steps.
 
         It counts 6 for every multiplication of the trained modules, and 2 for every multiplication of the encoder and
         the primary modules that compute their targets.
@@ -356,6 +356,6 @@ def _counts(task: CrossViewTask, scores: ViewScores, own: Batch) -> dict[str, tu
 
 
 def _words(batch: Batch) -> dict[str, jax.Array]:
-    """Return the inputs of the encoder."""
+    """Return the inputs of the encoder; `unlabelled` is true for rows of unlabelled sentences."""
     names = ("input_ids", "characters", "segment_ids", "positions")
     return {name: batch[name] for name in names} | {"unlabelled": jnp.any(batch["view_weights"] > 0, axis=1)}

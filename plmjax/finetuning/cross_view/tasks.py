@@ -1,7 +1,7 @@
-"""The tasks of cross-view training: their modules, losses and predictions (Clark et al., EMNLP 2018, arXiv 1809.08370,
-section 3).
+"""The tasks of cross-view training: their modules, losses and predictions.
 
-Translation is in plmjax/finetuning/cross_view/translation.py. The train step and the combination of tasks are in
+They follow Clark et al., EMNLP 2018, arXiv 1809.08370, section 3. Translation is in
+plmjax/finetuning/cross_view/translation.py. The train step and the combination of tasks are in
 plmjax/finetuning/cross_view/cross_view.py.
 """
 
@@ -38,7 +38,7 @@ class TaskModules:
     def __call__(
         self, states: States, batch: Batch, names: tuple[str, ...], *, training: bool
     ) -> dict[str, ViewScores]:
-        """Return the scores of the modules with these names."""
+        """Return a dict from name to scores, of the modules with these names."""
         rngs = {"dropout": self.key} if training else {}
         asked = {"names": names, "deterministic": not training}
         return self.module.apply(self.variables, self.task, states, batch, **asked, rngs=rngs, method="view_scores")
@@ -46,15 +46,15 @@ class TaskModules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossViewTask(TaskObjective, abc.ABC):
-    """A task of cross-view training, beside the ordinary objective of the task.
+    """Base class of the tasks of cross-view training.
 
-    Batches have the fields of that objective here.
+    In its methods, the fields of a batch have the names of the task's ordinary objective, without the task's name.
     """
 
     views: ClassVar[tuple[str, ...]]
     """Names of its auxiliary modules."""
     fields: ClassVar[dict[str, type]]
-    """Its fields of a batch and their dtypes: [R T] for the words, or [R U] for the inputs of a decoder."""
+    """Its fields of a batch and their dtypes: [R T] for the words, or [R U] for the words that a decoder reads."""
     decodes: ClassVar[bool] = False
     """True if its fields belong to the words that a decoder reads."""
     counted: ClassVar[tuple[str, ...]]
@@ -78,10 +78,10 @@ class CrossViewTask(TaskObjective, abc.ABC):
 
     @abc.abstractmethod
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """Return the multiplications for a batch: for labels, for the views, and for the targets of the views."""
+        """Return the multiplications of a batch: for labels, for the views, and for the targets of the views."""
 
     def label_weights(self, batch: Batch) -> jax.Array:
-        """Return 1 for each of its labels, float32."""
+        """Return 1 for every label of the task, else 0: float32, with the shape of its fields."""
         return batch["label_weights"]
 
     @abc.abstractmethod
@@ -95,8 +95,8 @@ class CrossViewTask(TaskObjective, abc.ABC):
         """Return the loss of the auxiliary modules on unlabelled sentences, and the number of words in the sum.
 
         Args:
-            read: states without dropout; the primary module computes the targets of the others from them.
-            states: states with dropout.
+            read: states without dropout, from which the primary module computes the targets.
+            states: states with dropout, from which the auxiliary modules predict.
         """
 
     @abc.abstractmethod
@@ -117,7 +117,7 @@ class CrossViewClasses(CrossViewTask):
 
     @abc.abstractmethod
     def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """Return metric -> correctness of each word, bool [R T]."""
+        """Return a dict from metric to bool [R T], true at words that are right."""
 
     def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
         """Return bool [R T]: the words that a view predicts."""
@@ -125,7 +125,7 @@ class CrossViewClasses(CrossViewTask):
 
     @abc.abstractmethod
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Return the multiplications in the primary module and in all others; the rows have `length` words."""
+        """Return the multiplications per word in the primary module and in all others, for rows of `length` words."""
 
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
         """Return the multiplications; the primary module has the same number for targets as for labels."""
@@ -144,7 +144,7 @@ class CrossViewClasses(CrossViewTask):
     ) -> tuple[jax.Array, jax.Array]:
         """Return the cross entropy to the primary module's probabilities, summed over words and modules.
 
-        A module counts at a word only if it predicts the word.
+        The sum has only the words that a module predicts (`sees`).
         """
         taught = jax.lax.stop_gradient(jax.nn.softmax(modules(read, batch, (PRIMARY,), training=False)[PRIMARY]))
         words, total = batch["view_weights"] > 0, jnp.zeros(())
@@ -154,7 +154,7 @@ class CrossViewClasses(CrossViewTask):
         return total, jnp.sum(batch["view_weights"])
 
     def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return `hits` of labelled words."""
+        """Return the sums of `hits` over labelled words, with the number of these words."""
         weights = self.label_weights(batch)
         return {name: (jnp.sum(hit * weights), jnp.sum(weights)) for name, hit in self.hits(outputs, batch).items()}
 
@@ -191,7 +191,7 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
         return batch["labels"]
 
     def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        """Return the mask: `future` needs a word before, `past` a word after."""
+        """Return the words that a view predicts: `future` needs a word before, `past` a word after."""
         if view not in ("future", "past"):
             return words
         pairs = words[:, 1:] & words[:, :-1] & (segment_ids[:, 1:] == segment_ids[:, :-1])
@@ -242,13 +242,13 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
         return {"las": found == right, "uas": found // len(self.relations) == right // len(self.relations)}
 
     def predictions(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
-        """Return the head's number in the sentence, the relation's number, and the probability of both together."""
+        """Return [R T 3]: the head's number in its sentence, the id of the relation, and the probability of both."""
         place, relation = jnp.divmod(jnp.argmax(scores, axis=-1), len(self.relations))
         head = jnp.where(place > 0, place - _starts(batch), 0)
         return jnp.stack([head, relation, jnp.max(jax.nn.softmax(scores), axis=-1)], axis=-1)
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Return the multiplications of hidden layers, of words with relations, and of words with words."""
+        """Count the hidden layers, and the scores of all pairs of a head and a relation."""
         size, small, (first, _) = config.projection_size, config.parser_size, config.lstm_outputs
         scores = size * small + small * len(self.relations) * (size + length + 1)
         return 2 * size * config.width + scores, 2 * size * (config.width + 4 * first) + len(self.views) * scores

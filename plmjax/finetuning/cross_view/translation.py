@@ -4,10 +4,10 @@ Its sources are sentences of words for the shared encoder. Its targets are words
 learned from the train file. A sentence without a translation has no target words for the primary decoder. So this
 decoder translates the sentence, by beam search, and the auxiliary decoders learn the translation word by word:
 
-    L = - sum over both of them and over the words y of log p_v(y_t | ..., source)
+    L = - sum over the auxiliary decoders v and over the words y_t of log p_v(y_t | ..., source)
 
-Fields of a batch: decoder_input_ids, decoder_segment_ids, NAME/next_ids int32 [R U] and NAME/next_weights float32
-[R U], as in plmjax/finetuning/tasks/text_generation.py.
+Fields of a batch, for rows of U decoder tokens: decoder_input_ids, decoder_segment_ids, NAME/next_ids int32 [R U] and
+NAME/next_weights float32 [R U], as in plmjax/finetuning/tasks/text_generation.py.
 """
 
 import collections
@@ -67,7 +67,7 @@ class CrossViewTranslation(CrossViewTask):
     target_size: int = 10_000
     """Largest number of target words, including the marks."""
     beams: int = 4
-    """Beams of the search for a translation; 1 takes the most likely word at each step."""
+    """Number of beams of the search for a translation; 1 takes the most likely word at each step."""
     length_penalty: float = 1.0
     """Power of the length by which a beam's score is divided."""
     max_new_tokens: int = 32
@@ -87,7 +87,7 @@ class CrossViewTranslation(CrossViewTask):
 
     @property
     def prediction_size(self) -> int:
-        """Return the number of words of a translation, which is repeated at every word of its source."""
+        """Return the length of translations in `predictions`, which repeats each at every word of its source."""
         return self.max_new_tokens
 
     @property
@@ -130,7 +130,7 @@ class CrossViewTranslation(CrossViewTask):
         return dataclasses.replace(lay_out_words(sources, tokenizer, model, task).encode(), decoder=decoder)
 
     def label_weights(self, batch: Batch) -> jax.Array:
-        """Return 1 for every word of a target and its end."""
+        """Return 1 for every word of a target and for its end, float32 [R U]."""
         return batch["next_weights"]
 
     def label_nats(self, scores: TokenScores, batch: Batch, smoothing: float) -> jax.Array:
@@ -140,7 +140,10 @@ class CrossViewTranslation(CrossViewTask):
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the nats of the primary decoder's translations; `future` does not predict their first words."""
+        """Return the auxiliary decoders' nats of the primary decoder's translations, and the number of their words.
+
+        `future` does not predict the first words.
+        """
         texts, counts = self.translate(modules, read, batch)
         rows, limit = len(texts), self.max_new_tokens
         there = (jnp.arange(limit) < counts[..., None]).astype(jnp.float32)
@@ -191,7 +194,7 @@ class CrossViewTranslation(CrossViewTask):
         return {"accuracy": (jnp.sum(weights * hits), jnp.sum(weights))}
 
     def predictions(self, modules: TaskModules, scores: TokenScores, states: States, batch: Batch) -> jax.Array:
-        """Return the translation of each word's sentence, at every word."""
+        """Return the translation of each word's sentence, at every word: int [R T W]."""
         texts, _ = self.translate(modules, states, batch)
         sentence = jnp.maximum(batch["segment_ids"] - 1, 0)
         return jnp.take_along_axis(texts, sentence[..., None], axis=1)
@@ -205,7 +208,7 @@ class CrossViewTranslation(CrossViewTask):
         return found
 
     def evaluate_outputs(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """Return predictions.jsonl: for every pair its line, its source, its target and its translation."""
+        """Return metrics and predictions.jsonl: line, source, target and translation of every pair."""
         scores, written = score_texts(BleuAndChrf(), examples, self.records(examples, encoded, outputs))
         return scores, {"predictions.jsonl": written}
 
@@ -214,7 +217,7 @@ class CrossViewTranslation(CrossViewTask):
         return (record["prediction"] + "\n" for record in records)
 
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """Return the multiplications for targets, for translations by both views, and for all beams of the search."""
+        """Return the multiplications for targets, for translations in all views, and for all beams of the search."""
         length, size, source = batch["input_ids"].shape[1], config.projection_size, 2 * config.lstm_outputs[1]
         rows, targets = batch["decoder_input_ids"].shape
         lstm = GATES * size * (config.word_dim + size)

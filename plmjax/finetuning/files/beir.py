@@ -45,7 +45,7 @@ def read(folder: str, split: str) -> BeirSplit:
     """Read a folder.
 
     Raises:
-        UserError: a file is absent or damaged, the split judges none of the queries, or one of these is empty.
+        UserError: a file is absent or damaged, the split judges none of the queries, or a judged query is empty.
     """
     place = storage.path(folder)
     if not place.is_dir():
@@ -119,7 +119,7 @@ def _queries(path: str) -> Iterator[tuple[str, tuple[int, str]]]:
 
 
 def _new_id(row: dict[str, Any], where: str, known: set[str]) -> str:
-    """Return the id of a row, and add it to those that are known."""
+    """Return the id of a row, and add it to `known`. Raise UserError if it is in `known` already."""
     found = _cell(row, "_id", where)
     if found in known:
         raise UserError(f"Expected every _id once, found {quoted(found)} again in {where}; correct that line.")
@@ -135,7 +135,7 @@ def _cell(row: dict[str, Any], name: str, where: str) -> str:
 
 
 def _text(row: dict[str, Any], name: str, where: str) -> str:
-    """Return a text of an object of JSON, which may be empty."""
+    """Return a text of a row, which may be empty, without the white space around it."""
     found = row.get(name)
     if not isinstance(found, str):
         raise UserError(f"Expected text in {quoted(name)} in {where}, found {quoted(found)}; correct that line.")

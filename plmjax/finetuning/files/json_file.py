@@ -9,7 +9,11 @@ from plmjax.finetuning.files.text_files import suffix, whole_text
 
 
 def parse(path: str) -> tuple[Any, str]:
-    """Return the content of a .json file, and its text, which is searched for line numbers."""
+    """Return the content of a .json file, and its text, which is searched for line numbers.
+
+    Raises:
+        UserError: a file with another suffix, or damaged JSON.
+    """
     if suffix(path) != ".json":
         raise UserError(f"Expected a .json file of questions as SQuAD's (or one with .gz), found {path}; convert it.")
     text = whole_text(path)

@@ -10,7 +10,7 @@ from plmjax.files import json_text, storage
 from plmjax.finetuning.files.text_files import lines, suffix
 
 DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
-"""Suffix of a file, without that of its compression -> the delimiter of its cells; empty for a JSON object a line."""
+"""Suffix of a file, before a suffix of compression -> delimiter of its cells; empty for one JSON object per line."""
 
 
 def rows(
@@ -52,7 +52,7 @@ def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
 
 
 def absent(column: str, row: dict[str, Any], option: str, where: str) -> UserError:
-    """Return the error for a row without a column. where: "line N of PATH"; a table has its columns in its header."""
+    """Return the error for a row without a column. where: "line N of PATH"; for a table the error names its header."""
     path = where.partition(" of ")[2] or where
     kind, found = suffix(path), listed(map(repr, row))
     if kind == ".jsonl":

@@ -1,4 +1,4 @@
-"""Reading of a file of examples line by line, plain or compressed."""
+"""Lines of a file of examples, plain or compressed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from plmjax.files import storage
 
 
 def suffix(path: str) -> str:
-    """Return the suffix of a file without that of its compression: `.tsv` for `train.tsv.gz`."""
+    """Return the suffix of a file before the suffix of its compression: `.tsv` for `train.tsv.gz`."""
     place = Path(path)
     return Path(place.stem).suffix if place.suffix in text_files.COMPRESSED else place.suffix
 

@@ -1,4 +1,4 @@
-"""Sentences with one word per line and its annotations in columns: .conll and .conllu files, or .jsonl files."""
+"""Sentences of words with annotations: .conll and .conllu files with a word per line, or .jsonl files."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ def sentences(
     """Yield the sentences of a .conll or .conllu file, each as a list of (line, column -> cell), one per word.
 
     Cells of a .conll file are separated by tabs, or by spaces where there are no tabs. Sentences are separated by blank
-    lines. -DOCSTART- lines are skipped, or with `documents` are sentences of that one word. In a .conllu file,
+    lines. A -DOCSTART- line is skipped, or with `documents` is a sentence of that one word. In a .conllu file,
     comments, multiword tokens and empty nodes are skipped. A .jsonl file has one sentence per line, with columns as
     lists of equal length. spare: as for `tables.rows`.
 

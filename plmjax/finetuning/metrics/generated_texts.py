@@ -24,10 +24,10 @@ def translation(references: Sequence[str], texts: Sequence[str], tokenize: str =
 
 
 def translation_signatures(tokenize: str = "13a") -> dict[str, str]:
-    """Return sacrebleu's signatures of these metrics, for one reference per text."""
+    """Return sacrebleu's signatures of BLEU and chrF, for one reference per text."""
     found = {}
     for name, metric in _translation_metrics(tokenize).items():
-        metric.corpus_score(["a"], [["a"]])  # A signature names the number of references, which only a score knows.
+        metric.corpus_score(["a"], [["a"]])  # A signature has the number of references, known only after a score.
         found[f"{name}_signature"] = str(metric.get_signature())
     return found
 
@@ -39,11 +39,11 @@ def _translation_metrics(tokenize: str) -> dict[str, Any]:
 
 
 def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-    """Return ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): mean F1 of stemmed words over the texts, from 0 to 100.
+    """Return ROUGE-1, -2, -L and -Lsum (Lin 2004): mean F1 of stemmed words over the texts, from 0 to 100.
 
     The values are those of rouge-score. rougeL takes a text as one sentence. rougeLsum, the ROUGE-L of papers on
-    summaries, compares every sentence with the union of those of the other text: the sentences of a text are its lines,
-    those of a text of one line are found by `plmjax.data.sentences`, since models write no line breaks.
+    summaries, compares every sentence of the reference with the union of all sentences of the text. The sentences are
+    lines. A text of one line is split by `plmjax.data.sentences`, since models write no line breaks.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -60,7 +60,7 @@ def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, 
 
 
 def summarization_signatures() -> dict[str, str]:
-    """Return the definitions of these metrics, in words."""
+    """Return the definitions of the ROUGE metrics, in words."""
     signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
     splitter = f"sentencex {importlib.metadata.version('sentencex')}"
     split = f"{signature}, sentences are lines, in a text of one line those of {splitter}"
@@ -70,8 +70,8 @@ def summarization_signatures() -> dict[str, str]:
 def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
     """Return exact, the fraction of texts that equal their reference, and macro_f1, the mean F1 of the labels.
 
-    The labels are those of the references. Both values are from 0 to 100. A text that is no label counts as a miss for
-    its reference, and not as a false positive of another label.
+    The labels are the distinct references. Both values are from 0 to 100. A text that is not a label counts as a miss
+    of its reference, and not as a false positive of another label.
     """
     from sklearn.metrics import f1_score
 

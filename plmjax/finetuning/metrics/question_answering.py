@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 CHINESE_MARKS = set("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-"""Punctuation that CMRC's script removes. It also lists …, but compares two of them with single characters."""
+"""Punctuation that CMRC's script removes. Its list also has ……, but the script compares single characters."""
 
 
 def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
     """Return (exact match, F1) of a prediction against the best of the answers.
 
-    No answers, or "", mean that there is no answer. Words are compared without case, punctuation and articles. Answers
-    of only these are ignored. F1 is over the words of prediction and answer.
+    An empty list of answers, or the prediction "", means that there is no answer. Words are compared without case,
+    punctuation and articles. An answer without other words is ignored. F1 is over the words of prediction and answer.
     """
     words = _english_words(prediction)
     best = [0.0, 0.0]
@@ -31,8 +31,8 @@ def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
 def cmrc(answers: Sequence[str], prediction: str) -> tuple[float, float]:
     """Return (exact match, F1) of a prediction against the best of the Chinese answers.
 
-    No answers mean that there is no answer. Both are compared without case and Chinese punctuation. F1 is over the
-    longest common run of characters (and of words in Latin letters).
+    An empty list of answers means that there is no answer. Texts are compared without case and Chinese punctuation. F1
+    is over the longest common run of Chinese characters and of words in other scripts.
 
     Deviation: the script splits text that is not Chinese with NLTK's tokenizer; here it is split at spaces.
     """

@@ -1,8 +1,8 @@
-"""Search of passages by vectors, and metrics of what was found, as trec_eval and BEIR compute them.
+"""Search of passages by vectors, and metrics of the rankings, as trec_eval and BEIR compute them.
 
-A passage without a judgement does not answer the query. A query without any judgement is left out, and one whose
-judgements are all 0 counts as 0. Of passages with equal similarity the one with the larger id, as text, comes first
-(trec_eval, `comp_sim_docno`).
+A passage without a judgement does not answer the query. A query without any judgement is left out; the metrics of a
+query are 0 if its judgements are all 0. Of passages with equal similarity, the passage with the larger id, as text,
+comes first (trec_eval, `comp_sim_docno`).
 """
 
 import math
@@ -64,15 +64,15 @@ def search(
 def _keep_best(
     queries: jax.Array, block: jax.Array, before: tuple[jax.Array, jax.Array], *, start: int, size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the best scores and their places, [Q K], of those found `before` and of a block of passages.
+    """Return the best scores and the places of their passages, [Q K], among those of `before` and of a block.
 
-    start, size: place of the block's first passage, and the number of its passages that are no padding.
+    start: place of the first passage of the block. size: number of passages of the block that are not padding.
     """
     scores, places = before
     new = jnp.einsum("qd,pd->qp", queries, block, precision=jax.lax.Precision.HIGHEST)
     within = jnp.arange(len(block))
     new = jnp.where(within < size, new, -jnp.inf)
-    # Of equal scores top_k takes the first, which is the one of the earlier place.
+    # Of equal scores top_k takes the first, which belongs to the earlier place.
     scores = jnp.concatenate([scores, new], axis=1)
     places = jnp.concatenate([places, jnp.broadcast_to(start + within, new.shape)], axis=1)
     best, chosen = jax.lax.top_k(scores, places.shape[1] - len(block))
@@ -80,7 +80,7 @@ def _keep_best(
 
 
 def trec_run(query_ids: Sequence[str], rankings: Sequence[Ranking]) -> str:
-    """Return what was found in the form of TREC, which trec_eval reads: query, Q0, passage, rank, similarity, name.
+    """Return the rankings in the TREC format, which trec_eval reads: query, Q0, passage, rank, similarity, name.
 
     White space in an id, which divides the columns, is percent-encoded.
     """
@@ -137,6 +137,6 @@ def _reciprocal_rank(found: Sequence[str], judged: Mapping[str, int], limit: int
 
 
 def _recall(found: Sequence[str], judged: Mapping[str, int], limit: int) -> float:
-    """Return the fraction of the passages that answer the query that are among the first `limit`."""
+    """Return the fraction of the relevant passages that are among the first `limit`; 0 if none is relevant."""
     right = {name for name, score in judged.items() if score > 0}
     return len(right.intersection(found[:limit])) / len(right) if right else 0.0

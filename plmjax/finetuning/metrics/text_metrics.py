@@ -16,11 +16,11 @@ class Scorer:
     """Its metrics; the first one represents the task where several tasks are compared."""
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Return metric -> value for all texts of a file."""
+        """Return a dict from metric to its value over all texts of a file."""
         raise NotImplementedError(f"{type(self).__name__} must define `scores`.")
 
     def signatures(self) -> dict[str, str]:
-        """Return METRIC_signature -> the definition, in words, of a metric that has several variants."""
+        """Return a dict from METRIC_signature to the definition, in words, of a metric that has several variants."""
         return {}
 
 
@@ -50,7 +50,6 @@ class Rouge(Scorer):
     names: ClassVar[tuple[str, ...]] = ("rouge2", "rouge1", "rougeL", "rougeLsum")
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Return rouge1, rouge2, rougeL and rougeLsum."""
         return generated_texts.summarization(references, texts)
 
     def signatures(self) -> dict[str, str]:
@@ -64,5 +63,4 @@ class ExactMatch(Scorer):
     names: ClassVar[tuple[str, ...]] = ("exact", "macro_f1")
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Return exact and macro_f1."""
         return generated_texts.labels_in_words(references, texts)

@@ -1,7 +1,7 @@
 """Extractive question answering with a search over starts and ends (zihangdai/xlnet run_squad.py, function_builder.py).
 
 A row is `text [SEP] question [SEP] [CLS]`. The model scores each token as the start of the answer, then each token as
-its end, given the start, and says if there is no answer. The most likely starts and ends of all windows of a question
+its end, given the start, and the absence of an answer. The most likely starts and ends of all windows of a question
 are ranked by the sum of their log probabilities. Files and windows are those of `questions`.
 
 Deviation: the release ranks pairs of a start and an end with a limit of 64 tokens; here `answer_length` is the limit.
@@ -33,7 +33,7 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cros
 class AnswerSearch(SpanExtraction):
     """The mean of the nats of the answer's first token, and of its last token given the first.
 
-    If questions may have no answer, half of the nats of that decision are added.
+    If questions may have no answer, half of the binary cross entropy of "no answer" is added.
     """
 
     purpose: ClassVar[Purpose] = Purpose.ANSWER_SEARCH
@@ -49,9 +49,9 @@ class AnswerSearch(SpanExtraction):
         return config.module(Purpose.ANSWER_SEARCH, execution)
 
     def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
-        """Encode windows as `SpanExtraction` does, with the tokens that may be in an answer, and the summary position.
+        """Encode windows as `SpanExtraction` does, with `answer_mask`, 1 at tokens that may be in an answer.
 
-        The answer of a window without one is at the summary position.
+        It is 1 at the summary position too, where the answer is in windows without an answer.
         """
         encoded = super().encode(examples, tokenizer, model, task)
         possible = np.zeros(len(encoded.tokens), np.int32)
@@ -74,7 +74,7 @@ class AnswerSearch(SpanExtraction):
         return inputs
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return the mean of the nats of both ends, [R 1], and the nats of "no answer"."""
+        """Return the mean of the nats of start and end, [R 1], and the nats of "no answer", [R 1]."""
         ends = {name: (batch["sequence_starts"] + batch[name])[:, 0] for name in ("starts", "ends")}
         start_nats = cross_entropy(outputs.start_logits, ends["starts"])
         end_nats = cross_entropy(outputs.end_logits, ends["ends"])
@@ -126,7 +126,7 @@ class AnswerSearch(SpanExtraction):
         return null
 
     def nbest(self, best: list[Candidate], null: float) -> list[Candidate]:
-        """Return the answers alone: the logit of "no answer" is no log probability of a span."""
+        """Return the answers only, because the logit of "no answer" is not the log probability of a span."""
         return best
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

@@ -139,8 +139,8 @@ def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> 
 
     odds: [N], the no-answer odds. f1: [N], F1 of the best answer. impossible: bool [N], true if there is no answer.
 
-    Deviation: SQuAD 2.0's script also cuts between questions of equal odds, which no threshold does, and has 0 for the
-    threshold at which nothing is answered.
+    Deviation: SQuAD 2.0's script also divides questions of equal odds, which no threshold can do, and returns 0 as the
+    threshold at which no question is answered.
     """
     chex.assert_rank([odds, f1, impossible], 1)
     chex.assert_equal_shape([odds, f1, impossible])
@@ -156,7 +156,7 @@ def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> 
 
 
 def _best_context(windows: list[Window], tokens: int) -> np.ndarray:
-    """Return the window in which each token has most context on its shorter side, int [tokens]; the first of ties."""
+    """Return for each token the window with most context on the token's shorter side, int [tokens]; ties: the first."""
     context = np.full((len(windows), tokens), -np.inf)
     for number, window in enumerate(windows):
         before = np.arange(window.length)

@@ -1,9 +1,9 @@
-"""Multiple choice: selection of the right one of several endings or answers (Devlin et al. 2019, section 4.4).
+"""Multiple choice: selection of the right ending or answer among several (Devlin et al. 2019, section 4.4).
 
 Each choice is a pair with the context, for BERT [CLS] context [SEP] question choice [SEP]. The model's head for choices
 returns one number per choice, and the softmax is over the choices of a question. The choices of one question are stored
-side by side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each
-choice.
+side by side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the index of the right
+choice for each choice.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class Choices(FileTask):
     context: str = "context"
     """Column of the text that every choice is read with."""
     question: str = ""
-    """Column of a text that stands before every choice; empty where there is none."""
+    """Column of a text that stands before every choice; empty for none."""
     choices: tuple[str, ...] = ("choices",)
     """Columns of the choices, or the one column that lists them."""
     label: str = "label"
@@ -115,7 +115,7 @@ class MultipleChoice(SequenceObjective):
         return config.module(Purpose.MULTIPLE_CHOICE, execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """Encode one sequence per choice; those of a question are adjacent."""
+        """Encode one sequence per choice. The choices of a question are adjacent."""
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         count = len(examples.choices[0])

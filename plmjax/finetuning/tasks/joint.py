@@ -17,7 +17,7 @@ from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Task
 Value = TypeVar("Value")
 
 MEAN = "mean"
-"""The metric of all tasks together: the mean of the metric that represents each."""
+"""Name of the metric of all tasks together: the mean of their main metrics."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class JointTask(Task, abc.ABC):
     """Names of the tasks that are trained on, evaluated or predicted; empty takes all."""
 
     def settings(self, labelled: bool) -> tuple[str, ...]:
-        """Return the names of settings, with those of each task as tasks.1.source."""
+        """Return the names of settings; a setting of one task has a name such as tasks.1.source."""
         shared, own = list(super().settings(labelled)), []
         for place, task in enumerate(self.tasks):
             fields = {field.name for field in dataclasses.fields(task)}
@@ -147,7 +147,7 @@ class JointTask(Task, abc.ABC):
 
 
 def options_of(task: NamedTask, joint: JointTask, kind: type[FileTask]) -> dict[str, Any]:
-    """Return the fields of a `kind` of task: from `task`, and all others from `joint`."""
+    """Return the values for the fields of `kind`: from `task` if it has the field, else from `joint`."""
     own = {field.name for field in dataclasses.fields(task)}
     names = [field.name for field in dataclasses.fields(kind)]
     return {name: getattr(task if name in own else joint, name) for name in names}
@@ -181,7 +181,7 @@ def joint_answer(answers: Mapping[str, Answers], compared: Sequence[float]) -> A
 
 
 def check_different(what: str, values: list[str], names: list[str]) -> None:
-    """Raise UserError for the first value that occurs twice in a list."""
+    """Raise UserError for the first value that occurs twice. names: the holder of each value, for messages."""
     for place, value in enumerate(values):
         if value in values[:place]:
             holders = f"in {names[values.index(value)]} and in {names[place]}" if names != values else "twice"

@@ -2,11 +2,11 @@
 
     IOB1    I-PER I-PER B-PER O      B- separates an entity from one of the same kind right before it
     IOB2    B-PER I-PER B-PER O      B- starts every entity
-    IOBES   B-PER E-PER S-PER O      E- ends an entity of several words, S- is one of a single word
+    IOBES   B-PER E-PER S-PER O      E- ends an entity of several words, S- is an entity of one word
     BILOU   B-PER L-PER U-PER O      the same with L- for E- and U- for S-
 
-The rules hold for files that are read and for the transitions that a conditional random field allows. Entities are
-counted as seqeval counts them without a scheme, which is conlleval's way, for the marks of all schemes.
+The rules hold for files that are read and for the transitions that a conditional random field allows. Entities of all
+schemes are counted as seqeval counts them without a scheme, which is the way of conlleval.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ OUTSIDE = "O"
 SCHEMES = ("", "IOB1", "IOB2", "IOBES", "BILOU")
 """Names of the schemes. The empty one is for labels of single words: any label can follow any other."""
 MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
-"""Mark of a word of an entity -> the same mark of IOBES."""
+"""Mark of a word of an entity -> the mark of IOBES with the same meaning."""
 
 
 def check_scheme(scheme: str) -> None:
@@ -64,7 +64,7 @@ def in_iobes(label: str) -> str | None:
 
 
 def check_entities(labels: Sequence[str]) -> None:
-    """Raise UserError for a label without a mark of an entity; seqeval would read ORG as O, and BUS as B-US."""
+    """Raise UserError for a label without a mark of an entity. seqeval would read ORG as O, and BUS as B-US."""
     for label in labels:
         if in_iobes(label) is None:
             raise UserError(
@@ -75,7 +75,7 @@ def check_entities(labels: Sequence[str]) -> None:
 
 
 def scheme_of(labels: Sequence[str]) -> str | None:
-    """Return the scheme of a model's labels: "" if several schemes fit badly, None if the labels mark no entities."""
+    """Return the scheme of a model's labels: "" if none clearly fits, None if the labels mark no entities."""
     if OUTSIDE not in labels or len(labels) < 2 or None in map(in_iobes, labels):
         return None
     marks = {label.partition("-")[0] for label in labels}

@@ -78,7 +78,7 @@ class MultiLabelClassification(SentenceObjective):
         """Return the objective with the labels of the train file.
 
         Raises:
-            UserError: there are none.
+            UserError: the file has no labels.
         """
         labels = self.labels or tuple(sorted({label for row in train.labels for label in row}))
         if not labels:

@@ -4,8 +4,8 @@ Besides the fields of plmjax/finetuning/tasks/task.py, a batch has `heads` int32
 its sentence, from 1, or 0 for the root; `relations` int32 [R T]; and `label_weights` float32 [R T], 1 at words whose
 head is in the row and whose relation is known.
 
-Deviation: scores count every word with its whole relation, as `nmod:poss`. The evaluation of CoNLL 2018 compares the
-part before the colon, and the authors of cross-view training leave out punctuation.
+Deviation: scores count every word, with its whole relation, such as `nmod:poss`. The evaluation of CoNLL 2018 compares
+the part before the colon, and the authors of cross-view training leave out punctuation.
 """
 
 import dataclasses
@@ -168,7 +168,7 @@ class DependencyParsing(TaskObjective):
         return records
 
     def evaluate_outputs(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """Return predictions.conllu, in the format of `submission`."""
+        """Return metrics and predictions.conllu, in the format of `submission`."""
         records = self.records(examples, encoded, outputs)
         scores = attachment_scores(
             zip(examples.heads, examples.relations, strict=True),
@@ -193,7 +193,7 @@ Tree = tuple[list[int | None], list[str | None]]
 def attachment_scores(gold: Iterable[Tree], predicted: Iterable[Tree]) -> dict[str, float]:
     """Return las and uas.
 
-    las is the fraction of all words with the right head and the right relation, uas that with the right head.
+    las is the fraction of words with the right head and the right relation, uas the fraction with the right head.
     """
     right, labelled, words = 0, 0, 0
     for (heads, relations), (found, named) in zip(gold, predicted, strict=True):

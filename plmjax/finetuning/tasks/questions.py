@@ -130,7 +130,7 @@ def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
 
 
 def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
-    """Yield the line of each id; the file has them in this order."""
+    """Yield the line of each id. The ids are in the order of the file."""
     line, place = 1, 0
     for identifier in identifiers:
         found = text.find(json.dumps(identifier), place)
@@ -170,7 +170,8 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
 class EncodedQuestions(Encoded):
     """Encoded questions.
 
-    windows: the window of the text in each sequence. spans: int32 [N 2] of every text, characters of its tokens.
+    windows: the window of the text in each sequence.
+    spans: int32 [N 2] for every text: the first character of each token, and the character after its last one.
     """
 
     windows: list[Window] = dataclasses.field(default_factory=list)
@@ -195,8 +196,8 @@ class SpanExtraction(TaskObjective):
     questions.
     """
     null_threshold: float = 0.0
-    """Margin by which the score of "no answer" must exceed that of the best answer to be predicted; another value than
-    0 sets impossible, and inf predicts an answer always.
+    """Margin by which the score of "no answer" must exceed that of the best answer to be predicted. A value other than
+    0 sets impossible, and inf always predicts an answer.
     """
     best: int = 20
     """Number of starts, ends and answers that are considered."""
@@ -205,7 +206,7 @@ class SpanExtraction(TaskObjective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Return exact and f1; with unanswerable questions also those of each kind and the best threshold."""
+        """Return exact and f1; if questions may have no answer, also F1 by kind, and the best threshold and its F1."""
         kinds = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold") if self.impossible else ()
         return ("exact", "f1", *kinds)
 
@@ -365,8 +366,8 @@ class SpanExtraction(TaskObjective):
     ) -> tuple[list[Candidate], float]:
         """Return the best answers of a question, best first, and the score of "no answer".
 
-        outputs: `outputs_for_prediction` of each window's sequence. context, spans: the text, and its tokens'
-        characters.
+        outputs: `outputs_for_prediction` of each window's sequence. context: the text. spans: int32 [N 2], the
+        characters of its tokens.
         """
         return answers.candidates(windows, outputs, context, spans=spans, best=self.best, longest=self.answer_length)
 

@@ -66,12 +66,12 @@ class Sentences(FileTask):
     skip_bad_rows: bool = False
     """If true, skip rows with too few cells and accept empty texts, as in GLUE's QQP; if false, they are errors."""
     unlabelled: str = "-"
-    """Label of rows without a label, which are left out with a warning, as in SNLI; empty leaves none out. A file that
-    also has the label + has the label -.
+    """Label of rows without a label, which are left out with a warning, as in SNLI; empty leaves none out. In a file
+    that also has the label +, - is a label like any other.
     """
 
     def read(self, split: str) -> SentenceExamples:
-        """Read the examples of one of the two files, without unlabelled rows."""
+        """Read the examples of "train" or "validation", without unlabelled rows."""
         examples = super().read(split)
         labels = set(examples.labels)
         if not self.unlabelled or self.unlabelled not in labels or {"+", "-"} <= labels:
@@ -124,7 +124,7 @@ class SentenceObjective(SequenceObjective):
         raise NotImplementedError(f"{type(self).__name__} must define `outputs`.")
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
-        """Return labels as numbers [S]; UserError names the line of an invalid one."""
+        """Return labels as numbers [S]. A UserError names the line of an invalid label."""
         raise NotImplementedError(f"{type(self).__name__} must define `numbers`.")
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
@@ -132,14 +132,14 @@ class SentenceObjective(SequenceObjective):
         raise NotImplementedError(f"{type(self).__name__} must define `predictions`.")
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """Return metric -> value for labels [S] and outputs [S outputs] of a whole file."""
+        """Return a dict from metric to value, for labels [S] and outputs [S outputs] of a whole file."""
         raise NotImplementedError(f"{type(self).__name__} must define `metrics`.")
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         return config.module(Purpose.SEQUENCE_CLASSIFICATION, execution, self.outputs)
 
     def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """Encode a row for every sentence or pair; for a template with both orders, two for every pair."""
+        """Encode a row for every sentence or pair, or two rows for every pair if the template has both orders."""
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
@@ -199,7 +199,7 @@ def rounded_probabilities(row: np.ndarray) -> list[float]:
 
 
 def label_numbers(labels: list[str | None], known: tuple[str, ...], where: Any) -> np.ndarray:
-    """Return the id of each label, int32; UserError with `where(i)` for a label not seen in training.
+    """Return the id of each label, int32. A UserError has `where(i)` of a label that was not seen in training.
 
     Without a label the id is 0, and no prediction depends on it.
     """
@@ -232,7 +232,7 @@ class SequenceClassification(SentenceObjective):
         """Return the objective with the labels of the train file.
 
         Raises:
-            UserError: fewer than two of them.
+            UserError: the file has fewer than two labels.
         """
         labels = self.labels or tuple(sorted(set(train.labels)))
         if len(labels) < 2:
@@ -280,7 +280,7 @@ class Regression(SentenceObjective):
     metric_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
 
     limits: tuple[float, ...] = ()
-    """Smallest and largest number in GLUE's file, which refuses others, such as 0 5 of STS-B; empty for none."""
+    """Smallest and largest number that GLUE accepts in a file, such as 0 5 for STS-B; empty for no limits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

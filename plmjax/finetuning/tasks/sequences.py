@@ -1,7 +1,7 @@
 """The base class of tasks with an output for whole sequences: the summary position, and an auxiliary loss.
 
 A model that reads from left to right may continue to learn next-token prediction while it learns a task (Radford et al.
-2018, section 3.2). The loss is that of the task, plus `language_model` times
+2018, section 3.2). The loss is the loss of the task plus `language_model` times
 
     mean over sequences of  mean over the tokens of a sequence of  nats of the next token
 
@@ -45,7 +45,7 @@ class SequenceObjective(TaskObjective):
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def coefficients(self) -> dict[str, float]:
-        """Return a factor of 1 for the task's own term, and that of the next-token loss."""
+        """Return the factor of the next-token loss, if it is used. The task's own term has the factor 1."""
         return {TERM: self.language_model} if self.language_model else {}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -62,7 +62,7 @@ class SequenceObjective(TaskObjective):
         return own.replace(losses=own.losses | {TERM: jnp.sum(nats * next_token_weights(batch["segment_ids"]))})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of every task; with the next-token loss there is a prediction at every position."""
+        """Return the FLOPs of model and head. With the next-token loss there is a prediction at every position."""
         flops = super().train_flops(config, batch)
         if not self.language_model:
             return flops

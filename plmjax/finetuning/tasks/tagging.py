@@ -52,7 +52,6 @@ class WordColumns:
     """Names of a .conll file's columns; empty: form tag."""
 
     def word(self, row: dict[str, Any], where: str) -> str:
-        """Return the word of a row."""
         return tables.text(tables.cell(row, self.text, "text", where), self.text, where)
 
 
@@ -136,7 +135,7 @@ class _Words:
             (begin,) = row.starts
             places = [
                 int(token == self._vocabulary.end) for token in row.tokens
-            ]  # special tokens; words replace theirs
+            ]  # rows of the begin and the end mark; words are set below
             kept = [self._rows[word] for word in words[:room]]
             places[begin : begin + len(kept)] = kept
             chosen += places
@@ -149,7 +148,7 @@ class EncodedWords:
 
     Attributes:
         rows: the row of every sentence.
-        firsts: for every sentence, int64, the words whose first piece is in the row, and the positions of these pieces.
+        firsts: for every sentence, (words whose first piece is in the row, positions of these pieces), int64.
         characters: uint16 [N C] of all tokens; None for a model that reads no characters.
     """
 
@@ -198,7 +197,7 @@ class TokenTagging(TaskObjective):
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
     entities: bool = False
-    """If true, labels mark entities as one of the schemes does, and the metrics are those of whole entities."""
+    """If true, labels mark entities in one of the schemes, and the metrics are of whole entities."""
     mix: bool = False
     """Read a learned mix of all layers (ELMo's) instead of the last one."""
     mix_penalty: float = 0.0
@@ -249,13 +248,13 @@ class TokenTagging(TaskObjective):
         return cross_entropy(outputs.logits, batch["labels"])
 
     def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Return the numbers of the predicted labels, int [R T]."""
+        """Return the ids of the predicted labels, int [R T]."""
         return jnp.argmax(outputs.logits, axis=-1)
 
     def losses(self, outputs: TaggingOutput, batch: Batch) -> dict[str, jax.Array]:
         """Return the nats of first pieces, and the squared weights of the mixes, the same for every row.
 
-        Raise UserError for a penalty of mixes that the model does not have.
+        Raise UserError if `mix_penalty` is set but the model has no mixes.
         """
         losses = {"task": self.nats(outputs, batch)}
         if self.mix_penalty:
@@ -298,7 +297,7 @@ class TokenTagging(TaskObjective):
     def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
         """Return line, words, predictions and probabilities; null for words truncated at the end of a row.
 
-        A -DOCSTART- has O, or no label, so that the predictions have the lines of their file.
+        A -DOCSTART- line has the label O, or no label, so that the predictions have the same lines as the file.
         """
         missing = "O" if self.entities else ""
         records = []

@@ -1,6 +1,6 @@
 """The base classes of every downstream task: files of examples, and an objective for encoding, training and evaluation.
 
-Each kind of task is a file of this folder: sentences, label_sets, choices, tagging, questions. It has a `Task`, which
+Each kind of task is a file of this folder, such as sentences, choices, tagging or questions. It has a `Task`, which
 names the files and columns, and a `TaskObjective`, which turns examples into tokens, computes the loss, and makes
 predictions and metrics from the model's outputs.
 
@@ -38,11 +38,11 @@ from plmjax.generation.batch_generator import Settings
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, apply_and_collect
 
 Row = tuple[Any, ...]
-"""One example in its read form: the line where it ends, then the values of the other fields of its `Examples`."""
+"""One example as it is read: the line where it ends, then its values of the other fields of `Examples`."""
 Record = dict[str, Any]
 """The prediction of one example, as plain data for a line of JSON."""
 Outputs = list[np.ndarray] | list[str]
-"""The outputs from which predictions are made, one for every sequence."""
+"""The outputs from which predictions are made: an array or a generated text for every sequence."""
 Answers = tuple[dict[str, float], dict[str, str]]
 """(metric -> value, name of a file of predictions -> its contents)."""
 
@@ -81,7 +81,7 @@ class Task:
         return batch_size * (sequence_length + self.target_length)
 
     def read(self, split: str) -> "Examples":
-        """Read the examples of "train" or "validation"; UserError names a line that cannot be read."""
+        """Read the examples of "train" or "validation". A UserError names a line that cannot be read."""
         raise NotImplementedError(f"{type(self).__name__} must define `read`.")
 
     def parts(self, path: str, size: int) -> Iterator["Examples"]:
@@ -131,7 +131,7 @@ class FileTask(Task):
     """File of the examples to evaluate on."""
 
     def path(self, split: str) -> str:
-        """Return the file of "train" or "validation"; UserError if it is not named."""
+        """Return the path of the "train" or "validation" file. Raise UserError if it is not named."""
         path = getattr(self, split)
         if not path:
             raise UserError(f"Expected a file of examples in --data.{split}, found none; name one.")
@@ -150,7 +150,7 @@ class FileTask(Task):
         return self.to_examples(path, rows)
 
     def parts(self, path: str, size: int) -> Iterator["Examples"]:
-        """Yield the examples of a file in the format of the two files."""
+        """Yield the examples of a file without labels, in the format of the train and validation files."""
         rows, empty = self.rows(path, labelled=False), True
         while part := list(itertools.islice(rows, size)):
             yield self.to_examples(path, part)
@@ -220,10 +220,7 @@ class TaskObjective(Objective):
         return self
 
     def text_vectors(self, task: Task, model: ModelConfig) -> Any:
-        """Return the recipe for the vectors of texts that is trained, a plmjax.layers.text_vectors.TextVectors.
-
-        It is None for a task that trains no vectors of texts.
-        """
+        """Return the recipe of the trained text vectors, a plmjax.layers.text_vectors.TextVectors; None without any."""
         return None
 
     def with_generation_defaults(self, generation: Any) -> Self:
@@ -245,18 +242,18 @@ class TaskObjective(Objective):
         """Raise UserError if the settings do not fit a model that has the purpose."""
 
     def encode(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """Encode the examples as rows of the model's template; UserError names a bad line.
+        """Encode the examples as rows of the model's template. A UserError names a line that does not fit.
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `encode`.")
 
     def encode_unlabelled(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """Encode the examples of `Task.unlabelled_examples`; batches have the same fields."""
+        """Encode the examples of `Task.unlabelled_examples`, with the same fields as in `encode`."""
         raise NotImplementedError(f"{type(self).__name__} must define `encode_unlabelled`.")
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return term -> float32 losses, of the shape of the term's `loss_weights`.
+        """Return a dict from term to losses, float32 with the shape of the term's `loss_weights`.
 
         The training loss is the sum of the terms' weighted means, each times its factor in `coefficients`. For example
         GPT adds half of a language model's loss to the task's. An evaluation reports the first term as the loss.
@@ -264,11 +261,11 @@ class TaskObjective(Objective):
         raise NotImplementedError(f"{type(self).__name__} must define `losses`.")
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return term -> float32 weight of each of its losses; by default 1 for every existing sequence, [R K]."""
+        """Return a dict from term to the float32 weights of its losses; by default 1 for every sequence, [R K]."""
         return {"task": exists(batch)}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """Return metric -> (sum, weight) of a batch, logged in training; see `evaluate_outputs` for other metrics."""
+        """Return a dict from metric to (sum, weight) of a batch, for training; `evaluate_outputs` has other metrics."""
         return {}
 
     def outputs_for_prediction(self, outputs: Any, batch: Batch) -> jax.Array:
@@ -280,7 +277,7 @@ class TaskObjective(Objective):
         raise NotImplementedError(f"{type(self).__name__} must define `generation_settings`.")
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """Return METRIC_signature -> the definition, in words, of a metric that has several variants."""
+        """Return a dict from METRIC_signature to the definition, in words, of a metric that has several variants."""
         return {}
 
     def records(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[Record]:
@@ -358,7 +355,7 @@ class TaskObjective(Objective):
         raise NotImplementedError(f"{type(self).__name__} must define `head_flops`.")
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Return the FLOPs of the encoder and the head; frozen parameters count too."""
+        """Return the FLOPs of the model and the head. Frozen parameters count too."""
         *rows, length = batch["input_ids"].shape
         return config.train_flops(int(np.prod(rows)), length, 0) + self.head_flops(config, batch)
 

@@ -78,7 +78,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
     label_smoothing: float = 0.0
     """Fraction of the target probability that is spread over the tokens other than the target."""
     z_loss: float = 0.0
-    """Factor of the square of each position's log of the sum of exponentials, 1e-4 for T5."""
+    """Factor of the squared logsumexp of the scores at each position, 1e-4 for T5."""
 
     def __post_init__(self) -> None:
         self.check_rules("objective.")
@@ -116,7 +116,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return config.module(Purpose.SEQ2SEQ, execution)
 
     def check_model(self, config: ModelConfig) -> None:
-        """Raise UserError for a model with too few positions, or for options without effect."""
+        """Raise UserError if the model has too few positions, or an option has no effect."""
         decoding = self.decoding()
         if decoding.beams != 1:  # with one beam, settings of the search stay unused
             decoding.check_effects("objective.")
@@ -128,7 +128,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
             )
 
     def encode(self, examples: TextPairExamples, tokenizer: Any, model: ModelConfig, task: TextPairs) -> Encoded:
-        """Encode a row of the source and one of the target for every pair, or one of both for a decoder."""
+        """Encode a row of the source and a row of the target for every pair, or one row of both for a decoder."""
         apart = model.system.kind is Kind.ENCODER_DECODER
         if apart != (task.target_length > 0):
             kind, needed = ("an encoder-decoder", "above 0") if apart else ("a decoder", "0")
@@ -151,7 +151,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         model: ModelConfig,
         task: TextPairs,
     ) -> Encoded:
-        """Lay out the source by the model's template; the targets are the target in the same layout."""
+        """Lay out the source and the target in rows of their own, both by the model's template."""
         if model.longest_target is not None and task.target_length > model.longest_target:
             raise UserError(
                 f"Expected --data.target_length of at most the model's {model.longest_target} positions, found "
@@ -226,7 +226,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
     def sums(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
-        """Return the loss of the targets, their nats, and the number of targets with the highest probability."""
+        """Return the loss of the targets, their nats, and the number of targets that are the most likely token."""
         outputs, collections = apply_and_collect(self, module, loss_inputs, batch=batch, key=key, training=training)
         terms = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
         return self._sums(outputs.scores, batch, *terms).replace(collections=collections)
@@ -243,7 +243,6 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Return the metrics of the scorer."""
         return self.judge.names
 
     def signatures(self, task: Task) -> dict[str, str]:
@@ -259,7 +258,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return found, {"predictions.jsonl": written}
 
     def submission(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the texts alone, one per line, as sacrebleu's command reads them."""
+        """Yield only the texts, one per line, as sacrebleu's command reads them."""
         return (" ".join(record["prediction"].split()) + "\n" for record in records)
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

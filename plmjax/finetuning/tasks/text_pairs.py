@@ -19,8 +19,9 @@ from plmjax.finetuning.tasks.task import Examples, FileTask, Row
 class TextPairExamples(Examples):
     """Examples of text pairs.
 
-    sources: the sources, with the prefix. targets: None in files without targets. target_path: their file, if it
-    differs.
+    sources: the sources, with the prefix.
+    targets: the targets; None in files without targets.
+    target_path: the file of the targets, if it is not `path`.
     """
 
     sources: list[str]
@@ -52,7 +53,7 @@ class PairColumns:
     cut_sources: bool = False
     """If true, sources too long for their row are truncated at their end, as for summaries; else they are errors."""
     cut_targets: bool = False
-    """If true, only the start of a too long target is learned; else it is an error. Metrics take the whole target."""
+    """If true, only the start of a target that is too long is learned; else it is an error. Metrics take all of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class TextPairs(PairColumns, FileTask):
     """Parallel files of lines, or rows of a tsv, csv or jsonl file, all plain or with .gz.
 
     For parallel files, `train` and `validation` name the files of the sources. Cells of a tsv are read unchanged, those
-    of a csv may be quoted. Prompts may also be the lines of a .txt file.
+    of a csv may be quoted. Sources to predict from may also be the lines of a .txt file.
     """
 
     examples: ClassVar[type[Examples]] = TextPairExamples
@@ -106,7 +107,7 @@ class TextPairs(PairColumns, FileTask):
         return TextPairExamples(path, lines, sources, targets, self._target_path(path))
 
     def _target_path(self, path: str) -> str:
-        """Return the file of the targets: for parallel files the one beside the sources, otherwise the same."""
+        """Return the path of the targets: for parallel files, the file beside the sources, otherwise `path`."""
         if text_files.suffix(path) != f".{self.source}":
             return path
         packed = ".gz" if path.endswith(".gz") else ""
