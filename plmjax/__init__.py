@@ -7,7 +7,7 @@
     embed, generate             vectors of texts, and generated texts
     plan                        memory, time and cost of a run on a TPU slice
 
-Nothing of JAX is imported before the first of them is used.
+JAX is imported only when the first of these functions is used.
 """
 
 import importlib
@@ -44,7 +44,7 @@ _CALLS = {
     "generate": "generation.generate",
     "plan": "planning.plan",
 }
-"""Call -> the module that defines it."""
+"""Name of a public function -> the module that defines it."""
 __all__ = [
     "__version__",
     "batches",
@@ -62,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a call, or the module `experiment`, when it is used first."""
+    """Import a public function, or the module `experiment`, when it is first used."""
     if name == "experiment":
         return importlib.import_module("plmjax.experiment")
     if name in _CALLS:

@@ -1,7 +1,7 @@
 """The program: `plmjax` and `python -m plmjax`.
 
-It installs the signal handlers before it imports the command line. So a signal during the imports also ends the program
-with one sentence.
+The signal handlers are installed before the command line is imported. So a signal during the imports also ends the
+program with one sentence.
 """
 
 from plmjax.parallel import stopping

@@ -1,7 +1,7 @@
 """The exceptions that are printed as one sentence without a traceback, and the exit codes of all commands.
 
-The exit code says whose turn it is: the user's (MISTAKE), nobody's (DONE), or the same command again, now (SAVED) or
-later (UNAVAILABLE).
+The exit code tells a caller what to do next: nothing (DONE), correct the command (MISTAKE), or run the same command
+again, now (SAVED) or later (UNAVAILABLE).
 """
 
 import bisect
@@ -19,18 +19,18 @@ CRASHED = 1
 MISTAKE = 2
 """A `UserError`: the same command would fail again."""
 UNAVAILABLE = 69
-"""Something outside did not answer (EX_UNAVAILABLE of sysexits.h): storage, authorization, the network, another host.
-The same command may succeed later."""
+"""An external service did not answer (EX_UNAVAILABLE of sysexits.h): storage, authorization, the network or another
+host. The same command may succeed later."""
 SAVED = 75
-"""Stopped on request, after saving (EX_TEMPFAIL): run the same command again."""
+"""The command stopped on request, after saving (EX_TEMPFAIL): run the same command again."""
 
 
 _LONGEST_NAME = 300
-"""Number of characters; longer names are shortened in messages and not compared."""
+"""Maximum number of characters of a name; longer names are shortened in messages and are not compared."""
 _LONGEST_LIST = 1000
-"""Number of characters of the known names in a message about an unknown one."""
+"""Maximum number of characters of the list of known names in a message about an unknown name."""
 _FEW = 20
-"""Number of names that a message lists although something else lists them."""
+"""Maximum number of names that a message lists if a command or a page lists them too."""
 
 
 class Explained(Exception):
@@ -42,7 +42,7 @@ class UserError(Explained):
 
 
 class Unavailable(Explained):
-    """Something outside this process did not answer, which may pass. The same command may succeed later."""
+    """A service or a host outside this process did not answer. The same command may succeed later."""
 
 
 class NotInstalled(UserError):
@@ -50,15 +50,15 @@ class NotInstalled(UserError):
 
 
 WEATHER = re.compile(r"(UNAVAILABLE|INTERNAL|ABORTED|DEADLINE_EXCEEDED): |Unable to initialize backend ")
-"""Beginning of JAX's errors whose causes often pass: a lost connection, a device that fails or is still busy."""
+"""Beginning of JAX's errors with causes that are often temporary: a lost connection, a device that fails or is busy."""
 
 
 def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None, *, catalogue: str = "") -> str:
     """Return `did you mean 'x'?` for the known name closest to `name`, or the list of known names if none is close.
 
     Args:
-        aliases: other spelling -> known name.
-        catalogue: sentence that says what lists the names, instead of a list of more than `_FEW` of them.
+        aliases: dict from another spelling to the known name.
+        catalogue: sentence that replaces a list of more than `_FEW` names, such as the command that lists them.
     """
     known, aliases = sorted(known), aliases or {}
     # The time of a comparison grows with both lengths.
@@ -75,8 +75,7 @@ def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]
     """Add the path of a file to the message of an `Explained` error, if the message does not have it yet.
 
     Args:
-        prefix: prefix of options, which is removed from the message: a file has a field where the command line has an
-            option.
+        prefix: prefix of options, which is removed from the message because a file has fields in place of options.
     """
     try:
         yield
@@ -115,9 +114,10 @@ def listed(names: Iterable[str], max_characters: int = 4000) -> str:
 
 @contextlib.contextmanager
 def options_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace option names in error messages by their names in the running command: {"--format": "--data.format"}.
+    """Replace option names in the messages of `Explained` errors by the names in the running command.
 
-    names: option in the code of the block -> its name in the command.
+    names: dict from the option name in the code of the block to the name in the command, such as {"--format":
+        "--data.format"}.
     """
     pattern = "|".join(rf"{re.escape(name)}(?![\w.]*\w)" for name in names)
     try:
@@ -127,14 +127,14 @@ def options_named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def check_choice(option: str, found: str, known: Iterable[str]) -> None:
-    """Raise UserError if the value of `option` is none of the known names."""
+    """Raise UserError if `found`, the value of `option`, is not a known name."""
     if found not in (known := list(known)):
         raise UserError(f"Expected a known {option}, found {quoted(found)}; {nearest(found, known)}")
 
 
 FROM_0, FROM_1, FRACTION = (0, math.inf), (1, math.inf), (0, 1)
 ABOVE_0, PROBABILITY = (math.ulp(0.0), math.inf), (0, math.nextafter(1, 2))
-"""Ranges of numbers; the upper bound is excluded."""
+"""Ranges of numbers [least, bound) for `check_ranges`."""
 
 
 def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) -> None:

@@ -14,15 +14,15 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 NONE = "none"
 """Text in the help for a default of None. It is also the value that sets None."""
 EMPTY = "empty"
-"""Text in the help for a default of an empty list or an empty text, which no word sets: a text may be this word."""
+"""Text in the help for a default of an empty list or an empty text. A value of this word is ordinary text."""
 WORDS_FOR_NONE = (NONE, str(None))
-"""Values that set None: as the help writes it, and as Python does."""
+"""Values that set None: the word of the help, and Python's own."""
 PLAIN = ConstructorRegistry()
-"""Rules that apply to tyro.cli within `with PLAIN:`."""
+"""Rules for values that apply to tyro.cli within `with PLAIN:`."""
 
 
 def _of(annotation: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Return a reader of one word of a type; None if the type needs several words or options."""
+    """Return the specification of a type whose values are one word; None for types of several words or options."""
     found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(annotation, info.markers))
     return found if isinstance(found, PrimitiveConstructorSpec) and found.nargs == 1 else None
 
@@ -47,7 +47,7 @@ def _nothing(words: list[str]) -> None:
 
 @PLAIN.primitive_rule
 def _absent(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    if info.type is not types.NoneType:  # the model of a fine-tuning, which is the checkpoint's
+    if info.type is not types.NoneType:  # such as the model of a fine-tuning run, which the checkpoint has
         return None
     return PrimitiveConstructorSpec(
         nargs=1,

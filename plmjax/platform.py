@@ -18,15 +18,15 @@ TPU_PCI_DEVICES = {
     "0x007c": "8t",
     "0x0083": "8i",
 }
-"""Device ids of TPUs among those of Google, whose network cards (gVNIC, 0x0042) and disks are on the same bus.
+"""PCI device id -> TPU generations. Google's network cards (gVNIC, 0x0042) and disks have the same vendor id.
 
-jax/_src/hardware_utils.py has the same list; its import would import all of JAX.
+jax/_src/hardware_utils.py has the same list, but importing that module would import all of JAX.
 """
 DRIVER = Path("/proc/driver/nvidia/version")
 """File that exists while NVIDIA's driver is loaded."""
 MALLOC_OPTIONS = {"arenas": (-8, 1), "mapped blocks": (-4, 0), "trimming": (-1, -1)}
-"""Numbers of M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD in glibc's malloc.h, and the values that prevent it from
-returning memory to the system."""
+"""Numbers of M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD in glibc's malloc.h, and values for them that prevent glibc
+from returning memory to the system."""
 
 
 def has_tpu() -> bool:
@@ -39,15 +39,15 @@ def has_tpu() -> bool:
 
 
 def has_gpu() -> bool:
-    """Return whether an NVIDIA GPU's driver and JAX's plugin are installed. JAX fails on CUDA without both."""
+    """Return whether NVIDIA's driver is loaded and JAX's CUDA plugin is installed. JAX needs both to use CUDA."""
     plugins = (f"jax_cuda{version}_plugin" for version in (12, 13))
     return DRIVER.exists() and any(importlib.util.find_spec(plugin) for plugin in plugins)
 
 
 def choose() -> None:
-    """Prevent JAX from starting libtpu where it is installed for planning only: it would print pages of errors.
+    """Set JAX_PLATFORMS without tpu on a machine that has libtpu for planning only, where libtpu would print errors.
 
-    JAX reads the environment at its import, which may have been earlier.
+    JAX reads the environment when it is imported. If that was before this call, its config is updated instead.
     """
     if has_tpu():
         return

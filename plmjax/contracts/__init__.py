@@ -1,1 +1,1 @@
-"""The interfaces between the rooms. With them a new system brings its own classes in its own file."""
+"""The interfaces between the packages of plmjax. A new system implements them with classes in its own file."""

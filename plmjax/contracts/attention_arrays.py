@@ -1,4 +1,4 @@
-"""Arrays that attention slices together with its scores: into blocks of queries and keys, and into groups of heads.
+"""Arrays that attention slices as it slices its scores: into blocks of queries and keys, and into groups of heads.
 
 A mask term or a bias term is a dataclass of arrays. Its fields name the axes that attention may slice:
 
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 
 
 def axes(*names: str | None) -> Any:
-    """Return a field for an array whose last axes have these names; attention cuts "queries", "keys" and "heads".
+    """Return a field for an array whose last axes have these names; attention slices "queries", "keys" and "heads".
 
-    An axis of length 1 is broadcast and never cut. An array may lack the first of the axes.
+    An axis of length 1 is broadcast and never sliced. An array may lack the first ones of these axes.
     """
     return flax.struct.field(metadata={"axes": names})
 
@@ -28,13 +28,13 @@ def axes(*names: str | None) -> Any:
 class AttentionArrays:
     """Base of dataclasses whose fields are made with `axes`.
 
-    Other fields are the same for every block and every head.
+    Other fields have the same value for every block and every head.
     """
 
     def change_axis(self, name: str, change: Callable[[jax.Array, int], jax.Array]) -> Self:
-        """Return a copy with change(array, axis) for each array that has the axis `name`.
+        """Return a copy with change(array, axis) in place of each array that has the axis `name` with length above 1.
 
-        The axis is counted from the end.
+        `axis` is negative: it is counted from the end.
         """
         changed = {}
         for field in dataclasses.fields(self):
@@ -46,7 +46,7 @@ class AttentionArrays:
     def slice_padded(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
         """Return a copy for a range of queries and a range of keys. Outside the arrays the values are 0.
 
-        Attention calls it once before it cuts blocks.
+        Attention calls it once, before it slices blocks.
         """
         changed = self.change_axis("queries", lambda x, axis: slice_padded(x, axis, first_query, queries))
         return changed.change_axis("keys", lambda x, axis: slice_padded(x, axis, first_key, keys))
@@ -56,9 +56,9 @@ class AttentionArrays:
         return self.change_axis("queries", _cut(first_query, queries)).change_axis("keys", _cut(first_key, keys))
 
     def head_axes(self) -> tuple[int | None, ...]:
-        """Return the axis of the heads in each array of `jax.tree.leaves(self)`.
+        """Return the axis of the heads in each array of `jax.tree.leaves(self)`; None for an array without heads.
 
-        It is counted from the end. It is None for an array without heads.
+        Axes are negative: they are counted from the end.
         """
         found = []
         for field in dataclasses.fields(self):

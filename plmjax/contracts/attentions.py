@@ -1,10 +1,10 @@
-"""The weights of attention among the outputs of a model: the arrays that `output_attentions=True` adds.
+"""Attention weights in the outputs of a model: the arrays that `output_attentions=True` adds.
 
 They are the probabilities after the softmax and before dropout, float32 [L B N T S] for L layers, B rows, N heads, T
-queries and S keys, the first layer first. A key that a query does not see has the weight 0, in every form of attention:
-the weights of a query sum to 1, or are all 0 if it sees no key. With a memory or a cache, S also counts the tokens
-before the T tokens, and the keys are in the order of the text. If layers differ in their number of heads, N is the
-largest one, and the missing heads of a layer are 0, after its real ones.
+queries and S keys, from the first layer to the last. In every form of attention a key that a query does not see has the
+weight 0. The weights of a query sum to 1, or are all 0 if it sees no key. With a memory or a cache, S also counts the
+tokens before the T tokens, and the keys are in the order of the text. If layers differ in their number of heads, N is
+the largest number. The weights of a layer with fewer heads are padded with 0 after its last head.
 """
 
 import dataclasses
@@ -44,6 +44,6 @@ class HeadAttentions(Attentions, EncoderDecoderAttentions):
 
 
 def attentions_of(output: Any) -> dict[str, jax.Array | None]:
-    """Return name -> weights of attention: the fields of `HeadAttentions` that `output` has."""
+    """Return a dict from name to attention weights: the fields of `HeadAttentions` that `output` has."""
     names = (field.name for field in dataclasses.fields(HeadAttentions))
     return {name: getattr(output, name) for name in names if hasattr(output, name)}

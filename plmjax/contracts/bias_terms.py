@@ -15,8 +15,8 @@ from plmjax.contracts.attention_arrays import AttentionArrays, axes
 class BiasTerm(AttentionArrays):
     """Base of the bias terms: dataclasses of `flax.struct` whose arrays are parameters or depend on parameters.
 
-    Fields for arrays with an axis of queries, keys or heads are made with `axes`. Attention slices these axes; the
-    heads only where it computes a few heads at a time.
+    Fields for arrays with an axis of queries, keys or heads are made with `axes`. Attention slices these axes. It
+    slices the heads only where it computes a few heads at a time.
     """
 
     def scores(

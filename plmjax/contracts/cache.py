@@ -1,4 +1,4 @@
-"""The cache of a model that generates text: what it keeps of the tokens read so far."""
+"""The cache of a model that generates text: the arrays that it keeps for the tokens read so far."""
 
 from typing import Protocol, Self
 
@@ -14,7 +14,7 @@ class Cache(Protocol):
     """
 
     def take_rows(self, indices: jax.Array) -> Self:
-        """Return the cache of selected rows, indices int [B']. A row may be selected several times or not at all.
+        """Return the cache of the rows `indices`, int [B']. A row may be selected several times or not at all.
 
         By default the rows are the first axis of every array.
         """

@@ -1,6 +1,7 @@
-"""Names that files of users declare: activations and formats of text, which settings name by a word.
+"""Names of activations and text formats that users' files declare, for use in settings.
 
-A run that uses one records the file that declares it, as for a class (plmjax/experiment/class_files.py).
+A run that uses such a name records the file that declares it, as it does for a user's class
+(plmjax/experiment/class_files.py).
 """
 
 from collections.abc import Collection, MutableMapping
@@ -10,13 +11,13 @@ from plmjax.errors import UserError, quoted
 
 T = TypeVar("T")
 DECLARED: set[str] = set()
-"""All names that files of users have declared in this process."""
+"""All names that users' files have declared in this process."""
 
 
 def declare_name(table: MutableMapping[str, T], name: str, value: T, *, kind: str, taken: Collection[str] = ()) -> T:
-    """Add a name of a user's file to a table, and return its value. The same file may declare it again.
+    """Add a name of a user's file to a table, and return its value. A user's file may declare a name again.
 
-    kind: what the table has, for the message. taken: further names of plmjax.
+    kind: kind of the values, for the message. taken: names of plmjax that the table does not have.
 
     Raises:
         UserError: plmjax itself has this name.

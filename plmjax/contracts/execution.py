@@ -14,16 +14,15 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """The execution choices of a model. They are not part of its config.
+    """The settings of a model's execution, which are not part of its config.
 
-    dtype: of activations and matrix products; parameters are always float32.
+    dtype: dtype of activations and matrix products; parameters are always float32.
     unroll: number of layers that one iteration of the loop over layers computes; parameters stay stacked [L ...].
-    remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
+    remat: a key of `REMAT_POLICIES`, for the values of a layer that are kept for the backward pass.
     attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
     kernels: true if Pallas kernels may be used where they are faster; false for XLA alone.
-    projection: function that makes the linear maps of attention and feed-forward networks, for example in int8. It
-    takes
-        the arguments of `plmjax.layers.projection.Projection`, which is the default (None).
+    projection: function that makes the linear maps of attention and feed-forward networks, for example in int8. Its
+        arguments are those of `plmjax.layers.projection.Projection`, which is the default (None).
     """
 
     dtype: jnp.dtype = jnp.float32
@@ -43,6 +42,6 @@ REMAT_POLICIES = {
     "none": None,  # keep every intermediate value
     "full": jax.checkpoint_policies.nothing_saveable,  # keep only the layer's input
     "dots": jax.checkpoint_policies.dots_saveable,  # keep the results of matrix products
-    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # as dots, without attention's
+    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # as dots, without batched products
 }
-"""Dict from remat name to policy for `jax.checkpoint`; "none" means no rematerialisation."""
+"""Name -> policy for `jax.checkpoint`; "none" means no rematerialisation."""

@@ -13,32 +13,32 @@ import jax.numpy as jnp
 from plmjax.contracts.attention_arrays import AttentionArrays, axes
 
 MASKED = -10000.0
-"""Number added to the score of a hidden key, as in google-research/bert modeling.py. In float32 its exponential is 0
-relative to the score of a visible key. If every key is hidden, the scores still differ, as in the released code.
+"""Number added to the score of a hidden key, as in google-research/bert modeling.py. In float32 the weight of a hidden
+key is 0 beside a visible key. If every key is hidden, the scores still differ, as in the released code.
 """
 EXCLUDED = -1e30
-"""Score of an excluded choice: a head, a label or a position in a text. In float32 its exponential is 0 relative to any
-other score. It is finite, so no NaN arises if every choice is excluded. If at least one choice always remains, -inf
-works as well.
+"""Score of an excluded choice: a head, a label or a position in a text. In float32 its probability is 0 beside any
+other score. It is finite, so the softmax is not NaN if every choice is excluded. If at least one choice always remains,
+-inf works as well.
 """
 
 
 class MaskTerm(AttentionArrays):
-    """A condition under which a query sees a key: a dataclass of `flax.struct`. `visible` is true where it holds.
+    """A condition under which a query sees a key: a dataclass of `flax.struct`. Where it holds, `visible` is true.
 
     Fields for arrays with an axis of queries or keys are made with `axes`.
     """
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
-        """The maximum number of positions before and after a query at which it may see a key; None without a limit.
+        """The maximum distances, in positions, of a visible key before and after its query; None without a limit.
 
         If both limits are known, attention computes nothing outside them. They must not depend on arrays.
         """
         return None, None
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the condition holds: bool [T S] or [B T S].
+        """Return True where the condition holds: bool that broadcasts to [T S] or [B T S].
 
         Args:
             query_positions: int [T] or [B T], strictly increasing.
@@ -66,7 +66,7 @@ class KeyMask(MaskTerm):
         return self.mask[:, None] > 0
 
     def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Multiply by a large negative number instead of selecting, as google-research/bert modeling.py does."""
+        """Return `MASKED` times 1 - mask, as google-research/bert modeling.py does, instead of a selection."""
         return MASKED * (1.0 - self.mask[:, None, None, :].astype(jnp.float32))
 
 
@@ -90,7 +90,7 @@ class SameSegment(MaskTerm):
 class Causal(MaskTerm):
     """The key is not after the query, or it belongs to the prefix of the row.
 
-    prefix_lengths: int [B], the number of first positions that every query sees; None without a prefix.
+    prefix_lengths: int [B], the number of first positions of a row that all its queries see; None without a prefix.
     """
 
     prefix_lengths: jax.Array | None = None
@@ -101,10 +101,7 @@ class Causal(MaskTerm):
         return None, 0 if self.prefix_lengths is None else None
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the key may be seen.
-
-        Its position is at most that of the query, or below the length of the prefix.
-        """
+        """Return True where the position of the key is at most that of the query, or within the prefix."""
         visible = key_positions - query_positions[..., None] <= 0
         if self.prefix_lengths is not None:
             visible |= key_positions < self.prefix_lengths[:, None, None]
@@ -115,9 +112,9 @@ class Causal(MaskTerm):
 class Window(MaskTerm):
     """The key is near the query.
 
-    before, after: largest distance of a key before and after the query. With Python ints, attention skips all keys
-    outside
-        the window. With int scalars, such as those of a loop over layers, it only hides them.
+    before, after: largest distance of a visible key before and after its query. With Python ints, attention does not
+        compute the scores of keys outside the window. With int arrays, such as those of a loop over layers, it computes
+        and hides them.
     """
 
     before: int | jax.Array
@@ -125,7 +122,7 @@ class Window(MaskTerm):
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
-        """The window, if it is known while the program is traced."""
+        """`before` and `after`; None for a limit that is an array."""
         return tuple(limit if isinstance(limit, int) else None for limit in (self.before, self.after))
 
     def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
@@ -137,8 +134,8 @@ class Window(MaskTerm):
 class MaskTerms:
     """A tuple of conditions. A query sees a key if all conditions hold; without conditions it sees all keys.
 
-    query_offset: the position of the first query, int or int [B]: the length of a memory or of a cache before it.
-    key_offset: the position of the first key, int or int scalar.
+    query_offset: int or int [B], the position of the first query: the length of the memory or the cache before it.
+    key_offset: int or int scalar, the position of the first key.
     """
 
     conditions: tuple[MaskTerm, ...] = ()
@@ -187,7 +184,7 @@ class MaskTerms:
     def bias(self, queries: int, keys: int) -> jax.Array | None:
         """Return the array that is added to attention scores, or None without conditions.
 
-        It is float32 that broadcasts to [B 1 T S]: the sum over conditions of 0 where it holds and `MASKED` where not.
+        It is float32 that broadcasts to [B 1 T S]. Each condition adds 0 where it holds and `MASKED` elsewhere.
         """
         own, others = self.query_positions(queries), self.key_positions(keys)
         terms = [condition.bias(own, others) for condition in self.conditions]

@@ -1,7 +1,7 @@
-"""The base of all model configs: the sizes that the rest of the project asks of a model.
+"""The base of all model configs: the sizes of a model that the rest of plmjax reads.
 
-All other facts are declared for the system (plmjax/contracts/system.py). Training, fine-tuning, inference and the plan
-use only the config and the declaration.
+All other properties are declared for the system (plmjax/contracts/system.py). Training, fine-tuning, inference and the
+plan use only the config and the declaration.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ class ModelConfig:
     """Base of the configs of all models. A subclass is a frozen dataclass of the model's settings.
 
     A subclass must define `vocab_size`, `width` and `depth`. All other names have defaults: a model without a maximum
-    length, a padding token or dropout does not define them. A subclass defines a name as a field, as a property, or as
-    a field of another name (such as one of config.json) that `field_names` maps to.
+    length, a padding token or dropout does not define them. A subclass defines a name as a field or as a property, or
+    `field_names` maps it to a field with another name, such as the one in config.json.
     """
 
     vocab_size: int
@@ -35,8 +35,8 @@ class ModelConfig:
     decoder_start_token_id: int | None = None
     """First token id that the decoder of an encoder-decoder reads."""
     field_names: ClassVar[Mapping[str, str]] = {}
-    """Dict from `width`, `depth`, `longest`, `longest_target`, `characters`, `padding_token`, `end_token` and
-    `separator_token` to the field of the config, where the names differ.
+    """Dict from a name to the field of the config that has its value, for `width`, `depth`, `longest`,
+    `longest_target`, `characters`, `padding_token`, `end_token` and `separator_token`.
     """
 
     @property
@@ -45,7 +45,7 @@ class ModelConfig:
         return system_of(type(self))
 
     def module(self, purpose: Purpose, execution: Execution, *args: Any, **options: Any) -> nn.Module:
-        """Return the module of this size for a purpose, as `System.module` does."""
+        """Return the module for a purpose, with the sizes of this config, as `System.module` does."""
         return self.system.module(purpose, self, execution, *args, **options)
 
     @property
@@ -76,7 +76,7 @@ class ModelConfig:
 
     @property
     def token_width(self) -> int:
-        """Embedding size, as in `System.vectors`."""
+        """Number of features of a token embedding, as in `System.vectors`."""
         return self.width
 
     @property
@@ -86,14 +86,14 @@ class ModelConfig:
 
     @property
     def longest_target(self) -> int | None:
-        """Maximum number of tokens in a row of the decoder; `longest` unless the config sets another one."""
+        """Maximum number of tokens in a row of the decoder; by default `longest`."""
         return self._field("longest_target") or self.longest
 
     @property
     def characters(self) -> int | None:
-        """Number of characters per word for a model that reads characters; None: it reads ids only.
+        """Number of characters per word, for a model that reads characters; None: the model reads token ids only.
 
-        The characters are those of `layers.words.characters`.
+        `layers.words.characters` encodes the characters.
         """
         return self._field("characters")
 
@@ -119,7 +119,7 @@ class ModelConfig:
 
     @property
     def widest_window(self) -> int | None:
-        """Tokens in the widest window of a layer (`--model.attention_window`); None: tokens see whole rows."""
+        """Number of tokens in the widest window of a layer (`--model.attention_window`); None: there are no windows."""
         return None
 
     def option(self, name: str) -> str:
@@ -127,14 +127,14 @@ class ModelConfig:
         return f"--model.{self.field_names.get(name, name)}"
 
     def check_sequence_length(self, length: int) -> None:
-        """Raise UserError if a pretraining cannot have rows of `length` tokens for a reason other than `longest`."""
+        """Raise UserError if pretraining cannot have rows of `length` tokens for another reason than `longest`."""
 
     def with_dropout(self, rate: float) -> Self:
         """Return the same model with the dropout rate `rate` in all its layers."""
         self.system.refuse("has one dropout rate for all its layers")
 
     def with_depth(self, layers: int) -> Self:
-        """Return the same model with this number of layers, in an encoder-decoder on each side."""
+        """Return the same model with this number of layers; in an encoder-decoder, on each side."""
         return dataclasses.replace(self, **{self.field_names["depth"]: layers})
 
     def with_tokens(self, size: int, padding: int) -> Self:
@@ -144,14 +144,14 @@ class ModelConfig:
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        `predictions` is the number of gathered positions per row. In an encoder-decoder, `sequence_length` counts the
-        tokens of the source and `predictions` the positions of the decoder. Each of these predicts a token. With 0
-        predictions only the encoder is counted.
+        `predictions` is the number of gathered positions per row, for which a token is predicted. In an
+        encoder-decoder, `sequence_length` is the number of tokens of the source, and `predictions` is the number of
+        positions of the decoder. With 0 predictions only the encoder is counted.
         """
         self.system.refuse("has a count of its FLOPs")
 
     def empty_cache(self, batch: int, capacity: int, execution: Execution) -> Cache | None:
-        """Return the cache of a module that generates text, for rows of up to `capacity` tokens, as `System.cache`.
+        """Return an empty cache, as `System.cache` does, for `batch` rows of up to `capacity` tokens.
 
         Raises:
             UserError: the system keeps no cache.

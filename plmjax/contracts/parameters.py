@@ -14,15 +14,15 @@ from jax.nn.initializers import Initializer
 from plmjax.errors import UserError
 
 NORM, BIAS = "layer_norm", "bias"
-"""The kinds of parameters that weight decay may leave out: scales, of normalizations and others, and whatever is added.
+"""Kinds of parameters that weight decay may leave out. NORM: scales, mainly of normalizations. BIAS: added parameters.
 
-The bias of a normalization is of both kinds. Kernels and tables have no kind.
+The bias of a normalization is of both kinds. Kernels and embedding tables have no kind.
 """
 
 
 @flax.struct.dataclass(eq=False)
 class Declared(nn.LogicallyPartitioned):
-    """The box of a parameter with its kinds, such as bias and norm."""
+    """The box of a parameter, with its logical axes and its kinds (`NORM`, `BIAS`)."""
 
     kinds: tuple[str, ...] = flax.struct.field(default=(), pytree_node=False)
 
@@ -30,7 +30,7 @@ class Declared(nn.LogicallyPartitioned):
 def kinds_of(parameter: Any) -> tuple[str, ...]:
     """Return the kinds of a boxed parameter.
 
-    A vector without a box, as in Flax's own modules, counts as bias and norm.
+    A vector or a scalar without a box, as in Flax's own modules, is of both kinds.
     """
     if isinstance(parameter, nn.meta.AxisMetadata):
         return parameter.kinds if isinstance(parameter, Declared) else ()
@@ -63,8 +63,8 @@ def abstract_parameters(module: nn.Module, example: Mapping[str, Any]) -> Any:
     place and write the parameters of a checkpoint.
 
     Args:
-        module: the module; its `__call__` takes `deterministic`.
-        example: the other keyword arguments of `__call__`, arrays or trees of arrays. Only shapes and dtypes count.
+        module: its `__call__` takes `deterministic`.
+        example: the other keyword arguments of `__call__`: trees of arrays, whose shapes and dtypes are used.
     """
     leaves, structure = jax.tree.flatten(dict(example))
     return _traced(module, structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves))
@@ -80,7 +80,10 @@ def _traced(module: nn.Module, structure: Any, leaves: tuple[jax.ShapeDtypeStruc
 def check_parameters(
     module: nn.Module, params: Any, batch: Mapping[str, Any], *, origin: str | Path, hint: str
 ) -> None:
-    """Raise UserError with the first parameter of the module that the checkpoint `origin` lacks."""
+    """Raise UserError if the checkpoint `origin` lacks a parameter of the module.
+
+    batch: as `example` of `abstract_parameters`. hint: reason for the message.
+    """
     expected = abstract_parameters(module, batch)
     wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
     for name in sorted(wanted.keys() - found.keys()):

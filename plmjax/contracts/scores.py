@@ -1,7 +1,7 @@
 """The scores that a language model gives to every token of its vocabulary.
 
-A module returns them as `scores`. Objectives, generation and inference call only the methods below. So a model may
-compute the scores with a full softmax, an adaptive softmax, or in any other way.
+A module returns them as `scores`. Objectives, generation and inference call only the methods of `TokenScores`. So a
+model may compute the scores with a full softmax, an adaptive softmax, or in any other way.
 """
 
 import abc
@@ -29,15 +29,15 @@ class TokenScores(Protocol):
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the cross-entropy and the hits for targets, int [B T].
 
-        The cross-entropy is -log softmax(logits)[targets], float32 [B T]. A hit is true if no token scores higher than
-        the target, bool [B T]; a class whose tokens are chosen in several steps may count the hits of all steps.
+        The cross-entropy is -log softmax(logits)[targets], float32 [B T]. A hit is true if no token has a higher score
+        than the target, bool [B T]. A class that chooses a token in several steps may count the hits of all steps.
         """
 
     def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return sum(weights x nats), float32 scalar, and the hits; targets and weights are [B T].
 
-        The nats and the hits are the two results of `cross_entropy`. A class overrides this method if the weights save
-        computation.
+        The nats (cross-entropies) and the hits are the results of `cross_entropy`. A class overrides this method if the
+        weights, such as those of 0, allow it to compute less.
         """
         nats, likeliest = self.cross_entropy(targets)
         return jnp.sum(weights * nats), likeliest
@@ -47,12 +47,12 @@ class TokenScores(Protocol):
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return the smoothed loss, float32 scalar, and both results of `cross_entropy`.
 
-        The loss is sum(weights x (smoothed nats + z_loss log(Z)^2)). Smoothed nats are the cross-entropy with 1 -
-        smoothing for the target and smoothing / (V - 1) for every other token. log(Z) is logsumexp of a position's
-        logits; it is 0 for logits that are log probabilities. No gradient passes through the second result, float32 [B
-        T].
+        The loss is sum(weights x (smoothed nats + z_loss log(Z)^2)). The smoothed nats are the cross-entropy with a
+        distribution that has 1 - smoothing for the target and smoothing / (V - 1) for every other token. log(Z) is the
+        logsumexp of a position's logits; it is 0 if the logits are log probabilities. No gradient passes through the
+        second result.
 
-        The default implementation computes all logits, unless both factors are 0.
+        This implementation computes all logits, unless `smoothing` and `z_loss` are 0.
         """
         nats, likeliest = self.cross_entropy(targets)
         losses = nats

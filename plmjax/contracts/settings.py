@@ -1,4 +1,4 @@
-"""Protocols for the settings of a run that are defined in other rooms: data, update rule, compression, generation."""
+"""Protocols of the settings that other packages define: data, update rule, compression, generation and text vectors."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self, runtime_checkable
@@ -27,9 +27,7 @@ class UpdateRule(Protocol):
     """Prefixes of parameter paths; parameters with these prefixes are not trained."""
 
     def build(self, steps: int, params: Any, groups: Sequence[ParameterGroup] = (), *, start: int = 0) -> Any:
-        """Return the update rule, an optax.GradientTransformation, for a schedule of `steps` steps from step `start`
-        on.
-        """
+        """Return an optax.GradientTransformation. Its schedule has `steps` steps from step `start` of the run."""
 
 
 @runtime_checkable
@@ -43,10 +41,10 @@ class CompressionSettings(Protocol):
         """Wrap the objective of the experiment for evaluations, with the same parameters."""
 
     def rate_factors(self, learning_rate: float) -> dict[str, float]:
-        """Return path of parameters -> factor of their learning rate; 1 for all others."""
+        """Return a dict from path to the factor of the learning rate of all parameters below it; others have 1."""
 
     def finish(self, params: dict[str, Any], model: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
-        """Return the parameters, by path, and the config of the compressed model, from those of the run."""
+        """Convert the parameters, by path, and the config of the run to those of the compressed model."""
 
 
 @runtime_checkable
@@ -54,7 +52,7 @@ class GenerationSettings(Protocol):
     """Settings of generation: plmjax.generation.options.Generation."""
 
     def with_defaults(self, other: Any) -> Self:
-        """Return these settings, with the values of `other` for settings that are not set here."""
+        """Return these settings, with the values of `other` where none is set here."""
 
     def explicit(self) -> dict[str, Any]:
         """Return a dict from name to value of the settings that are set."""
@@ -65,13 +63,13 @@ class VectorSettings(Protocol):
     """A recipe for the vectors of texts: plmjax.layers.text_vectors.TextVectors."""
 
     longest: int | None
-    """Number of tokens at which a text is cut."""
+    """Number of tokens to which a text is truncated; None: no limit of its own."""
 
     def prompt(self, name: str | None = None) -> str:
         """Return the text that is put before every input text."""
 
     def pool(self, states: Any, before: int = 0) -> Any:
-        """Return one vector for the hidden states of a text."""
+        """Return one vector for the hidden states of a text, whose first `before` tokens belong to the prompt."""
 
     def finish(self, pooled: Any, params: Any) -> Any:
         """Apply the layers after the pooling to pooled vectors."""

@@ -1,4 +1,4 @@
-"""Sharded parameters: a device holds a part of a parameter and gathers all of it when a layer needs it."""
+"""Sharded parameters: a device stores a shard of a parameter, and gathers the parameter when a layer needs it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -12,9 +12,9 @@ class ShardedParameter(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     """A device's shard of a parameter. A module that asks for the parameter gets the gathered array.
 
     value: the shard, of a parameter or of the stacked parameters of several layers.
-    begin: shard -> blocks, the first part of the all-gather.
-    finish: (blocks, shape of the shard) -> the parameter. The derivatives of both functions are a reduce-scatter: the
-        device's shard of the gradient's sum over the devices.
+    begin: function from the shard to blocks, the first part of the all-gather.
+    finish: function from (blocks, shape of the shard) to the parameter, the second part. The backward passes of both
+        functions are together a reduce-scatter: it gives the device's shard of the gradient, summed over the devices.
     """
 
     value: jax.Array
@@ -26,7 +26,6 @@ class ShardedParameter(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
         return self.finish(self.begin(self.value), self.value.shape)
 
     def replace_boxed(self, value: Any) -> Any:
-        """Return the box with another value."""
         return self.replace(value=value)
 
     def add_axis(self, index: int, params: dict[Any, Any]) -> Self:
@@ -46,10 +45,10 @@ def is_sharded(leaf: Any) -> bool:
 def gather(pieces: Sequence[ShardedParameter]) -> list[jax.Array]:
     """Return the gathered parameters of a layer.
 
-    In the backward pass the gradients of larger parameters, those of at least the mean size, are sent first. Those of
-    the smaller ones follow when the blocks of the larger ones are summed. The shards of the larger ones remain for the
-    end. They are few bytes, and a product that the compiler places beside them hides little else: libtpu 0.0.52 places
-    the longest products there. With this order the bytes of the smaller ones are sent beside them too.
+    The backward pass first sums the gradients of the larger parameters, of at least the mean size, into blocks. Then it
+    reduces these blocks to shards, together with the gradients of the smaller parameters. The blocks are few bytes, but
+    libtpu 0.0.52 places the longest matrix products beside their communication. With this order these products also
+    hide the communication of the smaller parameters.
     """
     mean = sum(piece.value.size for piece in pieces) / len(pieces)
     large = [piece.value.size >= mean for piece in pieces]

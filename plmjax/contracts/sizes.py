@@ -1,9 +1,11 @@
-"""Named sizes of a system: the table of published models in the class of its configs.
+"""Named sizes of a system: the published models, as attributes of the class of its configs.
 
-class BertConfig(EncoderConfig):
-    base = Size("BERT-Base: 110,106,428 parameters.", hidden_size=768, ...)
+A class declares a size with its fields, and a call of the attribute returns a config:
 
-BertConfig.base(vocab_size=8192)
+    class BertConfig(EncoderConfig):
+        base = Size("BERT-Base: 110,106,428 parameters.", hidden_size=768, ...)
+
+    BertConfig.base(vocab_size=8192)
 """
 
 from collections.abc import Callable
@@ -11,7 +13,10 @@ from typing import Any
 
 
 class Size:
-    """A named size of a class. Calling it returns the class with these fields; arguments override the fields."""
+    """A named size of a config class. The attribute is a function that returns a config with the fields of the size.
+
+    Arguments of the function override the fields.
+    """
 
     def __init__(self, about: str, **fields: Any) -> None:
         """Store the fields.
@@ -21,7 +26,6 @@ class Size:
         self.about, self.fields = about, fields
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Store the name of the attribute."""
         self.name = name
 
     def __get__(self, config: Any, owner: type) -> Callable[..., Any]:

@@ -26,8 +26,8 @@ from plmjax.errors import UserError
 class Purpose(enum.Enum):
     """A use of a model. A system may have a module for it.
 
-    Each member holds the end of the sentence "a model that ...", and the advice for a system that lacks the purpose. A
-    module is made from (config, execution) and from further arguments, which are described at each member here.
+    Each member has the end of the sentence "a model that ...", and the advice for a system that lacks the purpose. The
+    arguments of a module are (config, execution), and others where a member names them.
     """
 
     PRETRAINING = "has a pretraining task", "train another model"
@@ -39,27 +39,27 @@ class Purpose(enum.Enum):
     (layers/attention/cache.py).
     """
     SEQ2SEQ = "writes a text given another", "fine-tune an encoder-decoder, a GPT or a GPT-2"
-    """The same module, for learning to generate a text from another text."""
+    """The module of CAUSAL_LM, fine-tuned to generate a text from another text."""
     ENCODING = "has an encoder", "use an encoder"
     """The model without a head. Its name is `System.name`."""
     EMBEDDING = "embeds a text alone", "use BERT, RoBERTa, ALBERT, ELECTRA, ELMo or another encoder"
-    """The same module, if the ids or the characters of one text are its only inputs."""
+    """The module of ENCODING, if the token ids or the characters of one text are its only inputs."""
     SEQUENCE_CLASSIFICATION = "labels texts", "fine-tune an encoder, a GPT or a BART"
     """The module returns `num_labels` logits for every row; `num_labels` is the third argument."""
     TOKEN_CLASSIFICATION = "labels words", "fine-tune an encoder"
-    """The module returns `num_labels` logits for every token, the third argument. The fourth is true to mix the layers.
+    """The module returns `num_labels` logits for every token; `num_labels` is the third argument. The fourth argument
+    is true for a learned mix of all layers.
     """
     MULTIPLE_CHOICE = "ranks the choices of a question", "fine-tune an encoder or a GPT"
     """The module returns one score for every choice of a question."""
     QUESTION_ANSWERING = "finds answers in a text", "fine-tune an encoder, a GPT or a BART"
     """The module returns two scores for every token: as the first and as the last token of an answer."""
     ANSWER_SEARCH = "searches a text for answers", "fine-tune an XLNet"
-    """The module returns the most likely starts of an answer, the most likely ends for each, and if there is one."""
+    """The module returns the likeliest starts of an answer, the likeliest ends for each, and a score for no answer."""
     MULTI_VIEW = "learns from restricted views of a sentence", "begin with experiments/cvt.py"
-    """The module predicts from parts of a sentence. The third argument is the heads of the tasks."""
+    """The module predicts from parts of a sentence. The third argument is a tuple of the heads of the tasks."""
 
     def __init__(self, words: str, advice: str) -> None:
-        """Store the two texts of a member."""
         self.words, self.advice = words, advice
 
 
@@ -77,7 +77,7 @@ class ParameterGroup:
     """Parameters that have one learning rate and are unfrozen together.
 
     prefixes: prefixes of their paths (`bert/embeddings`); a parameter belongs to the group with the longest prefix.
-    index: the index along the logical axis "layers" of parameters that hold a stack of layers; None takes all of them.
+    index: for parameters of stacked layers, the index along the logical axis "layers"; None takes all layers.
     """
 
     prefixes: tuple[str, ...]
@@ -97,30 +97,26 @@ def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | No
 class System:
     """A system, as its model file declares it.
 
-    config: class of its configs; each config holds the sizes of one model.
+    config: class of its configs; each config has the sizes of one model.
     kind: an encoder-decoder reads a source; all other kinds read one row.
     modules: dict from purpose to the class or function that makes the module; its arguments are described at `Purpose`.
-    name: first name in the paths of the encoder's parameters; None for a model without an encoder separate from its
-        heads.
+    name: first name in the paths of the encoder's parameters; None if the encoder is not separate from the heads.
     reads: inputs of the encoder for every token: `input_ids`, `characters` or both.
     returns: additional outputs of the modules with heads: `scores` of the next token, given the tokens before it.
     template: function from config to the layout of one text or a pair as a row; None for a system that reads no texts.
-    parts: function from config to the parameter groups below the head, from the bottom to the top; parameters of no
-    group
-        belong to the head. Stacked layers are one group for each index, separate layers one for each prefix, shared
-        layers one group.
-    token_table: path of the parameter whose first V rows are the embeddings of tokens; None where no tokens can be
-        added.
-    token_vectors: as `vectors`, for a system whose embeddings are not the rows of a table.
-    derived: function from the parameters of a checkpoint by path to further ones that follow from them, for modules
-        that read them in another form than the pretraining does; none by default.
+    parts: function from config to the parameter groups below the head, from the bottom to the top. Parameters in no
+        group belong to the head. Stacked layers have a group for each index, separate layers a group for each prefix,
+        and shared layers one group.
+    token_table: path of the parameter whose first V rows are the token embeddings; None where no tokens can be added.
+    token_vectors: value of `vectors`, for a system whose embeddings are not the rows of a table.
+    derived: function from the parameters of a checkpoint, by path, to additional parameters that are computed from
+        them, for modules that need another form than the one of pretraining; none by default.
     cache: function from config, number of rows, capacity in tokens per row and execution to an empty cache, for a
-    module
-        that generates text. It returns None if the source of a row makes its cache. None for a system that keeps no
-        cache.
-    packs: true if a row may hold several packed sequences and each is read independently.
-    backwards: true if it reads texts from their end to their beginning.
-    instead: advice for a purpose that is absent, if there is better advice than that of the purpose.
+        module that generates text. It returns None if the cache is made when the source of a row is read. None for a
+        system without a cache.
+    packs: true if a row may have several packed sequences, which are read independently.
+    backwards: true if the system reads texts from their end to their beginning.
+    instead: advice for a purpose that the system lacks, in place of the advice of the purpose.
     """
 
     config: type
@@ -144,20 +140,20 @@ class System:
         return purpose in self.modules
 
     def __str__(self) -> str:
-        """Return its name in messages: `BertConfig, an encoder`."""
+        """Return the name of the system in messages: `BertConfig, an encoder`."""
         return f"{self.config.__name__}, {self.kind}" + (" that reads texts from their end" if self.backwards else "")
 
     @property
     def vectors(self) -> Callable[[Mapping[str, Any]], Any] | None:
         """Function from the parameters, a dict by path, to the token embeddings; None for a system without any.
 
-        The embeddings are the first V rows of its result, [rows D].
+        The embeddings are the first V rows of the function's result, [rows D].
         """
         table = self.token_table
         return self.token_vectors or (None if table is None else lambda params: params[table])
 
     def module(self, purpose: Purpose, config: Any, execution: Execution, *args: Any, **options: Any) -> nn.Module:
-        """Return the module for a purpose. The encoder has the same name in every module, that of its parameters.
+        """Return the module for a purpose. An encoder alone gets the name that it has within the other modules, `name`.
 
         Raises:
             UserError: the system has no module for the purpose.
@@ -176,13 +172,13 @@ class System:
             self.refuse(purpose.words, place, self.instead or purpose.advice)
 
     def refuse(self, words: str, place: str = "", advice: str = "use another model") -> NoReturn:
-        """Raise UserError: the system is not "a model that {words}"."""
+        """Raise UserError, whose message says that the system is not "a model that {words}"."""
         raise UserError(f"Expected a model that {words}{place}, found {self}; {advice}.")
 
     def purposes(self, module: nn.Module) -> list[Purpose]:
-        """Return the purposes that a module is made for.
+        """Return the purposes of a module.
 
-        The list is empty for a module of a checkpoint that holds only a part of the heads.
+        The list is empty for the module of a checkpoint that has only some of the heads.
         """
         return [purpose for purpose, made in self.modules.items() if _made_class(made) is type(module)]
 
@@ -204,7 +200,7 @@ def system_of(config: type) -> System:
     """Return the system of a config's class, or of its nearest base class that has one.
 
     Raises:
-        TypeError: no file declares a system for it.
+        TypeError: no file declares a system for the class.
     """
     for each in config.__mro__:
         if each in _SYSTEMS:

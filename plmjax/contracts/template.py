@@ -18,7 +18,7 @@ SIDES = ("right", "left")
 class TokenRow:
     """One row of tokens.
 
-    token_types: None if the template defines no types.
+    token_types: token type of each token; None if the template defines no types.
     starts: the first position of each text. summary: the position that represents the row.
     """
 
@@ -33,8 +33,8 @@ class Template:
     """The layout of a model's rows, in the notation of a TemplateProcessing of the library tokenizers.
 
     A and B are the texts. All other words are roles of special tokens (`Vocabulary.id_of`). A suffix `:1` is the token
-    type; the type is 0 without a suffix. A template without any suffix has no types. The default is BERT's layout:
-    [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    type; without a suffix the type is 0. If no word has a suffix, the rows have no token types. The default is BERT's
+    layout: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
     """
 
     single: str = "cls A sep"
@@ -102,7 +102,7 @@ class Template:
         return [role for role in self.roles if vocabulary.id_of(role) < 0]
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Raise UserError if the tokenizer lacks a special token of the rows."""
+        """Raise UserError if the tokenizer lacks a special token of the template."""
         if missing := self.missing(vocabulary):
             raise UserError(
                 f"Expected a tokenizer with the special tokens of the model's rows ({', '.join(self.roles)}), found "

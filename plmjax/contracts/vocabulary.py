@@ -11,15 +11,15 @@ ROLES = ("pad", "unknown", "cls", "sep", "mask", "begin", "end")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Size, ids and token properties of a tokenizer. The id of a token that it lacks is -1.
+    """Size, ids and token properties of a tokenizer. The id of a missing token is -1.
 
     special: ids that are never selected for masking.
     continuation: bool [V], true if a token continues the word of the previous token (WordPiece's `##`, a SentencePiece
         piece that neither starts with the meta-space nor is a single punctuation mark, ...).
-    others: ids of roles that few systems have, such as the start, delimiter and extract of GPT and the token between
-        documents of XLNet.
-    sentinels: ids of the sentinels for hidden spans of a text, in the order of their use. Each is one less than the
-        previous one (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
+    others: dict from role to id, for roles that few systems have, such as GPT's start, delimiter and extract tokens and
+        XLNet's token between documents.
+    sentinels: ids of the sentinels for masked spans of a text, in the order of their use. Each id is the previous one
+        minus 1 (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the id before it, ...).
     full_stop: id of a full stop after a word, which ends a sentence.
     bytes: true if every token is one byte.
     """
@@ -50,17 +50,17 @@ class Vocabulary:
 
     @property
     def gaps(self) -> tuple[int, ...]:
-        """Return the ids of the tokens that stand for hidden text: the mask and the sentinels, if they exist."""
+        """Return the ids of the tokens that stand for masked text: the mask and the sentinels, if they exist."""
         return (*([self.mask] if self.mask >= 0 else []), *self.sentinels)
 
     @property
     def document_end(self) -> int:
-        """Return the id of the token between documents: "between", else the end token, the separator, or -1."""
+        """Return the id of the token between documents: the role "between", the end token, the separator, or -1."""
         return self.others.get("between", self.end if self.end >= 0 else self.sep)
 
     @classmethod
     def placeholder(cls, size: int) -> "Vocabulary":
-        """Return a vocabulary of `size` tokens with the layout of BERT's, for shapes only (plan, bench)."""
+        """Return a vocabulary of `size` tokens with the special ids of BERT, for use without a tokenizer."""
         ids = {"pad": 0, "unknown": 1, "cls": 2, "sep": 3, "mask": 4}
         return cls(
             size=size,

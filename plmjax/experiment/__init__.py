@@ -1,7 +1,7 @@
 """Experiments: frozen dataclasses, composed by the functions of a file in experiments/.
 
-An experiment is plain data. It is written to the run directory as JSON, read from there, compared with that of a
-resumed run, and overridden field by field on the command line.
+An experiment is plain data. It is written to the run directory as JSON, read back and compared when the run is resumed.
+Options of the command line override its fields.
 """
 
 from plmjax.data.mixing import Mixture
@@ -72,9 +72,9 @@ __all__ = [
 
 
 def load(reference: str) -> Experiment:
-    """Return the experiment with a name (one of those in plmjax), of `path/to/file.py`, or of a run directory.
+    """Return the experiment of a name in plmjax, of `path/to/file.py` or of a run directory.
 
-    A suffix `:function` names another function of a file than `experiment`.
+    A suffix `:function` chooses a function of the file; the default is `experiment`.
 
     Raises:
         UserError: the file or function is missing, or the function does not return an Experiment.

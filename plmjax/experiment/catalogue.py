@@ -15,7 +15,7 @@ from plmjax.experiment import class_files
 from plmjax.files import storage
 
 FUNCTION = "experiment"
-"""Default function of a reference."""
+"""Function of a file whose reference names none."""
 
 
 def names() -> list[str]:
@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def recorded(reference: str) -> Path | None:
-    """Return the experiment.json of a run directory, or None if the reference names none."""
+    """Return the path of experiment.json if the reference is a run directory, else None."""
     path = storage.path(reference) / "experiment.json"
     return path if reference not in names() and path.is_file() else None
 
@@ -52,7 +52,7 @@ def find(reference: str) -> tuple[Path, str]:
 
 
 def _advice(file: Path) -> str:
-    """Return advice for a file that does not exist: the nearest file in its folder, or the nearest name."""
+    """Return advice for a path that is no experiment file: the nearest file in its folder, or the nearest name."""
     others = [str(other) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
     hint = nearest(str(file), others)
     if hint.startswith("did"):
@@ -64,9 +64,9 @@ def _advice(file: Path) -> str:
 
 
 def functions(file: Path) -> dict[str, str]:
-    """Return a dict from function to the first line of its docstring, for functions that compose an experiment.
+    """Return a dict from name to first docstring line, for the functions of a file that compose an experiment.
 
-    They are public and can be called without arguments. The file is not imported.
+    These are the public functions that can be called without arguments. The file is not imported.
     """
     return {
         node.name: _first_line(node)
@@ -79,7 +79,12 @@ def functions(file: Path) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A file of experiments: its name and title, the systems of its models, and its experiments, reference -> line."""
+    """A file of experiments in the list.
+
+    title: first line of the file's docstring.
+    systems: names of the modules of plmjax.models that it imports.
+    lines: dict from the reference of an experiment to the first docstring line of its function.
+    """
 
     name: str
     title: str
@@ -88,7 +93,7 @@ class Listed:
 
     @classmethod
     def read(cls, name: str) -> "Listed":
-        """Read a file of plmjax, without importing it."""
+        """Read the experiment file `name` of plmjax without importing it."""
         file = experiments.FOLDER / f"{name}.py"
         tree = ast.parse(file.read_text(encoding="utf-8"))
         modules = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -98,19 +103,19 @@ class Listed:
 
     @property
     def place(self) -> tuple[int, str]:
-        """The place in the list: tiny experiments, then others, then those of published runs on a slice."""
+        """The sort key in the list: tiny experiments, then others, then published runs and runs on slices."""
         published = "as published" in self.title or re.search(r"_\d+x\d+$", self.name)
         return (0 if self.name.endswith("_tiny") else 2 if published else 1), self.name
 
     def texts(self) -> dict[str, str]:
-        """Return a dict from reference to all that is known of the experiment, in lower case."""
+        """Return a dict from reference to the searched text: reference, line, title and systems, in lower case."""
         return {
             reference: " ".join((reference, line, self.title, *self.systems)).lower()
             for reference, line in self.lines.items()
         }
 
     def with_words(self, words: Sequence[str]) -> "Listed":
-        """Return the file with those of its experiments that have all words, or words that begin with them."""
+        """Return the file with only the experiments that have all words, or words that begin with them."""
         kept = {
             reference: self.lines[reference]
             for reference, text in self.texts().items()
@@ -120,12 +125,12 @@ class Listed:
 
 
 def page(words: Sequence[str] = (), width: int = 80) -> str:
-    """Return the list of the experiments of plmjax that have all words in their name, title or system.
+    """Return the printed list of the experiments of plmjax that have all words in their name, title or system.
 
     width: maximum number of characters of a line.
 
     Raises:
-        UserError: no experiment has them.
+        UserError: no experiment has all words.
     """
     files = sorted(map(Listed.read, names()), key=lambda file: file.place)
     chosen = [found for file in files if (found := file.with_words(words)).lines]
@@ -171,7 +176,7 @@ def function(path: Path, name: str) -> Callable[[], Any]:
 
 
 def load_classes(reference: str) -> None:
-    """Import an experiment file, so that a checkpoint that names its classes can be read.
+    """Import an experiment file, to read a checkpoint that uses its classes.
 
     Raises:
         UserError: there is no such file, or it cannot be imported.

@@ -1,4 +1,4 @@
-"""The settings of a run within a phase: those of the experiment, with the changes of the phase."""
+"""The settings of a run within a phase: the settings of the experiment, with the changes of the phase."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from plmjax.experiment.settings import Experiment
 
 
 def in_phase(experiment: Experiment, phase: ResolvedPhase) -> Experiment:
-    """Return the experiment with the changes of a phase, and with its warm-up in steps.
+    """Return the experiment with the changes of a phase, and with `warmup_steps` in place of `warmup_tokens`.
 
     Raises:
-        UserError: a change is no option of the experiment, or has a value of another type.
+        UserError: a change is no option of the experiment or has a value of another type, or the warm-up does not fit
+            the schedule.
     """
     changed = experiment
     if experiment.phases and (options := experiment.phases[phase.declared].options):
@@ -32,7 +33,7 @@ def in_phase(experiment: Experiment, phase: ResolvedPhase) -> Experiment:
 
 
 def _with_one_text(changed: Experiment, options: Sequence[str]) -> Experiment:
-    """Return an experiment without the text that a phase's dataset or mixture replaces."""
+    """Return an experiment without the data settings that a phase's dataset or mixture replaces."""
     data = changed.data
     if any(option.startswith("--data.path") for option in options):
         data = dataclasses.replace(data, input=(), mixture=Mixture())
@@ -42,12 +43,12 @@ def _with_one_text(changed: Experiment, options: Sequence[str]) -> Experiment:
 
 
 def warmup_steps(experiment: Experiment, phase: ResolvedPhase, tokens: float) -> int:
-    """Return the number of steps, from the start of the phase's schedule on, that read a number of tokens.
+    """Return the number of steps from the start of the phase's schedule in which `tokens` tokens are read.
 
-    In a run whose phases are shortened to `training.steps`, tokens are shortened by the same factor.
+    If the phases are lengthened or shortened to `training.steps`, `tokens` is multiplied by the same factor.
 
     Raises:
-        UserError: it is 0, or they are more tokens than those of the schedule.
+        UserError: the number of steps is 0, or the schedule has fewer tokens.
     """
     left, steps = tokens * shortening(experiment.phases, experiment.training, experiment.data), 0
     for one in experiment.resolved_phases:
@@ -72,7 +73,7 @@ def warmup_steps(experiment: Experiment, phase: ResolvedPhase, tokens: float) ->
 
 
 def after_step(experiment: Experiment, step: int) -> Experiment:
-    """Return the experiment with the changes of the phase of a checkpoint after `step` steps; no phase changes more."""
+    """Return the experiment of a checkpoint at `step`: the changes of its phase are applied, and none are left."""
     if not any(phase.changes for phase in experiment.phases):
         return experiment
     unchanged = tuple(dataclasses.replace(one, changes=()) for one in experiment.phases)

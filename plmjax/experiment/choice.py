@@ -1,4 +1,4 @@
-"""Parts of an experiment whose class is chosen by name."""
+"""Parts of an experiment whose class an option chooses by name."""
 
 from typing import ClassVar
 

@@ -1,8 +1,8 @@
 """Experiment files that define classes: imported, recorded in a run, and imported again by later commands.
 
 A run records the file of each class that does not belong to plmjax, and of each name that a file declares, such as an
-activation: {module: absolute path}. A later command imports such a file only if the user named this very file, under
-this very module name, as an experiment before on this machine. A run directory of somebody else therefore never makes a
+activation: {module: absolute path}. A later command imports such a file only if the user has named the same file, with
+the same module name, as an experiment on this machine before. So a run directory from another person never makes a
 command run code.
 
     STATE/experiments/DIGEST    one file that the user named: its module name and its path
@@ -27,12 +27,12 @@ from plmjax.files import json_text, storage
 
 PACKAGE = __name__.partition(".")[0]
 RECORD = "files"
-"""Key of a recorded experiment for the files of its classes."""
+"""Key in the record of an experiment for the files of its classes."""
 
 _imported: dict[tuple[str, Path], ModuleType] = {}
 """(module name, file) -> module, for every experiment file that this process has imported."""
 _brought: dict[str, tuple[str, Path]] = {}
-"""Module -> (module name, file) of the experiment file that is it, or whose import brought it first."""
+"""Module -> (module name, file) of the experiment file that is this module, or that imported it first."""
 _declared: dict[str, tuple[str, Path]] = {}
 """Name of `plmjax.contracts.declared_names` -> (module name, file) of the experiment file that declared it."""
 _given: list[Path] = []
@@ -40,10 +40,10 @@ _given: list[Path] = []
 
 
 def load(path: Path, *, for_classes: bool = False) -> ModuleType:
-    """Import an experiment file that the user named, and remember that the user did so.
+    """Import an experiment file that the user named, and remember that the user named it.
 
-    It gets a dotted module name, by which its classes can be found: relative to plmjax.experiments, to the working
-    directory or, outside of both, to its own folder.
+    It gets a dotted module name, by which its classes are found later. The name is relative to plmjax.experiments, to
+    the working directory or, outside of both, to the folder of the file.
 
     Args:
         path: the file.
@@ -66,7 +66,7 @@ def load(path: Path, *, for_classes: bool = False) -> ModuleType:
 
 
 def record(value: Any) -> dict[str, str]:
-    """Return a dict from module to the experiment file that brings it, for the result of `to_dict`."""
+    """Return a dict from module name to experiment file, for the classes and names in a result of `to_dict`."""
     words = set(_words(value))
     modules = {word.partition(":")[0] for word in words}
     found = {_brought[module] for module in modules & _brought.keys()}
@@ -75,15 +75,15 @@ def record(value: Any) -> dict[str, str]:
 
 
 def restore(recorded: Any, source: str | os.PathLike) -> None:
-    """Import the files of the classes of a recorded experiment, as far as the user named them on this machine.
+    """Import the files of the classes of a recorded experiment that the user has named on this machine.
 
     Args:
-        recorded: result of `to_dict`, with a dict from module to file in RECORD if a file is known.
+        recorded: result of `to_dict`; the value at RECORD, if there is one, is a dict from module to file.
         source: file or folder of the record, for messages.
 
     Raises:
-        UserError: a class is in no file that was named, or no longer in it; or a file cannot be imported.
-        ValueError: the files have another form.
+        UserError: a class is in no file that the user named, or is no longer in its file; or a file cannot be imported.
+        ValueError: the value at RECORD has another form.
     """
     files = recorded.get(RECORD, {}) if isinstance(recorded, dict) else {}
     json_text.check(files, {str: str}, RECORD)
@@ -95,7 +95,7 @@ def restore(recorded: Any, source: str | os.PathLike) -> None:
 
 
 def find(name: str) -> Any:
-    """Return what `module:Name` names in plmjax or in a module that is imported already, or None."""
+    """Return the object `module:Name` of plmjax or of a module that is imported already, or None."""
     module, _, qualified = name.partition(":")
     if module.partition(".")[0] == PACKAGE:
         with contextlib.suppress(ImportError):
@@ -124,7 +124,7 @@ def explain_mistakes(path: Path) -> Iterator[None]:
 
 
 def _line(path: Path, error: Exception) -> int | None:
-    """Return the last line of a file in the traceback of an exception, or None."""
+    """Return the number of the last line of a file in the traceback of an exception, or None."""
     here = str(path.resolve())
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == here]
@@ -153,7 +153,7 @@ def _module_name(path: Path, folder: Path) -> str:
 
 
 def _make_importable(folder: Path) -> None:
-    """Let the file that is imported next import modules of a folder."""
+    """Put a folder on sys.path, so that an experiment file can import modules of it."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -200,7 +200,7 @@ def _words(value: Any) -> Iterator[str]:
 
 
 def _explain_absence(wanted: str, files: Mapping[str, str]) -> str:
-    """Return a sentence, without its period, about a class that was not found."""
+    """Return the message about a class that was not found, without its period."""
     module = wanted.partition(":")[0]
     files = {module: files[module]} if module in files else files
     paths = listed((getattr(sys.modules.get(name), "__file__", file) for name, file in files.items()), 300)
@@ -227,14 +227,14 @@ def _explain_absence(wanted: str, files: Mapping[str, str]) -> str:
 
 
 def _remembered(name: str, path: Path) -> tuple[Path, str]:
-    """Return the file that remembers an experiment file, and its contents."""
+    """Return the state file for a named experiment file, and its contents."""
     text = f"{name} {path}\n"
     return storage.user_state("experiments", hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()), text
 
 
 def _remember(name: str, path: Path) -> None:
-    """Remember that the user named a file. Each has a file of its own, so that several processes write at once."""
-    # A home that is missing, full or read-only costs a later command its comfort, not this one its run.
+    """Remember that the user named a file. Each has its own state file, so several processes can write at once."""
+    # If the home directory cannot be written, this command still runs; a later one needs --experiment.
     with contextlib.suppress(OSError, RuntimeError):
         file, text = _remembered(name, path)
         if not file.exists():

@@ -1,4 +1,4 @@
-"""The options of an experiment: a field of one of its dataclasses each, with its type and its description."""
+"""The options of an experiment: one for each field of its dataclasses, with a type and a description."""
 
 import ast
 import dataclasses
@@ -19,7 +19,7 @@ class Option:
     """An option of an experiment.
 
     name: dotted name of the field, such as optimizer.schedule.warmup_steps.
-    owner: dataclass that declares or inherits the field.
+    owner: class of the object that has the field.
     value: value of the field in the experiment.
     """
 
@@ -29,7 +29,7 @@ class Option:
 
     @property
     def group(self) -> str:
-        """The name without its last part: the name of the dataclass in the experiment."""
+        """The dotted name of the dataclass in the experiment: `name` without its last part."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -40,14 +40,14 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The documentation of the field, on one line; empty for a field of somebody's own class without any."""
+        """The documentation of the field, on one line; empty for an undocumented field of a user's class."""
         return _texts(self.owner).get(self.name.rpartition(".")[2], "")
 
 
 def of(value: Any, prefix: str = "") -> Iterator[Option]:
-    """Yield the options of an experiment, or of one of its dataclasses whose name and dot are `prefix`.
+    """Yield the options of an experiment, or of one of its dataclasses. prefix: dotted name of the dataclass and a dot.
 
-    An absent part, such as the compression of a run without one, has no option: the command line has no value for it.
+    A part that is None, such as the compression of a run without one, has no option, because no value could set it.
     """
     for field in dataclasses.fields(value):
         name, found = f"{prefix}{field.name}", getattr(value, field.name)
@@ -61,7 +61,7 @@ def of(value: Any, prefix: str = "") -> Iterator[Option]:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Return whether a type is that of plain values, which the command line can write, and of no dataclass."""
+    """Return whether the command line can write all values of a type: they are plain, and not dataclasses."""
     if typing.get_origin(kind) is typing.Literal or kind is Any:
         return True
     members = [member for member in typing.get_args(kind) if member is not ...]

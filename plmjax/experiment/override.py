@@ -19,7 +19,7 @@ def options(experiment: Experiment) -> list[str]:
 
 
 def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
-    """Return a dict from option that chooses a class (`--optimizer`, `--optimizer.schedule`) to the current object."""
+    """Return a dict from each option that chooses a class (`--optimizer`, `--optimizer.schedule`) to its object."""
     found = {}
     for field in dataclasses.fields(experiment):
         value = getattr(experiment, field.name)
@@ -30,12 +30,12 @@ def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
 
 
 def choose_classes(experiment: Experiment, settings: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
-    """Return the experiment with the classes that options name, such as --optimizer lamb, and the other options.
+    """Apply the options that choose classes, such as --optimizer lamb, and return the experiment and the other options.
 
-    Fields that both the old and the new class have keep their values.
+    Fields that the old and the new class have in common keep their values.
 
     Raises:
-        UserError: no class has the name.
+        UserError: there is no class of that name.
     """
     others = []
     for option, *words in sorted(settings, key=lambda one: one[0].count(".")):  # an optimizer before its schedule
@@ -61,7 +61,7 @@ def _replace(value: Any, path: list[str], new: Any) -> Any:
 def _with_declared_types(experiment: Experiment) -> Experiment:
     """Return the experiment as an instance of a class whose fields are annotated with the classes of their values.
 
-    tyro finds the options of a field in its annotation, which may be a protocol.
+    tyro takes the options of a field from its annotation, but an annotation of `Experiment` may be a protocol.
     """
     values = _fields(experiment)
     declared = {name: type(value) for name, value in values.items() if value is None or dataclasses.is_dataclass(value)}
@@ -76,12 +76,12 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def normalize_option(option: str) -> str:
-    """Return an option with dashes in its name replaced by underscores, as in field names."""
+    """Return the name of an option with underscores in place of dashes, as in field names."""
     return f"--{option.removeprefix('--').replace('-', '_')}"
 
 
 def split(arguments: Sequence[str]) -> list[list[str]]:
-    """Return the options among arguments, each a list of its normalized name and its words.
+    """Return the options in arguments, each as a list of its normalized name and its words.
 
     Raises:
         UserError: a word precedes the first option.
@@ -104,7 +104,7 @@ def override(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
     """Apply options `--field.subfield VALUE ...` to an experiment; `--optimizer NAME` chooses another class.
 
     Raises:
-        UserError: an unknown name (with the nearest one) or a value of the wrong type.
+        UserError: a name is unknown (the message has the nearest one), or a value has the wrong type.
     """
     if not arguments:
         return experiment
@@ -113,7 +113,7 @@ def override(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
     from plmjax import option_values
 
     def parse(words: Sequence[str]) -> Experiment:
-        # A field that may be None has the options of its value, instead of one subcommand for each type.
+        # A field that may be None gets the options of its value; tyro would make a subcommand for each type.
         config, typed = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), _with_declared_types(experiment)
         with option_values.PLAIN:
             parsed = tyro.cli(type(typed), default=typed, args=words, use_underscores=True, config=config)

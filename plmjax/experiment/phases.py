@@ -1,4 +1,4 @@
-"""The phases of a run: the steps, sequence length and batch size of each, and the settings that it changes."""
+"""The phases of a run: their steps, sequence lengths, batch sizes and changed settings."""
 
 import dataclasses
 import itertools
@@ -9,9 +9,9 @@ from typing import Any
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges, quoted
 
 CHANGEABLE = ("objective.", "model.", "optimizer.", "data.path", "data.mixture.", "data.layout.")
-"""Options that a phase may change, by their first words."""
+"""Prefixes of the options that a phase may change."""
 SCHEDULE = ("optimizer.learning_rate", "optimizer.schedule")
-"""Options whose change restarts the schedule of the learning rate, by their first words."""
+"""Prefixes of the options whose change restarts the schedule of the learning rate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Phase:
 
 
 def _with_underscores(change: str) -> str:
-    """Return a change whose name is spelled as the field is: dashes are read too, as on the command line."""
+    """Return a change with underscores in place of dashes in its name, as on the command line."""
     name, mark, value = change.partition("=")
     return f"{name.replace('-', '_')}{mark}{value}"
 
@@ -83,15 +83,15 @@ def _option(change: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedPhase:
-    """One phase of a run, or one batch size of its ramp, with every setting filled in.
+    """One phase of a run, or one batch size of a phase's ramp, with a value for every setting.
 
     Its steps are first_step .. first_step + steps - 1.
 
-    index: its number in the run, from 0; it has an order of the text of its own.
-    evaluation_batch_size, evaluation_sequence_length: settings of its evaluations; 0 takes those of a training batch.
-    declared: number of the phase in `Experiment.phases`.
+    index: number in the run, from 0. The order of the text depends on it.
+    evaluation_batch_size, evaluation_sequence_length: sizes of an evaluation batch; 0 takes those of a training batch.
+    declared: index of the phase in `Experiment.phases`.
     schedule_start, schedule_steps: first step and number of steps of the learning rate's schedule.
-    held_out: true for the phase of its evaluations.
+    held_out: true for the evaluations of a phase.
     """
 
     index: int
@@ -124,14 +124,14 @@ class ResolvedPhase:
         )
 
     def rows_per_device(self, shards: int) -> int:
-        """Return the number of rows of a microbatch on a device, if a batch is divided among `shards` devices."""
+        """Return the number of rows of a microbatch on a device, for a batch in `shards` shards."""
         return self.batch_size // (shards * self.accumulation)
 
 
 def resolve(phases: Sequence[Phase], training: Any, data: Any) -> tuple[ResolvedPhase, ...]:
-    """Return the phases of a run, one for each batch size of a ramp; one phase for a run without phases.
+    """Return the phases of a run, with one for each batch size of a ramp. A run without phases has one.
 
-    training, data: settings of the experiment; its steps or its tokens are set, or all phases have theirs.
+    training, data: settings of the experiment. The steps or the tokens are set in `training` or in every phase.
 
     Raises:
         UserError: the lengths of the phases do not fit each other, or a phase has no step.
@@ -170,7 +170,7 @@ def resolve(phases: Sequence[Phase], training: Any, data: Any) -> tuple[Resolved
 
 
 def shortening(phases: Sequence[Phase], training: Any, data: Any) -> float:
-    """Return the factor by which `training.steps` lengthens or shortens phases of steps and tokens."""
+    """Return the factor by which phases of steps or tokens are scaled to `training.steps`; 1 if they are not."""
     sizes = _sizes(phases, training, data)
     if sizes[0].phase.fraction or not training.steps:
         return 1.0
@@ -179,7 +179,7 @@ def shortening(phases: Sequence[Phase], training: Any, data: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """A phase, and its sequence length, largest batch size and number of microbatches."""
+    """A phase with its sequence length, largest batch size and number of microbatches."""
 
     phase: Phase
     sequence_length: int
@@ -252,7 +252,7 @@ def _ends(sizes: Sequence[_Sizes], training: Any, data: Any) -> list[int]:
 
 
 def _own_steps(sizes: Sequence[_Sizes], data: Any) -> list[int]:
-    """Return the number of steps of each phase with steps or tokens."""
+    """Return the number of steps that each phase of steps or tokens sets."""
     return [
         one.phase.steps or _whole_steps(one.phase.tokens, one.step_tokens(data), f"--phases.{index}.tokens")
         for index, one in enumerate(sizes)

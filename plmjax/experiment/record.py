@@ -44,8 +44,9 @@ FREE = (
     "objective.mrr_at",
     "objective.recall_at",
 )
-"""Fields that a resumed run may change, because they do not change its results. The text itself is identified by the
-fingerprint of the prepared dataset, in any folder; a mixture that changes is recorded (`plmjax.data.mixture.History`).
+"""Prefixes of the fields that a resumed run may change, because they do not change its results. The text is identified
+by the fingerprint of the prepared dataset, in any folder. A mixture that changes is recorded
+(`plmjax.data.mixture.History`).
 """
 
 PREPARED = (
@@ -63,16 +64,16 @@ PREPARED = (
     "data.layout.symmetric",
     "data.layout.min_count",
 )
-"""Fields that determine the tokenizer and the dataset of a run directory, or its count of words. If they change before
-the first training step, these are prepared again."""
+"""Prefixes of the fields that determine the tokenizer and the dataset of a run directory, or its word counts. If such a
+field changes before the first training step, the tokenizer, the dataset and the counts are prepared again."""
 
 
 _INFINITY = "inf"
-"""Infinity as the command line has it; JSON has no such number."""
+"""Text for infinity, as on the command line. JSON has no such number."""
 
 
 def to_dict(value: Any) -> Any:
-    """Convert to plain JSON data.
+    """Convert an experiment, or a part of it, to plain JSON data.
 
     A dataclass becomes a dict whose "type" is `module:Class`, and infinity becomes the text "inf".
     """
@@ -91,8 +92,8 @@ def to_dict(value: Any) -> Any:
 def _dataclass_named(name: str) -> type:
     """Return the class `module:Class`, which must belong to plmjax or to a module that is imported already.
 
-    No other module is imported because a file names it. A user's classes are found only after their experiment file was
-    loaded or their module was imported.
+    A file that names another module does not cause its import. A user's classes are found only after their experiment
+    file was loaded or their module was imported.
     """
     found = class_files.find(name) if isinstance(name, str) else None
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
@@ -160,20 +161,20 @@ def _type_name(kind: Any) -> str:
 
 
 def to_record(experiment: Experiment) -> dict[str, Any]:
-    """Return `to_dict` of an experiment, and the files that define its classes if these are not those of plmjax."""
+    """Return `to_dict` of an experiment, with the files of the classes and names that are not in plmjax."""
     found = to_dict(experiment)
     files = class_files.record(found)
     return found | {class_files.RECORD: files} if files else found
 
 
 def from_record(record: Any, source: str | os.PathLike) -> Experiment:
-    """Return the experiment of `to_record`'s result. Files of its classes that the user has named are imported.
+    """Convert the result of `to_record` back. Files of its classes that the user has named are imported.
 
     source: file or folder of the record, for messages.
 
     Raises:
         UserError: a class or field does not exist here; the message names the recorded file of a class.
-        ValueError, KeyError, TypeError, AttributeError, RecursionError: it is no record of an experiment.
+        ValueError, KeyError, TypeError, AttributeError, RecursionError: `record` is no record of an experiment.
     """
     class_files.restore(record, source)
     with in_file(source, "--"):
@@ -187,7 +188,7 @@ def read(path: Path) -> Experiment:
     """Return the experiment of an experiment.json.
 
     Raises:
-        UserError: the file is missing or not an experiment.
+        UserError: the file is missing or has no experiment.
     """
     try:
         return from_record(json_text.parse(storage.contents(path)), path)
@@ -205,7 +206,7 @@ def write(experiment: Experiment, path: Path) -> None:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return `to_dict` with dotted names: {"training.steps": 1000, ...}."""
+    """Return `to_dict` as a flat dict with dotted names: {"training.steps": 1000, ...}."""
     value = to_dict(value) if dataclasses.is_dataclass(value) else value
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = {str(index): item for index, item in enumerate(value)}

@@ -62,8 +62,7 @@ class Data:
     """Files or folders of raw text."""
     format: str = "auto"
     """text, lines, wikipedia-dump, wikiextractor, books, jsonl, tsv, parquet, arrow, wet, tfds:NAME, or auto to
-    recognise it;
-    enwik8, text8, wikitext-103 and wikitext-2 are published corpora with splits of their own;
+    recognise it; enwik8, text8, wikitext-103 and wikitext-2 are published corpora with splits of their own;
     documentation takes the documentation strings of the installed libraries until `input` or `path` names text.
     """
     text_key: str = "text"
@@ -156,17 +155,16 @@ class Training:
     kernel of NVIDIA GPUs, for bfloat16 and no dropout of attention, which is dense in evaluations on other devices.
     """
     matmul_precision: str = "float"
-    """Precision of the matrix products of attention and feed-forward networks: float; int8_dynamic or
-    int8_static in a run that plmjax compress quantize made.
+    """Precision of the matrix products of attention and feed-forward networks: float; int8_dynamic or int8_static in a
+    run that plmjax compress quantize made.
     """
     gradient_dtype: str = "float32"
     """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Gradients of matrices have
-    the dtype of the products anyway, and along rings those of embedding tables too.
+    the dtype of the products if that is smaller; along rings, gradients of embedding tables too.
     """
     dropout_prng: str = "auto"
-    """Random number generator of dropout: threefry2x32, the same on every mesh; rbg, the fast
-    generator of the chip, with which each device draws numbers for its own rows; or auto: rbg on TPU, threefry2x32
-    elsewhere.
+    """Random number generator of dropout: threefry2x32, the same on every mesh; rbg, the fast generator of the chip,
+    with which each device draws numbers for its own rows; or auto: rbg on TPU, threefry2x32 elsewhere.
     """
     platform: str = "auto"
     """cpu, gpu, tpu, or auto for JAX's default; it is an error if the machine lacks the platform."""
@@ -185,7 +183,7 @@ class Training:
     """First and last step of a profile, which is written to WORKDIR/profile; empty for no profile."""
 
     def __post_init__(self) -> None:
-        """Check the numbers. JAX would drop the bits of a seed beyond 32, so two seeds could be equal."""
+        """Check the settings. JAX uses only the lowest 32 bits of a seed, so larger seeds could be equal to others."""
         if not 0 <= self.seed < 2**32:
             raise UserError(f"Expected --training.seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
         evaluation = ("evaluate_every", "evaluation_batches", "evaluation_batch_size", "evaluation_sequence_length")
@@ -280,8 +278,8 @@ class Hosts:
     0 never stops it.
     """
     activity_minutes: float = 60.0
-    """The same for everything else: the start, a restore, a compilation, the first batch, a batch of an evaluation, an
-    export; 0 never stops it.
+    """Minutes that any other activity may take before the run stops in the same way: the start, a restore, a
+    compilation, the first batch, a batch of an evaluation, an export; 0 never stops it.
     """
 
     def __post_init__(self) -> None:
@@ -298,9 +296,10 @@ class Tracking:
 
 @dataclasses.dataclass(frozen=True)
 class WeightMapping:
-    """Maps the parameters of a checkpoint (`--from`) to those of the run; the base class changes nothing.
+    """A mapping of the parameters of a checkpoint (`--from`) to those of the run. The base class changes nothing.
 
-    A subclass maps them to another depth, length or system: every second layer, repeated positions, a renamed encoder.
+    A subclass maps them to another depth, length or system, by taking every second layer, repeating positions or
+    renaming an encoder.
     """
 
     def model(self, origin: Any) -> Any:
@@ -308,15 +307,15 @@ class WeightMapping:
         return origin
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """Return the run's parameters by path (`bert/encoder/layers/attention/query/kernel`) from the checkpoint's.
+        """Return the parameters of the run, a dict by path (`bert/encoder/layers/attention/query/kernel`).
 
-        origin, model: configs of the checkpoint's model and of the run's. Parameters of heads may be left out; they are
-            sampled from the seed.
+        params: parameters of the checkpoint by path. origin, model: configs of the checkpoint's model and of the run's.
+        The result may lack parameters of heads; they are sampled from the seed.
         """
         return params
 
     def is_sampled(self, parameter: str) -> bool:
-        """Return whether a parameter outside of the heads is sampled from the seed if the checkpoint lacks it."""
+        """Return whether a parameter outside of the heads is sampled from the seed if `map` does not return it."""
         return False
 
 
@@ -360,7 +359,7 @@ class Experiment:
 
     @functools.cached_property
     def resolved_phases(self) -> tuple[ResolvedPhase, ...]:
-        """The phases with every setting filled in; one phase for the complete run if the experiment names none.
+        """The phases with a value for every setting; one phase for the complete run if the experiment names none.
 
         Raises:
             UserError: the lengths of the phases do not fit each other, or a phase has no step.
@@ -380,7 +379,7 @@ class Experiment:
 
     @property
     def evaluation_objective(self) -> Objective:
-        """The objective of the evaluations: that of `objective`, modified by `compression`."""
+        """The objective of the evaluations: `objective.in_evaluation()`, modified by `compression`."""
         objective = self.objective.in_evaluation()
         if self.compression is None:
             return objective
