@@ -18,15 +18,15 @@ def selfcheck(
 ) -> None:
     """Check the devices of this machine or slice before a run.
 
-    Arithmetic, dropout, checkpoints and the input are checked, and the speed is compared with the plan. Exit code 0 if
-    every row passes or is skipped, 1 if one differs or fails, 69 if a bucket or the like did not answer. A row that is
-    slower than planned is told, and fails nothing. On several hosts, run the same command on each of them, as with
-    pretrain.
+    Arithmetic, dropout, checkpoints and the input are checked, and the speed is compared with the plan. The exit code
+    is 0 if every row passes or is skipped, 1 if a row differs or fails, 69 if a bucket or another service did not
+    answer. A row that is slower than planned is shown, and does not fail. On several hosts, run the same command on
+    each of them, as with pretrain.
 
     Args:
         output: File to write, with versions, devices, topology and every figure as JSON, to attach to a report. In a
-            bucket, a checkpoint is written beside it and removed again.
-        json_: Print that JSON in place of the table.
+            bucket, a checkpoint is written beside the file and removed again.
+        json_: Print this JSON in place of the table.
     """
     peers.join(joining)
     from plmjax.selfcheck.selfcheck import selfcheck as run

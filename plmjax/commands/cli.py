@@ -52,17 +52,17 @@ VERBS = {
     "report": "reporting.report",
     "completion": "completion.completion",
 }
-"""Command -> MODULE.FUNCTION of this folder."""
+"""Command -> MODULE.FUNCTION in this folder."""
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in VERBS if " " in name))
 """First words of commands that consist of two words."""
 OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 """Commands that take every option of an experiment."""
 OF_TASKS = ("evaluate", "predict")
-"""Commands that take the options of a run's task for reading another file."""
+"""Commands that take the options with which a run's task reads another file."""
 OF_CHECKPOINTS = ("compress prune", "compress distil", "compress quantize")
-"""Commands that take every option of the experiment of a checkpoint, with methods that read its data."""
+"""Commands that take every option of a checkpoint's experiment if their method reads its data."""
 WITHOUT_TRAINING = ("compress factorize", "compress share")
-"""Commands that refuse the options of an experiment with a sentence of their own."""
+"""Commands that refuse the options of an experiment with their own error message."""
 
 
 FURTHER = (
@@ -79,7 +79,7 @@ FURTHER = (
         for name in OF_CHECKPOINTS
     }
 )
-"""Command -> sentence on its options that depend on an experiment or a run."""
+"""Command -> sentence about its options that depend on an experiment or a run."""
 
 
 def verb(name: str) -> Callable:
@@ -89,7 +89,7 @@ def verb(name: str) -> Callable:
 
 
 def summary(name: str) -> str:
-    """Return the first line of a command's docstring, read from the file of its module: nothing is imported."""
+    """Return the first line of a command's docstring. The file of its module is read, not imported."""
     module, function = VERBS[name].split(".")
     tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
     found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
@@ -97,7 +97,7 @@ def summary(name: str) -> str:
 
 
 def usage(group: str = "") -> str:
-    """Return the commands, one line each; `group` limits them to those that begin with this word."""
+    """Return the page that lists the commands, or only those whose first word is `group`."""
     shown = [name for name in VERBS if not group or name.startswith(f"{group} ")]
     width = max(map(len, shown))
     rows = "\n".join(f"  {name:<{width}}  {summary(name)}" for name in shown)
@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run one command.
 
     Raises:
-        UserError: a mistake of the user.
+        UserError: the user made a mistake.
     """
     name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
     if name in ("--help", "-h"):
@@ -146,7 +146,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _task_options(checkpoint: str) -> list[str]:
-    """Return the options of a run's task, for a message; an empty list if there is no such run."""
+    """Return the options of the task of a run, for a message; an empty list if there is no such run."""
     with contextlib.suppress(UserError):
         return [f"--{row.name}" for group in help.of_task(checkpoint, labelled=True) for row in group.rows]
     return []
@@ -177,7 +177,7 @@ def _show_help(name: str, words: list[str], everything: bool) -> NoReturn:
 
 
 def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:
-    """Return (name of a two-word command, its arguments). If a group has one command, its help is that of the command.
+    """Return (name of a two-word command, its arguments). --help after a group of one command is for this command.
 
     Raises:
         UserError: no command of the group has the second word.
@@ -198,10 +198,10 @@ def main() -> None:
     """Set the environment variables that libraries read, then run the command of sys.argv."""
     if sys.argv[1:2] in (["pretrain"], ["finetune"], ["bench"]) and not platform.has_tpu() and not platform.has_gpu():
         platform.keep_freed_memory()
-    # After a command is killed, multiprocessing cleans up and would print a warning.
+    # After a command is killed, multiprocessing cleans up and prints a warning.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
-    # A run that is started again need not compile again.
+    # With a cache on the disk, a run that is started again does not compile again.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
-    # JAX caches programs that took a second to compile; a run has many that take less.
+    # By default JAX caches only programs that took a second to compile; a run has many that take less.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     run_command(lambda: run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The command line of both programs: parsing of arguments, exit codes and error messages."""
+"""The command line of plmjax and of the program in tpu/: parsing of arguments, exit codes and error messages."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ Location = Annotated[
         str_from_instance=lambda path: [os.fspath(path)],
     ),
 ]
-"""A local path or one in a bucket. pathlib would turn gs://b into gs:/b."""
+"""A local path, or a path in a bucket. pathlib would turn gs://b into gs:/b."""
 
 
 ELSEWHERE = {
@@ -60,7 +60,7 @@ ELSEWHERE = {
     "bf16": "training.dtype",
     "fp16": "training.dtype",
 }
-"""Options of transformers' scripts -> ours, for the message about an unknown option."""
+"""Option of transformers' scripts -> option of plmjax, for the message about an unknown option."""
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -81,7 +81,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def experiment_options(reference: str) -> list[str]:
     """Return the options of an experiment, for a message; an empty list if it cannot be loaded."""
-    from plmjax import experiment  # It imports JAX, which reads the environment that a command sets first.
+    from plmjax import experiment  # It imports JAX, before which a command must set the environment.
 
     with contextlib.suppress(UserError):
         return experiment.options(experiment.load(reference))
@@ -94,11 +94,11 @@ def parse(
     """Return the command with its arguments bound; `program` is the text before them on the command line.
 
     Args:
-        further: function that returns the options of the experiment. An error message suggests them for an option that
-            has only the last part of their name.
+        further: function that returns the options of the experiment. The message about an unknown option suggests the
+            one whose last part is this option.
 
     Raises:
-        UserError: an unknown option, a missing one, or a value of the wrong kind.
+        UserError: an option is unknown or missing, or a value has the wrong type.
     """
 
     @functools.wraps(verb)
@@ -107,10 +107,10 @@ def parse(
 
     documentation, mark, options = (inspect.getdoc(verb) or "").partition("\n\nArgs:\n")
     summary, _, notes = documentation.partition("\n\n")
-    # tyro breaks the description of an option again at the lines of the docstring, and writes paragraphs on one line.
+    # tyro keeps the line ends of the docstring in the description of an option, and joins paragraphs to one line.
     bound.__doc__ = summary + mark + re.sub(r"\n {8,}", " ", options)
     parameters = [_switch(parameter) for parameter in inspect.signature(verb).parameters.values()]
-    del bound.__wrapped__  # tyro would read the command itself
+    del bound.__wrapped__  # else tyro would read the signature of the command itself
     bound.__signature__ = inspect.Signature(parameters)
     bound.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     captured = io.StringIO()
@@ -130,7 +130,7 @@ def parse(
         box = [*itertools.takewhile(lambda line: not line.startswith(" \u2500"), lines)]
         paragraph = [line.strip() for line in box]
         if paragraph and paragraph[0].startswith("Missing from"):
-            # An option is indented by four places, the words of its description by eight.
+            # An option is indented by four spaces, its description by eight.
             missing = listed(line.split()[0] for line in box if re.match(r" {5}\S", line))
             raise UserError(f"Missing from {program}: {missing}; see {program} --help.") from None
         raise UserError(f"{_advice(verb, arguments)}{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
@@ -138,7 +138,7 @@ def parse(
         from plmjax import experiment
 
         known = [f"--{name.strip('_')}" for name in option_names(verb)]
-        # If several options have the same last part, the option of the whole run precedes those of phases.
+        # Among options with the same last part, the option of the whole run has priority over those of phases.
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
         dotted += [option for option in known if "." in option]
         parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
@@ -155,7 +155,7 @@ def parse(
 
 
 def _advice(verb: Callable, arguments: Sequence[str]) -> str:
-    """Return a sentence if an argument without a name is given by a name."""
+    """Return advice if a positional argument is given as an option; else an empty text."""
     parameters = inspect.signature(verb).parameters
     unnamed = {f"--{name}" for name, one in parameters.items() if Positional in get_args(one.annotation)}
     found = next((word for word in arguments if word.partition("=")[0] in unnamed), None)
@@ -163,20 +163,20 @@ def _advice(verb: Callable, arguments: Sequence[str]) -> str:
 
 
 def _switch(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter that is false by default without this default in the help, which every such option has."""
+    """Return the parameter of a switch without a default in the help. Other parameters are unchanged."""
     if parameter.default is not False:
         return parameter
     return parameter.replace(annotation=Annotated[parameter.annotation, arg(help_behavior_hint="")])
 
 
 def wrapped(text: str) -> str:
-    """Return paragraphs in lines as long as those of the terminal."""
+    """Return paragraphs wrapped to the width of the terminal."""
     width = shutil.get_terminal_size().columns
     return "\n\n".join(textwrap.fill(" ".join(one.split()), width) for one in text.split("\n\n"))
 
 
 def option_names(verb: Callable) -> Iterator[str]:
-    """Yield the names of a command's options; options of a group of settings have the group's name as prefix."""
+    """Yield the names of a command's options, with the name of a group of settings as the prefix of its options."""
     for name, parameter in inspect.signature(verb).parameters.items():
         if any(mark in (Positional, Suppress) for mark in get_args(parameter.annotation)):
             continue
@@ -190,7 +190,7 @@ def option_names(verb: Callable) -> Iterator[str]:
 def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
     """Run a command, and exit with its exit code (`plmjax.errors`), or 130 for Ctrl-C.
 
-    On several hosts this host ends at once, and the other hosts receive the reason.
+    After an error on one of several hosts, this host ends at once, and the other hosts receive the reason.
     """
     try:
         with _plain_warnings():
@@ -213,7 +213,7 @@ def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
 def _plain_warnings() -> Iterator[None]:
     """Print only the text of warnings, as Python does for a logger without a handler (logging.lastResort).
 
-    Libraries add a handler to the root logger, which would print `WARNING:plmjax.runs.finetuning:` before each.
+    Libraries add a handler to the root logger, which would print `WARNING:plmjax.runs.finetuning:` before each text.
     """
     log = logging.getLogger("plmjax")
     propagated, log.propagate = log.propagate, False
@@ -224,7 +224,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def exit_status(error: BaseException) -> tuple[int, str]:
-    """Return (exit code, sentence) for an exception; the sentence is empty if a traceback says more."""
+    """Return (exit code, sentence) for an exception. The sentence is empty if a traceback must be printed."""
     error = storage.explain(error) or error
     match error:
         case UserError():

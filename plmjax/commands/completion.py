@@ -1,7 +1,7 @@
-"""The command that prints a script with which a shell completes the other commands at the TAB key.
+"""The command that prints a shell script, which completes the other commands at the TAB key.
 
-The script is static: it has a table of words, so that a completion starts no Python. The options of an experiment are
-those of its groups, which many experiments share.
+The script has a table of words, so a completion does not start Python. The options of an experiment are divided into
+groups, which many experiments share.
 """
 
 import inspect
@@ -14,9 +14,9 @@ from tyro.conf import Positional
 from plmjax.commands import cli, command_line, help
 
 Table = dict[str, list[str]]
-"""Question of the script, such as `options pretrain`, to the words of the answer."""
+"""Dict from a question of the script, such as `options pretrain`, to the words that answer it."""
 COMMON = "common"
-"""Name in the table for an experiment that is not one of plmjax, whose options are those that all have."""
+"""Name in the table of the group of options that all experiments have, for an experiment outside plmjax."""
 
 
 def completion(shell: Positional[Literal["bash", "zsh", "fish"]]) -> None:
@@ -47,7 +47,7 @@ def completion(shell: Positional[Literal["bash", "zsh", "fish"]]) -> None:
 
 
 def table() -> Table:
-    """Return the words of every command, option and experiment."""
+    """Return the table of all commands, options and experiments."""
     found: Table = {"commands": list(dict.fromkeys(name.split()[0] for name in cli.VERBS))}
     for group in cli.GROUPS:
         found[f"commands {group}"] = [name.split()[1] for name in cli.VERBS if name.startswith(f"{group} ")]
@@ -72,7 +72,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _experiments() -> Table:
-    """Return the experiments of plmjax: their names, the groups of options of each, and the options of a group."""
+    """Return the table of plmjax's experiments: their names, the option groups of each, and the options of a group."""
     from plmjax import experiment as experiments
     from plmjax.experiment import catalogue
     from plmjax.experiment.override import choices

@@ -28,7 +28,7 @@ def factorize(
     Args:
         checkpoint: Run directory or checkpoint of a BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT or GPT-2.
         output: Run directory to write, with one checkpoint.
-        rank: Rank of every product; a matrix of which it would have no fewer weights stays whole.
+        rank: Rank of every product; a matrix stays whole if its product would have as many weights or more.
         energy: In place of --rank, the least fraction of the sum of squared singular values that every product keeps.
     """
     refuse_options(overrides, "plmjax compress factorize")
@@ -38,12 +38,13 @@ def factorize(
 def share(checkpoint: Positional[Checkpoint], output: Location, groups: int = 1, overrides: Overrides = ()) -> None:
     """Give groups of layers the same parameters, as in ALBERT.
 
-    They are the means of the layers' own. Train the result with plmjax finetune --from or plmjax pretrain --from.
+    The shared parameters of a group are the means over its layers. Train the result with plmjax finetune --from or
+    plmjax pretrain --from.
 
     Args:
         checkpoint: Run directory or checkpoint of a BERT or an ALBERT.
         output: Run directory to write, with one checkpoint of an ALBERT.
-        groups: Number of groups of layers; as many as layers give each its own parameters.
+        groups: Number of groups of layers; with as many groups as layers, each layer keeps its own parameters.
     """
     refuse_options(overrides, "plmjax compress share")
     print(sharing.share(checkpoint, output, groups))
@@ -64,10 +65,10 @@ def augment(
 ) -> None:
     """Write further examples of a task, to train a student on.
 
-    In each of them some words are replaced by likely ones.
+    In each further example some words are replaced by likely words.
 
     Args:
-        checkpoint: Run directory or checkpoint of a BERT that was pretrained on hidden words.
+        checkpoint: Run directory or checkpoint of a BERT that was pretrained on masked tokens.
         input: .tsv, .csv or .jsonl file of examples.
         output: File of the same format to write: every example, and after it its copies.
         text: Columns of the texts.

@@ -184,7 +184,7 @@ def cooccurrence(
 
 
 def _check_runner(runner: str, options: tuple[str, ...], processes: int | None) -> None:
-    """Raise UserError for a contradiction between the options of Apache Beam and of processes."""
+    """Raise UserError if the options of Apache Beam and of processes contradict each other."""
     if runner and processes:
         raise UserError("Expected either --processes of this machine or a --runner, found both; leave one of them out.")
     if options and not runner:

@@ -44,7 +44,7 @@ OF_RUNS: dict[str, type[Distillation]] = {
         MobileBertDistillation,
     )
 }
-"""Method -> its compression in a run, whose options may follow."""
+"""Method -> class of its settings in a run, whose options the command takes too."""
 
 
 @hold_output
@@ -116,7 +116,7 @@ def distil(
 
 
 def _distillation(source: Source, method: type[Distillation], named: Experiment | None) -> Distillation:
-    """Return the settings of a method, with the teacher; those of the named experiment if it has some."""
+    """Return the settings of a method, from the named experiment if it has such settings, with the teacher."""
     own = named.compression if named is not None and type(named.compression) is method else method()
     return dataclasses.replace(own, teacher=source.description.experiment.model, checkpoint=str(source.directory))
 
@@ -129,9 +129,9 @@ def _layers(source: Source, layers: Sequence[int], named: Experiment | None) -> 
 
 
 def _model(source: Source, layers: tuple[int, ...], named: Experiment | None) -> ModelConfig:
-    """Return the sizes of a student that begins with layers of its teacher, or at random if it takes none.
+    """Return the config of a student that begins with `layers` of its teacher, or with random layers if it takes none.
 
-    The named experiment has them if it trains a model of another system or if the student begins at random.
+    It is that of the named experiment for a model of another system than the teacher's, and for random layers.
     """
     teacher = source.description.experiment.model
     own = None if named is None else named.model
@@ -141,7 +141,7 @@ def _model(source: Source, layers: tuple[int, ...], named: Experiment | None) ->
 
 
 def _check_layers(distillation: Distillation, layers: Sequence[int], student: str | None) -> None:
-    """Raise UserError for a method that transfers layers, if the student takes layers or is random."""
+    """Raise UserError if the student takes layers or is random, for a method that needs random layers."""
     if layers or student == RANDOM:
         found = f"--layers {' '.join(map(str, layers))}" if layers else "--student random"
         raise UserError(
@@ -151,7 +151,7 @@ def _check_layers(distillation: Distillation, layers: Sequence[int], student: st
 
 
 def _check_tokenizers(source: Source, name: str, student: Description) -> None:
-    """Raise UserError if the student reads other tokens than its teacher."""
+    """Raise UserError if the student has another tokenizer than its teacher."""
     if student.load_tokenizer().fingerprint != source.description.load_tokenizer().fingerprint:
         raise UserError(
             f"Expected a student with the tokenizer of its teacher {source.name}, found another one in {name}; name "
@@ -160,7 +160,7 @@ def _check_tokenizers(source: Source, name: str, student: Description) -> None:
 
 
 def _with_task(source: Source, run: Experiment) -> Experiment:
-    """Return the experiment with an objective for which the teacher has parameters and labels.
+    """Return the experiment with an objective for which the teacher has parameters, and with the teacher's labels.
 
     Raises:
         UserError: the teacher has learned another task.
@@ -185,10 +185,10 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
 
 
 def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
-    """Return the experiment with the stored scores of its teacher, which are computed if they do not exist yet.
+    """Return the experiment with a file of its teacher's scores, which is written if it does not exist yet.
 
     Raises:
-        UserError: the task needs the teacher itself.
+        UserError: the task cannot be trained on stored scores.
     """
     top_k = run.compression.top_k
     path = output / stored.FILE.format(top_k)

@@ -111,11 +111,11 @@ OPTIONS = {
     "sentence-transformers": ("pooling", "normalize"),
     "jax": ("platforms", "rows", "length"),
 }
-"""Library -> the options of its exports."""
+"""Library -> the options of an export for it."""
 
 
 def _check_options(to: str, vectors: str | None, architecture: str, options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option of another library."""
+    """Raise UserError for an option that does not apply to the library."""
     for name in options:
         if name not in OPTIONS[to]:
             (own,) = (library for library, names in OPTIONS.items() if name in names)

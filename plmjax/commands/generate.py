@@ -1,4 +1,4 @@
-"""The command that generates text: options to settings, prompts from a file, texts to the terminal or a file."""
+"""The command that generates text from a prompt or a file of prompts, and prints it or writes it to a file."""
 
 import dataclasses
 import functools
@@ -93,7 +93,7 @@ def generate(
 
 
 def in_force(options: Options, stored: Decoding, owner: str) -> str:
-    """Return one line that names every setting of generation and its origin."""
+    """Return one line with every setting of generation in use and its origin."""
     mine, merged = options.explicit(), options.with_defaults(stored)
     theirs = {name: value for name, value in merged.explicit().items() if name not in mine}
     rest: dict[str, Any] = {"temperature": 1.0} if merged.draws and merged.temperature is None else {}

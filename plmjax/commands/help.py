@@ -1,4 +1,4 @@
-"""The pages of `--help` with an experiment or a run: options of the command, then those of the experiment.
+"""The pages of `--help` with an experiment or a run: options of the command, then options of the experiment or run.
 
 `--help` shows the options that are changed often, `--help all` every one.
 """
@@ -38,7 +38,7 @@ USUAL = (
 BEST_KNOWN = ("--data.input", "--training.steps", "--training.batch_size", "--optimizer.learning_rate")
 """Options that the page of a command without an experiment names."""
 ORDER = ("compression", "data", "tokenizer", "model", "objective", "optimizer", "training", "finetuning", "checkpoint")
-"""Groups of options at the beginning of the page of all; the others follow in the order of `Experiment`."""
+"""Groups of options at the beginning of the page of all options. Other groups follow in the order of `Experiment`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Options below a heading: their name, and a sentence about all of them."""
+    """Options below a heading: the name of the group, a sentence about all of them, and their rows."""
 
     name: str
     sentence: str
@@ -61,7 +61,7 @@ class Group:
 
 
 def asked(words: Sequence[str]) -> tuple[list[str], bool] | None:
-    """Return (other words, whether they ask for all options), or None if the words of a command ask for no help."""
+    """Return (words without --help, whether all options are asked for), or None if the words do not have --help."""
     places = [place for place, word in enumerate(words) if word in HELP]
     if not places:
         return None
@@ -76,7 +76,7 @@ def show(verb: Callable, program: str, groups: Sequence[Group] = (), *, everythi
     Args:
         program: text before the options on the command line.
         groups: options of the experiment.
-        everything: whether to show the options of the command's own that are seldom changed, and whole descriptions.
+        everything: true to show all options of the command, with complete descriptions; else the usual ones, shortened.
         after: paragraph after the options.
     """
 
@@ -126,24 +126,27 @@ def _first_sentence(text: str) -> str:
 
 
 def _first_clause(text: str) -> str:
-    """Return the first sentence up to a semicolon, with a period."""
+    """Return the first sentence of a text up to a semicolon, with a period."""
     clause, mark, _ = _first_sentence(text).partition(";")
     return clause + ("." if mark else "")
 
 
 def _brief(row: Row) -> str:
-    """Return the first sentence about an option, up to a semicolon unless its value is 0 or none, which it explains."""
+    """Return the first sentence about an option. If the value is not 0, none or empty, it ends at a semicolon.
+
+    The part after the semicolon explains such values.
+    """
     return _first_clause(row.text) if row.value else _first_sentence(row.text)
 
 
 def _shortened(options: str) -> str:
-    """Return the options of a docstring with the first clause about each."""
+    """Return the `Args:` of a docstring with only the first clause about each option."""
     entries = re.split(r"\n(?= {4}\w)", options)
     return "\n".join(f"    {_first_clause(' '.join(entry.split()))}" for entry in entries)
 
 
 def of_experiment(experiment: "Experiment", overrides: Sequence[str], *, everything: bool) -> list[Group]:
-    """Return the options of an experiment, with the classes that other options choose: all of them, or the usual ones.
+    """Return all options of an experiment, or the usual ones. overrides: options that may choose other classes.
 
     Raises:
         UserError: there is no such class.
@@ -175,7 +178,7 @@ def of_experiment(experiment: "Experiment", overrides: Sequence[str], *, everyth
 
 
 def _own_fields(experiment: "Experiment") -> list[str]:
-    """Return the options of an experiment that classes outside this package add to those of their base classes."""
+    """Return the options of an experiment that are fields of classes outside plmjax, without inherited fields."""
     classes = {field.name: type(getattr(experiment, field.name)) for field in dataclasses.fields(experiment)}
     return [
         f"{name}.{field}"
@@ -226,7 +229,7 @@ def of_checkpoint(
 
 
 def _rows(options: Iterable["Option"]) -> list[Row]:
-    """Return the rows of a page of options of an experiment; the value None is written as the command line reads it."""
+    """Return the rows of a page for options of an experiment, with "none" in place of None in their descriptions."""
     return [
         Row(option.name, option.kind, option.value, re.sub(r"\bNone\b", option_values.NONE, option.text))
         for option in options

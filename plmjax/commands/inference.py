@@ -37,8 +37,8 @@ def evaluate(
 
     Args:
         checkpoint: Run directory or checkpoint; for word vectors also a file of word2vec or GloVe.
-        data: Held-out data: a prepared dataset, raw text, or labelled examples of the
-            task; for a mixture NAME=FILE with the name of one of its tasks.
+        data: Held-out data: a prepared dataset, raw text, or labelled examples of the task; for a mixture NAME=FILE
+            with the name of one of its tasks.
         task: Score without training, on --data: a language model on LAMBADA's last words or BLiMP's pairs, word vectors
             on similarities or analogies of words, the vectors of any encoder on retrieval. For retrieval the queries of
             a folder of BEIR or of a table search its passages; with --data.score pairs of texts are compared.
@@ -90,7 +90,7 @@ TASK_OPTIONS = {
     "analogy": (),
     "retrieval": ("split", "max_unknown"),
 }
-"""Task that `evaluate` scores without training -> the options that apply to it, besides --data, --output and --json."""
+"""Task that `evaluate` scores without training -> its options besides --data, --output and --json."""
 
 
 def _score(
@@ -126,7 +126,7 @@ def _score(
 
 
 def _columns(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a table of queries and passages that options name, such as --data.query premise."""
+    """Return the columns of a table of queries and passages, which options such as --data.query premise name."""
     from plmjax import experiment as experiments
     from plmjax.finetuning.tasks.contrastive import Contrastive
     from plmjax.finetuning.tasks.retrieval import Retrieval
@@ -206,7 +206,7 @@ def embed(
         mix: Write a weighted mean of all layers instead, with the softmax of these numbers as weights, embeddings
             first; or `learned` for the weights of a fine-tuned checkpoint.
         pooling: The [CLS] vector, the mean over tokens, or the vector of every token. An imported folder of
-            sentence-transformers has a recipe of its own, with layers, a length and a prompt.
+            sentence-transformers has its own recipe, with layers, a length and a prompt.
         prompt: Name of a prompt of such a folder, which is put before every line.
         batch_size: Number of lines in a batch.
         max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
@@ -234,9 +234,9 @@ def attention(
 ) -> None:
     """Write the attention weights of each line of a file.
 
-    They are those of every layer and head, from token to token. The file has, for line 0, tokens_0 and attentions_0
-    float32 [layers heads queries keys], and so on; each query's weights sum to 1. An encoder-decoder has
-    encoder_attentions_0, decoder_tokens_0, decoder_attentions_0 and cross_attentions_0.
+    The file has the weights of every layer and head: for line 0, tokens_0 and attentions_0, float32 [layers heads
+    queries keys], and so on. The weights of each query sum to 1. An encoder-decoder has encoder_attentions_0,
+    decoder_tokens_0, decoder_attentions_0 and cross_attentions_0.
 
     Args:
         checkpoint: Run directory or checkpoint.

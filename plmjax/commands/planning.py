@@ -8,7 +8,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference
 from plmjax.errors import UserError, options_named
 
-if TYPE_CHECKING:  # they import JAX, which a command loads only once its options are read
+if TYPE_CHECKING:  # they import JAX, which a command imports only after its options are read
     from plmjax.experiment import Experiment
     from plmjax.planning.compilation import Batches
     from plmjax.runs.resolve import Run
@@ -85,7 +85,7 @@ def plan(
 def planned_run(run: "Run") -> tuple["Experiment", "Batches"]:
     """Return the experiment of the run, and its batches.
 
-    The examples of a task are read, which determine its labels, its rows and its number of steps. Text is not read.
+    The examples of a task are read, because they determine its labels, rows and number of steps. Text is not read.
 
     Raises:
         UserError: a file of the task is wrong.

@@ -30,11 +30,11 @@ OF_RUNS: dict[str, type[Pruning]] = {
     method.name: method
     for method in (GradualPruning, MovementPruning, SoftMovementPruning, BlockMovementPruning, TicketTraining)
 }
-"""Method -> its compression in a run, whose options may follow."""
+"""Method -> class of its settings in a run, whose options the command takes too."""
 SPARSITY = 0.5
-"""Share of the weights that become 0, if the command names none."""
+"""Fraction of the weights that become 0, if the command names none."""
 ROWS, ROUNDS = 256, 1
-"""Training rows and rounds of `heads`, if the command names none."""
+"""Numbers of training rows and of rounds for `heads`, if the command names none."""
 READ_BY = {
     "sparsity": ("magnitude", "heads", *(name for name in OF_RUNS if name != SoftMovementPruning.name)),
     "rows": ("heads",),
@@ -43,7 +43,7 @@ READ_BY = {
 }
 """Option -> the methods that read it."""
 TICKET = "ticket"
-"""Folder of the output for the pruned weights from which a lottery ticket is trained."""
+"""Name of the folder in the output for the pruned weights from which a lottery ticket is trained."""
 
 
 @hold_output
@@ -123,10 +123,10 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
 def _ticket(source: Source, run: Experiment, sparsity: float, *, rewind: Path | None, output: Path) -> Path:
     """Write the kept weights, with their values in the checkpoint `rewind`, and return their run directory.
 
-    An earlier command may have written it.
+    Nothing is written if the run directory has the same weights already.
 
     Raises:
-        UserError: it was written with other weights.
+        UserError: the run directory has other weights.
     """
     folder = storage.path(output) / TICKET
     before = source if rewind is None else Source.read(rewind)

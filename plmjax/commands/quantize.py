@@ -22,10 +22,10 @@ from plmjax.runs import epochs
 from plmjax.training.checkpoints import checkpoints
 
 OF_RUNS: dict[str, type[QuantizationAware] | None] = {"dynamic": None, "static": None, "aware": QuantizationAware}
-"""Method -> its compression in a run, whose options may follow; None if it reads the run's examples alone."""
+"""Method -> class of its settings in a run, whose options the command takes too; None if it only reads examples."""
 METHODS = ("weight_only", *OF_RUNS)
 BATCHES = 16
-"""Number of training batches that give static ranges, if the command names none."""
+"""Number of training batches from which static ranges are measured, if the command names none."""
 
 
 @hold_output
@@ -100,7 +100,7 @@ def with_integers(run: Experiment, precision: str) -> Experiment:
 
 
 def with_overrides(run: Experiment, overrides: Sequence[str]) -> Experiment:
-    """Return the experiment with options of the command line."""
+    """Return the experiment with options of the command line. With options, a fine-tuning is changed to epochs."""
     if not overrides:
         return run
     run = run if run.finetuning is None else epochs.in_epochs(run)

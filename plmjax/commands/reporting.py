@@ -1,4 +1,4 @@
-"""The commands that show runs on a page, and describe one in a model card."""
+"""The commands that show runs on a page, and describe a run in a model card."""
 
 from pathlib import Path
 from typing import Annotated

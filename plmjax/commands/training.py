@@ -1,4 +1,4 @@
-"""The commands that train, and those of their runs: list of experiments, benchmark, average of checkpoints."""
+"""The commands that train, list experiments, measure a train step and average checkpoints."""
 
 import shutil
 from pathlib import Path
@@ -97,7 +97,7 @@ def finetune(
 
 
 def _workdir(experiment: str) -> Path:
-    """Return the folder of a run whose command names none."""
+    """Return the default folder of a run."""
     return Path("runs") / Path(experiment.partition(":")[0]).stem
 
 

@@ -1,7 +1,7 @@
-"""Google Cloud Storage: the client of buckets, its errors as sentences, and objects replaced under a generation.
+"""Google Cloud Storage: the client of buckets, its errors as sentences, and writes that depend on a generation.
 
-All files of plmjax use one client, gcsfs (the extra `gcs`): its endpoint and credentials can be chosen, and it needs no
-TensorFlow. Orbax writes arrays with the client of tensorstore. storage.py reads and writes with this client.
+plmjax uses one client for all its files, gcsfs (the extra `gcs`): its endpoint and credentials can be chosen, and it
+does not need TensorFlow. storage.py reads and writes with this client. Orbax writes arrays with tensorstore's client.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from plmjax.errors import Explained, Unavailable, UserError
 
-# The libraries read these when they first use a bucket, here and in child processes.
+# The libraries read these variables when they first use a bucket, in this process and in child processes.
 os.environ.setdefault("EPATH_USE_TF", "false")  # epath prefers TensorFlow's client, which has a fixed endpoint
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would call another service for every bucket
 os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others write to the bucket too
@@ -26,7 +26,7 @@ SCHEME = "gs://"
 _TENSORSTORE = re.compile(
     r"(ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAUTHENTICATED): "
 )
-"""Beginning of tensorstore's errors that may pass. It has repeated what can be repeated, for a quarter of an hour."""
+"""Beginning of tensorstore's errors that may be temporary, although it has retried for a quarter of an hour."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
@@ -37,21 +37,19 @@ def client() -> Any:
 
 @functools.cache
 def _client_of(process: int) -> Any:
-    """Return the client of a process. A forked process needs a new one: thread and connections do not survive the
-    fork.
-    """
+    """Return the client of a process. A forked process needs a new one: it has no thread and no connections."""
     try:
         import fsspec
         import gcsfs  # noqa: F401 (fsspec opens buckets with it)
     except ImportError:
         raise UserError(f"Expected gcsfs for a path in {SCHEME}, found none; pip install 'plmjax[gcs]'.") from None
-    for name in ("gcsfs", "google.auth"):  # they log errors that they raise as well
+    for name in ("gcsfs", "google.auth"):  # they log the errors that they raise
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return fsspec.filesystem("gcs", finalize_on_close=True)
 
 
 def check(text: str) -> None:
-    """Raise UserError unless the bucket of a gs:// path exists, and Unavailable unless it answers."""
+    """Raise UserError if the bucket of a gs:// path does not exist, and Unavailable if it does not answer."""
     bucket = text.removeprefix(SCHEME).partition("/")[0]
     if not _NAME.fullmatch(bucket):
         raise UserError(
@@ -93,7 +91,7 @@ def generation(path: Path) -> tuple[int, str]:
             found = client().call(*place, json_out=True)["generation"]
         except FileNotFoundError:
             return 0, ""
-        with contextlib.suppress(FileNotFoundError):  # It was replaced between the two calls.
+        with contextlib.suppress(FileNotFoundError):  # The object was replaced between the two calls.
             return int(found), client().call(*place, alt="media", generation=found)[1].decode("utf-8")
 
 
@@ -101,14 +99,14 @@ def replace(path: Path, contents: str, generation: int) -> int:
     """Write an object in a bucket if it still has this generation; 0 means that it must not exist.
 
     Returns:
-        the new generation, or 0 if the object has another one.
+        the new generation, or 0 if the object has another generation than the given one.
     """
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     address = client().base.replace("/storage/v1/", "/upload/storage/v1/") + f"b/{bucket}/o"
     settings = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
     try:
         made = client().call("POST", address, data=contents.encode("utf-8"), json_out=True, **settings)
-    except FileExistsError:  # The client raises it if the generation is another one.
+    except FileExistsError:  # The client raises it if the generation differs.
         return 0
     return int(made["generation"])
 
@@ -158,7 +156,7 @@ def explain(error: BaseException, bucket: str = "") -> Explained | None:
         )
     if status is None:
         return unreachable(bucket, error)
-    # 410 is an upload whose session was lost: a new one succeeds.
+    # 410 is an upload whose session was lost: a new upload succeeds.
     kind = Unavailable if status in (408, 410, 429) or status >= 500 else UserError
     return kind(f"Expected an answer of {where}, found an error ({text[:200]}); run the same command again.")
 

@@ -13,13 +13,13 @@ def decimal(found: Any) -> float:
     `float` would accept 1_0 as 10, digits of other scripts, True as 1, and nan and inf.
 
     Raises:
-        ValueError: it is not a finite number.
+        ValueError: `found` is not a finite number.
     """
     if isinstance(found, str) and len(found) <= 400 and _DECIMAL.fullmatch(found.strip()):
         found = float(found)
     try:
         if type(found) in (int, float) and math.isfinite(found):
             return float(found)
-    except OverflowError:  # of an integer above every float
+    except OverflowError:  # of an integer too large for a float
         pass
     raise ValueError("it is no finite number")

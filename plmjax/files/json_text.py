@@ -1,4 +1,4 @@
-"""Safe reading of JSON files from untrusted, changed or truncated sources; and of numbers that JSON lacks.
+"""Safe reading of JSON files, which may be untrusted, changed or truncated.
 
 `json.loads` accepts values that JSON does not have (Infinity) and text that no file can store (half of a surrogate
 pair), and raises RecursionError for deeply nested brackets. All readers of JSON in plmjax use this module.
@@ -29,7 +29,7 @@ def parse(text: str | bytes) -> Any:
 
     Raises:
         ValueError: the text is not JSON, is nested too deeply, or has a number or a character that cannot be
-            represented. A json.JSONDecodeError has the place if it is known.
+            represented. If the position is known, it is a json.JSONDecodeError.
     """
     text = text.decode("utf-8") if isinstance(text, bytes) else text
     try:
@@ -45,7 +45,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """Return plain data with None in place of every number that is not finite, since JSON has no such number."""
+    """Return plain data with None in place of every number that is not finite, because JSON has no such numbers."""
     if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -56,10 +56,10 @@ def finite(value: Any) -> Any:
 def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
     """Return the JSON object in a file.
 
-    what, advice: for the message: the expected contents of the file, and the advice to the user.
+    what, advice: expected contents of the file, and advice to the user, for the message.
 
     Raises:
-        UserError: there is no such file, or it has other contents.
+        UserError: there is no such file, or it does not contain a JSON object.
     """
     if not path.is_file():
         raise UserError(f"Expected {what} at {path}, found no file; {advice}.")
@@ -86,7 +86,7 @@ def check(found: Any, shape: Any, name: str = "it") -> None:
         name: name of the value, for the message.
 
     Raises:
-        ValueError: it has another shape.
+        ValueError: the value has another shape.
     """
     if isinstance(shape, tuple):
         for one in shape[:-1]:
@@ -116,7 +116,7 @@ def check(found: Any, shape: Any, name: str = "it") -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the text of an error as part of a sentence: on one line, without a final period, shortened if long."""
+    """Return the text of an error as part of a sentence: on one line, without a final period, and not too long."""
     detail = f"no {error}" if isinstance(error, KeyError) else str(error)
     text = " ".join(detail.split()) or type(error).__name__
     return beginning(text, 200).rstrip(".").replace("; ", ", ")

@@ -1,8 +1,8 @@
 """A lock for a folder. Two runs in one folder would delete each other's metrics and mix their checkpoints.
 
-On a disk the lock is the kernel's (`flock` of FOLDER/lock.json, which network file systems forward to their server). It
-ends with the process in every case. In a bucket it is the object FOLDER/lock.json, written under generation
-preconditions and again every BEAT_SECONDS. If its holder was a process of this machine that has ended, the lock is
+On a disk it is a lock of the kernel (`flock` of FOLDER/lock.json, which network file systems forward to their server).
+It always ends with the process. In a bucket it is the object FOLDER/lock.json, which is written with a generation
+precondition, and again every BEAT_SECONDS. If its holder was a process of this machine that has ended, the lock is
 taken over at once. Otherwise it is taken over after this process has seen it unchanged for SILENT_SECONDS. Clocks of
 different machines are not compared.
 """
@@ -32,12 +32,12 @@ LOOK_SECONDS = 1.0
 UNKNOWN = {"pid": 0, "host": "", "since": "", "machine": "", "started": ""}
 """The holder of a lock with damaged text."""
 _OPENING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-"""Flags of mode "a+", but without following a link, through which another file would be truncated."""
+"""Flags of mode "a+", with O_NOFOLLOW: through a link, another file would be truncated."""
 _log = logging.getLogger(__name__)
 _held: set[str] = set()
-"""Locks in buckets that this process holds. A lock with this process as holder that is not listed here was lost."""
+"""Texts of the locks in buckets that this process holds. Another lock that names this process is a leftover."""
 _here = threading.local()
-"""`folders`: those that the work of this thread has locked."""
+"""Its attribute `folders` has the folders that this thread has locked."""
 
 
 @contextlib.contextmanager
@@ -45,8 +45,8 @@ def lock(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
     """Create and lock a folder during the body; `report` is called with a line if it waits for another process.
 
     Raises:
-        UserError: another process of this machine, or of this disk, holds the lock; the message names it.
-        Unavailable: another machine holds the lock of a bucket.
+        UserError: another process of this machine, or one that shares the disk, holds the lock; the message names it.
+        Unavailable: another machine holds the lock in a bucket.
     """
     own = str(storage.absolute(folder))
     with _in_bucket(folder, report) if storage.in_bucket(folder) else _on_disk(folder):
@@ -60,14 +60,14 @@ def lock(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Lock a folder during the body as `lock` does, unless this process has locked it already."""
+    """Lock a folder during the body as `lock` does, unless this thread has locked it already."""
     mine = str(storage.absolute(folder)) in getattr(_here, "folders", frozenset())
     with contextlib.nullcontext() if mine else lock(folder):
         yield
 
 
 def is_unused(folder: Path) -> bool:
-    """Return whether a folder has only a lock, and partial files of killed processes."""
+    """Return whether a folder is missing, or has only a lock and partial files of killed processes."""
     return not folder.exists() or all(
         entry.name == NAME or entry.name.endswith(storage.WRITING) for entry in folder.iterdir()
     )
@@ -151,7 +151,7 @@ def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
 
 
 def _take_over(folder: Path, path: Path, mine: str, report: Callable[[str], None]) -> int:
-    """Return the generation of the object once this process holds it."""
+    """Write the lock in a bucket when it is free, and return its generation."""
     watched, since = None, time.monotonic()
     while True:
         found = buckets.generation(path)
@@ -170,7 +170,7 @@ def _take_over(folder: Path, path: Path, mine: str, report: Callable[[str], None
 
 
 def _lost(folder: Path, path: Path, mine: str) -> int:
-    """Return the lock's generation after a failed write, or end this process if another one holds the lock."""
+    """Return the lock's generation after a failed write, or end this process if another process holds the lock."""
     generation, contents = buckets.generation(path)
     if contents == mine:
         return generation
@@ -187,7 +187,7 @@ def _lost(folder: Path, path: Path, mine: str) -> int:
 
 
 def _holder() -> str:
-    """Return this process as JSON, with a unique token."""
+    """Return the text of a lock that this process holds: JSON with a unique token."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -201,7 +201,7 @@ def _holder() -> str:
 
 @functools.cache
 def _machine() -> str:
-    """Return an id of this boot of this machine and of its PID namespace; empty if not known."""
+    """Return an id of this machine since its boot and of the PID namespace; empty if not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -217,7 +217,7 @@ def _start_time(pid: int) -> str:
 
 
 def _is_here(holder: str) -> bool:
-    """Return whether the holder is a running process of this machine. Its PID may have been reused since."""
+    """Return whether the holder is a running process of this machine, and not one that has reused its PID."""
     known = _fields(holder)
     if known["machine"] != _machine() or not known["machine"] or _start_time(known["pid"]) != known["started"]:
         return False

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def waits(first: float | None = None, longest: float | None = None) -> Iterator[float]:
-    """Yield the seconds before each retry, without end: they double from FIRST_WAIT up to LONGEST_WAIT.
+    """Yield the seconds before each retry, without end: they double from `first` up to `longest`.
 
     Each is multiplied by a random factor from 0.5 to 1.5, so that many hosts do not retry at the same time.
     """
@@ -38,11 +38,11 @@ def insist(
 ) -> Result:
     """Return the result of a call; retry it while it raises `Unavailable`.
 
-    Each failure is a warning.
+    Each failure is logged as a warning.
 
     Args:
-        what: the work of the call, for the warning: "writing the last checkpoint".
-        seconds: time after which the next failure is raised.
+        what: the work of the call, for the warning, such as "writing the last checkpoint".
+        seconds: time after which a failure is raised.
         wait: function that waits for some seconds.
 
     Raises:

@@ -1,11 +1,11 @@
-"""Seals of the finished parts of a command, so that a restarted command reuses exactly its own parts.
+"""Seals of the finished parts of a command's output, so that a restarted command reuses exactly its own parts.
 
 A command that may be killed keeps its finished parts. Each part has a seal, a JSON file that is written last:
 
     {"made_from": "...", "files": {"NAME": [bytes, "crc32c:..."]}, "content": ..., "crc32c": ...}
 
-`made_from` is a digest of all inputs of the part. A part is made again if its seal is missing or of other inputs, or if
-a file differs from the seal. Files are compared as those of a checkpoint are with their manifest.
+`made_from` is a digest of all inputs of the part. A part is made again if its seal is missing or for other inputs, or
+if a file differs from the seal. Checkpoints compare their files with their manifest in the same way.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ _SHAPE = {"made_from": str, "files": {str: [object]}, "content": object, "crc32c
 
 
 def digest(made_from: Any) -> str:
-    """Return the SHA-256 of plain data."""
+    """Return the SHA-256 of plain data, hexadecimal."""
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
 def entries(files: Mapping[str, storage.File], like: str = "") -> dict[str, list[Any]]:
-    """Return name -> [bytes, digest] of files. like: as in `storage.File.digest`."""
+    """Return a dict from name to [size in bytes, digest] of files. like: as in `storage.File.digest`."""
     return {name: [file.size, file.digest(like)] for name, file in files.items()}
 
 
@@ -56,7 +56,7 @@ def write(seal: Path, made_from: str, names: Iterable[str], content: Any = None)
 
 
 def read(seal: Path, made_from: str, ignored: Collection[str] | None = ()) -> Sealed | None:
-    """Return the content of a seal; None if it is missing, damaged or of other inputs, or if a file differs.
+    """Return the content of a seal; None if it is missing, damaged or for other inputs, or if a file differs.
 
     ignored: names of files that are not compared; None compares no files.
     """
@@ -78,6 +78,6 @@ def read(seal: Path, made_from: str, ignored: Collection[str] | None = ()) -> Se
 
 
 def _sum(contents: dict[str, Any]) -> int:
-    import google_crc32c  # here, as readers of runs import this module without it
+    import google_crc32c  # here, because programs that only read runs may lack it
 
     return google_crc32c.value(json.dumps(contents, sort_keys=True).encode())

@@ -1,8 +1,8 @@
-"""Files: all reading and writing of paths that a user names, local ones and gs://BUCKET/....
+"""Files: all reading and writing of paths that a user names, local paths and gs://BUCKET/....
 
-`path` returns a pathlib.Path for a local path, and an etils.epath.Path, which has the same methods, for one in a
-bucket. A bucket has no folders, no renaming and no appending. Functions of this module replace them there, and do the
-usual operation on a disk. plmjax/files/buckets.py has the client of buckets.
+`path` returns a pathlib.Path for a local path, and an etils.epath.Path, which has the same methods, for a path in a
+bucket. A bucket has no folders, no renaming and no appending. The functions of this module replace these operations
+there, and perform them on a disk. plmjax/files/buckets.py has the client of buckets.
 """
 
 import base64
@@ -29,21 +29,22 @@ from plmjax.files.buckets import SCHEME
 
 _log = logging.getLogger(__name__)
 WRITING = ".writing"
-"""End of the name of a file that is being written, and then replaces the one without it."""
+"""Suffix of a temporary file that is being written, and then replaces the file at the path."""
 _AT_ONCE = 8
-"""Number of files copied at once; the client holds up to 50 MiB of each in memory."""
+"""Number of files that are copied at the same time; the client holds up to 50 MiB of each in memory."""
 _OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
 _LINKS = 40  # as many as Linux follows
 _BEGINNING = 1 << 20
-"""Number of first bytes by which a command recognises a file of its own."""
+"""Number of first bytes by which a command recognises a file that it wrote."""
 _OTHER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 
 
 def path(text: str | os.PathLike) -> Path:
-    """Return the path of a local file or folder, or of one in a bucket that can be reached.
+    """Return the path of a local file or folder, or a path in a bucket that can be reached.
 
     Raises:
-        UserError: another kind of path; or a bucket that is missing, forbidden or cannot be reached.
+        UserError: another kind of path, or a bucket that does not exist.
+        Unavailable: the bucket is forbidden or cannot be reached.
     """
     text = os.fspath(text)
     if not text:
@@ -72,9 +73,9 @@ def absolute(path: Path) -> Path:
 
 
 def plain_name(name: object, source: str | os.PathLike) -> str:
-    """Check that a file name from another file stays in its folder, and return it.
+    """Check that a file name which a file contains stays in its folder, and return the name.
 
-    source: the file that gives the name, for the message.
+    source: the file that contains the name, for the message.
 
     Raises:
         UserError: the name is no text, is empty, `.` or `..`, or has a separator, a drive or a null character.
@@ -92,7 +93,7 @@ def contents(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: there is no file.
-        UserError: it is a folder, a link to itself or something else that cannot be read as a file.
+        UserError: the path is a folder, a link to itself or another thing that cannot be read as a file.
     """
     try:
         return path.read_bytes()
@@ -105,12 +106,12 @@ def contents(path: Path) -> bytes:
 
 
 def cache(*names: str) -> Path:
-    """Return a folder of plmjax in the user's cache folder; everything there can be created again."""
+    """Return a folder of plmjax in the user's cache folder; all files there can be created again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)
 
 
 def user_state(*names: str) -> Path:
-    """Return a file or folder of plmjax in the user's state folder, for what commands remember on this machine."""
+    """Return a file or folder of plmjax in the user's state folder, which keeps data of commands on this machine."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state").joinpath("plmjax", *names)
 
 
@@ -152,7 +153,7 @@ def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
 def _descriptor(path: Path) -> int | None:
     """Return the file descriptor for a path such as /dev/stdout, or None for other paths."""
     place = path.absolute()
-    for _ in range(_LINKS):  # Link by link: the last one, in /proc, would resolve to the file itself.
+    for _ in range(_LINKS):  # Link by link: `resolve` would follow the last link, in /proc, to the file.
         place = place.parent.resolve() / place.name
         found = _OPEN.fullmatch(str(place))
         if found:
@@ -164,14 +165,14 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path is a device, a pipe or an open file, which is written to and never replaced."""
+    """Return whether a path is a device, a pipe or an open file, which is written to and not replaced."""
     if in_bucket(path):
         return False
     return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
 def _stream(path: Path) -> IO[bytes]:
-    """Return a stream to write to; an open file continues at its position."""
+    """Return a stream that writes to a path of `_is_stream`. An open file is continued at its position."""
     number = _descriptor(path)
     if number is None:
         return path.open("wb")
@@ -205,7 +206,7 @@ def replace_file(path: Path) -> Iterator[Path]:
     try:
         file, lock = _scratch(path)
         try:
-            mode = file.stat().st_mode  # That of the umask; libraries that write a private file first leave 0600.
+            mode = file.stat().st_mode  # The mode of the umask: libraries that replace the file may leave 0600.
             yield file
             file.chmod(mode)
             with file.open("rb") as written:
@@ -250,8 +251,7 @@ def _scratch(path: Path) -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def output(folder: Path, last: str = "") -> Iterator[Path]:
-    """Yield a local folder to fill: `folder` itself, or for a bucket a temporary folder that is copied there after the
-    body.
+    """Yield a local folder to fill: `folder`, or for a bucket a temporary folder that is copied after the body.
 
     last: the file that is copied after all others.
     """
@@ -292,9 +292,9 @@ def remove(path: Path) -> None:
 class Mirror:
     """A local folder whose files are copied to `target`, for growing files and for libraries that write only to a disk.
 
-    On a disk `folder` is the target itself. For a bucket it is a temporary folder. A thread copies changed files
-    completely and then waits twenty times as long as the copy took, to keep the load small. Call `flush` after writing
-    data that must survive if the process is killed.
+    For a target on a disk, `folder` is the target itself. For a bucket it is a temporary folder: a thread copies the
+    changed files as a whole, and then waits twenty times as long as the copy took, to keep the load small. Call `flush`
+    after writing data that must survive if the process is killed.
     """
 
     REST = 10.0
@@ -320,7 +320,7 @@ class Mirror:
             for file in sorted(files):
                 status = file.stat()
                 state = (status.st_size, status.st_mtime_ns)
-                if self._copied.get(file) != state:  # One read; what is added later is copied next time.
+                if self._copied.get(file) != state:  # Data that is added after this read is copied next time.
                     write(self.target / file.relative_to(self.folder).as_posix(), file.read_bytes())
                     self._copied[file] = state
 
@@ -328,8 +328,7 @@ class Mirror:
         """Flush, and remove the temporary folder.
 
         Args:
-            patient: true to retry temporary failures without end; otherwise files that cannot be written are left out,
-                with a warning.
+            patient: true to retry temporary failures without end; otherwise a failure leaves files out, with a warning.
         """
         if self._scratch is None:
             return
@@ -349,7 +348,7 @@ class Mirror:
         rest = self.REST
         while not self._closed.wait(rest):
             start = time.monotonic()
-            # A copy that fails is repeated at the next change; `flush` raises errors that remain.
+            # A copy that fails is repeated next time; the last `flush`, in `close`, raises errors that remain.
             with contextlib.suppress(Exception):
                 self.flush()
             rest = max(self.REST, 20 * (time.monotonic() - start))
@@ -360,7 +359,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def local(path: Path) -> Iterator[Path]:
-    """Yield a file or folder on the disk: itself, or a copy that is removed after the body."""
+    """Yield a local file or folder: `path`, or for a bucket a copy that is removed after the body."""
     if not in_bucket(path) or not path.exists():
         yield path
         return
@@ -384,7 +383,7 @@ def fetch(path: Path, copy: Path, names: Iterable[str] = ()) -> None:
 
 
 def size(path: Path) -> int:
-    """Return the bytes of a file."""
+    """Return the size of a file, in bytes."""
     status = path.stat()
     return status.length if in_bucket(path) else status.st_size
 
@@ -398,12 +397,12 @@ def state(path: Path) -> str:
 
 
 CRC32C = "crc32c:"
-"""Begin of a digest that is the checksum of a bucket; the others are SHA-256."""
+"""Prefix of a digest that is a CRC-32C checksum; digests without it are SHA-256."""
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """The description of a file: its size in bytes, and in a bucket its CRC-32C."""
+    """The description of a file: its size in bytes, and in a bucket its CRC-32C, hexadecimal."""
 
     path: Path
     size: int
@@ -412,7 +411,8 @@ class File:
     def digest(self, like: str = "") -> str:
         """Return the SHA-256 of a local file; in a bucket "crc32c:" and the checksum that the bucket stores.
 
-        like: a digest to compare with. The result has the same kind, because a folder may have been copied.
+        like: a digest to compare with, or `CRC32C`. The result has its kind: the folder may have been copied between a
+            disk and a bucket.
         """
         known, checksummed = (f"{CRC32C}{self.crc32c}" if self.crc32c else ""), like.startswith(CRC32C)
         if known and (not like or checksummed):
@@ -455,7 +455,7 @@ def files(folder: Path) -> dict[str, File]:
 
 
 def explain(error: BaseException) -> Explained | None:
-    """Return a one-sentence error for an error of a disk or of a bucket's client, or None for other errors."""
+    """Return a one-sentence error for an error of a disk or of a bucket's client; None for other errors."""
     if lack := out_of_space(error):
         (found, advice), path = lack, getattr(error, "filename", None)
         where = f" ({path})" if path else ""
@@ -486,9 +486,9 @@ _LACKS = {
 
 
 def out_of_space(error: BaseException) -> tuple[str, str] | None:
-    """Return (finding, advice) for an error because a file cannot grow, or None for other errors.
+    """Return (finding, advice) for an error of a file that cannot grow; None for other errors.
 
-    Libraries in other languages (HDF5, safetensors, XLA) have errors of their own, which quote the system's message.
+    Libraries in other languages (HDF5, safetensors, XLA) raise other errors, which quote the system's message.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return _LACKS.get(error.errno)

@@ -1,1 +1,1 @@
-"""Meshes, shardings, TPU topologies, and the hosts of a run: how they join, agree, detect failures and stop."""
+"""Meshes, shardings, TPU topologies, and the hosts of a run, which join, agree, detect failures and stop."""

@@ -1,10 +1,10 @@
 """The guard of a host: a parent process that watches its trainer and exchanges messages with the other guards.
 
 A collective that waits for a dead host never returns, and JAX's own coordination service ends every process with
-SIGABRT and pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It detects a dead host
-at once, and a host that is silent or makes no progress after a time limit. Then it ends its trainer and prints one
-sentence that names the host. All guards are connected to the guard of host 0 (`host_registry.HostRegistry`). A message
-is one line of JSON.
+SIGABRT and prints pages of addresses. The guard never starts JAX, so it keeps working when JAX hangs. It detects a dead
+host at once. It detects a host that is silent or makes no progress after a time limit. Then it ends its trainer and
+prints one sentence that names the host. All guards are connected to the guard of host 0
+(`host_registry.HostRegistry`). A message is one line of JSON.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ RETRY_SECONDS = 0.5
 LINGER_SECONDS = 5.0
 """Seconds that host 0 stays after a stop, so that every host receives the reason."""
 ENDING_SECONDS = 60.0
-"""Seconds that host 0 waits for the other trainers after its own has ended without an error."""
+"""Seconds that host 0 waits for the other trainers after its own trainer has ended without an error."""
 SEND_SECONDS = 5.0
 
 
 class JsonConnection:
-    """Connection that carries one JSON object per line."""
+    """A connection that sends and receives one JSON object per line."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(SEND_SECONDS)
@@ -59,7 +59,7 @@ class JsonConnection:
 
 
 class Guard:
-    """The guard of host `index` of `count`, whose host 0 is at `address` (NAME:PORT)."""
+    """The guard of host `index` of `count` hosts. Host 0 is at `address` (NAME:PORT)."""
 
     def __init__(self, address: str, count: int, index: int, join_seconds: float) -> None:
         self.address, self.count, self.index, self.join_seconds = address, count, index, join_seconds
@@ -81,8 +81,8 @@ class Guard:
         """Wait until every host has joined; return the address for JAX's own coordination service.
 
         Raises:
-            UserError: hosts were started with different settings.
-            Unavailable: hosts are missing, or the port is in use.
+            UserError: the address, the index or the number of hosts is invalid.
+            Unavailable: hosts are missing, host 0 refuses this host, or the port is in use.
         """
         name, _, port = self.address.rpartition(":")
         if not name or not port.isdecimal() or not 0 <= self.index < self.count:
@@ -110,9 +110,9 @@ class Guard:
         return self.started
 
     def watch(self, pid: int, child: socket.socket, errors: int) -> int:
-        """Watch the trainer until it ends or has to be ended; return the exit code of the command.
+        """Watch the trainer until it ends or must be ended; return the exit code of the command.
 
-        errors: file descriptor of the trainer's standard error.
+        pid: process id of the trainer. child: socket for its messages. errors: file descriptor of its standard error.
         """
         self.child = JsonConnection(child)
         self._selector.register(child, selectors.EVENT_READ, self._from_child)
@@ -159,7 +159,7 @@ class Guard:
         _pass_on(pid, signal.SIGUSR1)
 
     def leave(self) -> None:
-        """Close all connections. The trainer calls this, because it has inherited them."""
+        """Close all connections, in the trainer process, which has inherited them."""
         self._selector.close()
         for lines in (*self.members.values(), self.server):
             if lines is not None:
@@ -312,15 +312,15 @@ class Guard:
 
 
 class Relay:
-    """Forwards a trainer's standard error, without the pages that JAX's coordination client prints when a host is gone.
+    """A filter for a trainer's standard error, without the pages of JAX's coordination client when a host is gone.
 
-    The guard says the same in one sentence. Everything else is passed on, such as the last messages of libtpu. If
+    The guard prints one sentence instead. All other output is passed on, such as the last messages of libtpu. If
     TPU_LOG_DIR is set, the unfiltered output is also written there, to the file `stderr`.
     """
 
     NOISE = re.compile(rb"[EW]\d{4} [\d:.]+ +\d+ (coordination_service|coredump_hook|client\.cc|process_state)")
     LAST_NOISE = re.compile(rb"F\d{4} [\d:.]+ +\d+ (coordination_service|client)[\w.]*:\d+\]")
-    """The client's reason to abort the process; the pages after it are that abort's."""
+    """Line in which the client gives its reason to abort the process. It and all later lines are dropped."""
 
     def __init__(self, errors: int) -> None:
         self._errors, self._rest, self._aborting = errors, b"", False
@@ -329,7 +329,7 @@ class Relay:
         os.set_blocking(errors, False)
 
     def forward(self) -> bool:
-        """Pass on the available output. Return whether there was any."""
+        """Pass on the available output. Return whether there was any output."""
         try:
             read = os.read(self._errors, 1 << 16)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Requests of single hosts, such as a stop, which all hosts learn at the same step."""
+"""Requests of single hosts, such as a stop, which all hosts receive at the same step."""
 
 import collections
 
@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 DELAY = 2
-"""Number of steps between a vote and its outcome on several hosts. By then it is computed, and no host has to wait."""
+"""Number of steps between a vote and its result on several hosts. By then the result is computed, so no host waits."""
 
 
 class HostFlags:
@@ -28,7 +28,7 @@ class HostFlags:
         )
 
     def __call__(self, *requests: int) -> tuple[int, ...]:
-        """Submit this step's requests, and return the result of the votes of `DELAY` steps ago."""
+        """Submit the requests of this step, and return the result of the votes `DELAY` steps ago, or 0 without any."""
         if jax.process_count() == 1:
             return requests
         rows = np.broadcast_to(np.asarray(requests, np.int32), (self._mesh.size, len(requests)))

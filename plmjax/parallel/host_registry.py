@@ -5,12 +5,12 @@ these keys:
 
     agree   name, "value": a host has reached a point where all hosts must have the same value
     join    index, "hosts", "name": a host, the number of hosts, and the name of its machine
-    beat    {"count", "doing", "silent_seconds", "limit_seconds"}: a trainer is alive, its progress and its limits
-    ended   exit code, "sentence", "alone": a trainer has ended, and whether it ended alone
+    beat    {"count", "doing", "silent_seconds", "limit_seconds"}: a trainer is alive; its progress and its time limits
+    ended   exit code, "sentence", "alone": a trainer has ended, and whether only this trainer stops
     agreed  name: every host has the same value
     meet    name: a host has reached a barrier
-    abandon prefix: a host does not come to the barriers whose names begin with it
-    met     name, "all": whether every host has reached the barrier, or one does not come
+    abandon prefix: a host does not come to the barriers whose names begin with the prefix
+    met     name, "all": the barrier is over; whether every host has reached it, or one does not come
     start   address of JAX's coordinator: every host has joined
     stop    exit code, "sentence", "stacks": the run is over, the reason, and whether to print stacks
 """
@@ -29,7 +29,8 @@ Message = dict[str, Any]
 class Host:
     """The state of one host according to its messages.
 
-    last_message: time of its last message. progressed: time at which its count last changed.
+    last_message: time of the last message. beat: the last beat. progressed: time at which the beat's count last
+    changed. ended: exit code of the trainer. Times are seconds of one monotonic clock.
     """
 
     name: str
@@ -60,11 +61,11 @@ class HostRegistry:
         return len(self.hosts) == self.count
 
     def describe(self, host: int) -> str:
-        """Return the number of a host (on a TPU slice, of its worker) and the name of its machine, for a message."""
+        """Return the index of a host, which is its worker number on a TPU slice, and the name of its machine."""
         return f"host {host} (worker {host}, {self.hosts[host].name})"
 
     def join(self, host: int, count: int, name: str, now: float) -> str:
-        """Add a host on the machine `name`. Return the reason if that is not possible, else an empty string."""
+        """Add a host on the machine `name`. Return the reason if the host is refused, else an empty string."""
         if count != self.count or not 0 <= host < self.count:
             return f"host 0 waits for hosts 0 to {self.count - 1}, found host {host} of {count}"
         if host in self.hosts:
@@ -172,9 +173,9 @@ class HostRegistry:
 
 
 def difference(first: str, second: str, host: int) -> str:
-    """Return a text about the difference between a host's value and host 0's.
+    """Return the difference between host 0's value `first` and a host's value `second`, for a message.
 
-    For two JSON objects it names the first key whose values differ; a key that only one of them has is "absent".
+    For two JSON objects it names the first key whose values differ. A missing key has the value "absent".
     """
     whole = f"{second} on host {host} and {first} on host 0"
     try:

@@ -1,10 +1,10 @@
 """The hosts of a run: join them, run code on host 0 first, agree on values, and watch for stalls.
 
-Every host runs the same command, and prints once which JAX process it is: on TPUs libtpu numbers the processes, and
-JAX's process 0, which writes the files and prints, need not be worker 0 of the slice. The hosts of a TPU slice find
-each other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts each
-command becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair (`host_registry`
-lists them). A run on one host has no guard, and watches itself.
+Every host runs the same command, and prints the index of its JAX process once. On TPUs libtpu numbers the processes:
+process 0, which writes the files and prints, need not be worker 0 of the slice. The hosts of a TPU slice find each
+other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts each command
+becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair (`host_registry` lists
+the messages). A run on one host has no guard, and watches itself.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ from plmjax.errors import UNAVAILABLE, UserError, quoted
 from plmjax.files import locks
 from plmjax.parallel import guard, slice_hosts, stopping
 
-if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
+if TYPE_CHECKING:  # plmjax.experiment imports JAX, before which commands set the environment
     import numpy as np
 
     from plmjax.experiment import Hosts
 
 LOOK_SECONDS = 0.5
-"""Seconds between two looks of a run on one host at its own progress."""
+"""Seconds between two checks of the progress of a run on one host."""
 GUARD_PORT = 8479
 """Port of host 0's guard on a TPU slice. JAX's own services use ports up to 8478."""
 
 
 STEP, ACTIVITY, UNLIMITED = "step", "activity", "unlimited"
-"""Paces of what a run does: a step has `Hosts.stall_minutes`, everything else `Hosts.activity_minutes`, and only work
-that grows with the user's text has no limit."""
+"""Kinds of time limits: `Hosts.stall_minutes` for a step, `Hosts.activity_minutes` for all other activities, and no
+limit for work that grows with the user's text."""
 
 
 class _Here:
@@ -112,10 +112,11 @@ class JoinOptions:
 def join(joining: JoinOptions) -> None:
     """Join the hosts of the run and start JAX on them. Do nothing on a single host.
 
-    Must be called before JAX has been used: it forks, and returns in the trainer process.
+    Must be called before JAX has been used, because the process forks. The call returns in the trainer process.
 
     Raises:
-        UserError: a setting is missing or wrong, or not every host joined.
+        UserError: a setting is missing or wrong.
+        Unavailable: not every host joined, a port is in use, or the metadata server does not answer.
     """
     options = {
         "--coordinator": joining.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
@@ -189,14 +190,14 @@ def join(joining: JoinOptions) -> None:
 
 
 def worker() -> int:
-    """Return the number of this host as it joined; on a TPU slice its worker number, counted over all slices."""
+    """Return the index with which this host joined; on a TPU slice its worker number, counted over all slices."""
     return _here.worker
 
 
 def agree(name: str, value: str = "") -> None:
     """Wait until every host has called this function.
 
-    If the values differ, end the run and name the host with another value.
+    If the values differ, the run ends with a message that names a host with another value than host 0.
     """
     if _here.guard is not None:
         _here.agree(name, value)
@@ -216,9 +217,7 @@ def meet(name: str) -> bool:
 
 
 def abandon(prefix: str) -> None:
-    """Declare that this host does not come to barriers whose names begin with `prefix`, so that other hosts do not
-    wait.
-    """
+    """Declare that this host does not come to barriers whose names begin with `prefix`: no host waits there."""
     if _here.guard is not None:
         _here.guard.send({"abandon": prefix})
 
@@ -235,7 +234,7 @@ def all_gather(array: "np.ndarray") -> "np.ndarray":
 
 @contextlib.contextmanager
 def host_0_first(name: str) -> Iterator[None]:
-    """Run the body on host 0 first, then on the other hosts, which find the files that host 0 has written."""
+    """Run the body on JAX's process 0 first, then on the other hosts, which find the files of process 0."""
     import jax
 
     if jax.process_index():
@@ -247,9 +246,10 @@ def host_0_first(name: str) -> Iterator[None]:
 
 
 def report_failure(sentence: str, alone: bool = False) -> None:
-    """Send the other hosts the reason for which this host stops. The process must end next.
+    """Send the guard the reason why this host stops; it sends it to the other hosts when this process ends.
 
-    alone: true if only this host stops. When all hosts have saved the same step, all of them stop.
+    alone: true if only this host stops, so the guards must end the others. It is false where every host saves the same
+        step and stops.
     """
     if _here.guard is not None:
         _here.guard.send({"failed": sentence, "alone": alone})
@@ -264,9 +264,9 @@ def leave(code: int) -> None:
 
 
 def report_progress(doing: str, pace: str = STEP) -> None:
-    """Report progress and the next activity. Every host must call this equally often.
+    """Report progress and the next activity. Every host must make the same number of calls.
 
-    pace: STEP, ACTIVITY or UNLIMITED, the time limit until the next call.
+    doing: the next activity, for messages. pace: STEP, ACTIVITY or UNLIMITED, its time limit.
     """
     _here.count, _here.doing, _here.pace, _here.progressed = _here.count + 1, doing, pace, time.monotonic()
 
@@ -316,9 +316,9 @@ def watch_for_stalls(settings: "Hosts") -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_folder(workdir: Path, settings: "Hosts | None" = None) -> Iterator[None]:
-    """Lock the folder of a run on host 0 (`plmjax.files.locks`), and watch all hosts for stalls during the body.
+    """Lock the folder of a run (`plmjax.files.locks`) in JAX's process 0, and watch all hosts for stalls in the body.
 
-    settings: time limits; None does not watch, for a folder of several runs.
+    settings: time limits; None to only lock, for a folder of several runs.
     """
     lock = locks.lock(workdir) if is_primary() else contextlib.nullcontext()
     watch = contextlib.nullcontext() if settings is None else watch_for_stalls(settings)
@@ -327,7 +327,7 @@ def hold_folder(workdir: Path, settings: "Hosts | None" = None) -> Iterator[None
 
 
 def is_primary() -> bool:
-    """Return whether this is host 0, the only host that writes the run's files and prints."""
+    """Return whether this is JAX's process 0, the only one that writes the run's files and prints."""
     import jax
 
     return jax.process_index() == 0

@@ -17,11 +17,11 @@ AXES = ("data", "fsdp", "tensor")
 def candidates(mesh: experiment.Mesh, devices: int, slices: int = 1) -> list[tuple[int, int, int]]:
     """Return every (data, fsdp, tensor) that fits the mesh settings on this number of devices, best first.
 
-    The data axis communicates least. The fsdp axis gathers parameters. The tensor axis waits for sums inside every
-    layer. Only the data axis crosses slices, over the slow network between them.
+    The data axis communicates least. The fsdp axis gathers parameters. The tensor axis waits for sums in every layer.
+    Only the data axis extends over several slices, which a slow network joins.
 
     Raises:
-        UserError: the axes do not multiply to the number of devices, or data does not divide by the slices.
+        UserError: the product of the axes is not the number of devices, or data does not divide by the slices.
     """
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
     found = [
@@ -54,8 +54,8 @@ def slices(devices: Sequence[jax.Device]) -> int:
 def make(mesh: experiment.Mesh, devices: Sequence[jax.Device], wanted: str = "auto") -> jax.sharding.Mesh:
     """Return a mesh over `devices`. Axes that are not set get size 1, and data gets all other devices.
 
-    The devices of a TPU are laid out along the links of their slice, and several slices one after the other along data.
-    If data has all devices of a slice with rings (`plmjax.parallel.rings`), they are in the order of its rows.
+    The devices of a TPU slice are laid out along its links, and several slices one after the other along data. If data
+    has all devices of a slice with rings (`plmjax.parallel.rings`), they are in the order of the slice's rows.
 
     wanted: `training.rings` of the run.
     """
@@ -74,7 +74,7 @@ def make(mesh: experiment.Mesh, devices: Sequence[jax.Device], wanted: str = "au
 
 
 def in_rings(devices: Sequence[jax.Device], wanted: str) -> bool:
-    """Return whether the devices are laid out for rings. wanted: `training.rings` of the run."""
+    """Return whether to lay out the devices for rings. wanted: `training.rings` of the run."""
     return (wanted == "on" and rings.grid(devices) is not None) or (wanted == "auto" and rings.are_supported(devices))
 
 

@@ -1,8 +1,8 @@
 """Parameter shards: every device stores and updates one shard, and computes with a gathered copy of all parameters.
 
 The shards are float32 (ZeRO, arXiv 1910.02054). A step casts the shard of each matrix to the dtype of the matrix
-products and gathers the copy once, before the loop over layers. The gradient with respect to the copy is
-reduce-scattered into the shards.
+products, and gathers the shards into the copy once, before the loop over layers. The gradient with respect to the copy
+is reduce-scattered into the shards.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from plmjax.parallel import sharding
 from plmjax.parallel.rings import Rings
 
 SMALLEST_PIECE = 1024
-"""Smallest number of values of a layer's matrix on one device that is worth a ring. The biases of attention's heads
-have fewer. A step of a ring takes its device hundreds of cycles, however few values it moves.
+"""Least number of values of a layer's matrix on one device for which rings are used. The biases of attention's heads
+have fewer. Each step of a ring takes hundreds of cycles on a device, however few values it moves.
 """
 
 
@@ -29,10 +29,9 @@ class ParameterShards:
 
     sharded: shardings of the shards, of the gradient, and of the optimizer's state.
     gathered: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
-    dtypes: dtypes of that copy, in which gradients are summed over devices, also those of several microbatches.
-    ring_dtypes: dtypes in which gradients are summed along rings: as `dtypes`, but embedding tables use the dtype of
-        matrices.
-    stacked: true for a matrix of several stacked layers whose shards have at least `SMALLEST_PIECE` values.
+    dtypes: dtypes of the copy. Gradients are summed over devices in these dtypes, also with several microbatches.
+    ring_dtypes: dtypes in which gradients are summed along rings: `dtypes`, but for embedding tables that of matrices.
+    stacked: true for a matrix of stacked layers of which a layer's shard has at least `SMALLEST_PIECE` values.
     rings: the rings along which parameters and gradients travel; None if XLA inserts the collectives.
     """
 
@@ -57,8 +56,8 @@ class ParameterShards:
         """Return the shards of boxed parameters.
 
         dtype: dtype of the matrix products.
-        reduce_dtype: dtype of the gradients of all other parameters in the sum over devices.
-        zero: if True, parameters are sharded over `data`; else each device along it has all of them.
+        reduce_dtype: dtype in which gradients of parameters that are no matrices are summed over devices.
+        zero: true to shard parameters over `data`; else every device along `data` has all of them.
         """
         gathered = sharding.shardings_of(boxed, mesh)
         sharded = sharding.shard_over_data(boxed, gathered, mesh) if zero else gathered
@@ -66,7 +65,7 @@ class ParameterShards:
         return cls(sharded, gathered, copied, ring_dtypes, _stacked(boxed, sharded), rings)
 
     def copy(self, params: Any) -> Any:
-        """Return the shape, dtype and sharding of the result of `gather`."""
+        """Return the shapes, dtypes and shardings of the result of `gather`."""
 
         def describe(shard: Any, gathered: Any, dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shard.shape, dtype, sharding=gathered)
@@ -81,7 +80,7 @@ class ParameterShards:
         """Return the shards `params` in the dtypes of the copy."""
 
         def cast(shard: jax.Array, sharded: Any, dtype: jnp.dtype) -> jax.Array:
-            # Constrained before it is gathered: the compiler might gather first and cast then, twice the bytes.
+            # Without this constraint the compiler might gather before the cast, which moves twice the bytes.
             return jax.lax.with_sharding_constraint(shard.astype(dtype), sharded)
 
         return jax.tree.map(cast, params, self.sharded, self.dtypes)
@@ -95,9 +94,9 @@ class ParameterShards:
         return jax.tree.map(to_shard, gradient, self.sharded)
 
     def add(self, gradient: Any) -> Any:
-        """Return the sum of gradients [shards ...], one on each device along `data`.
+        """Return the sum of gradients [shards ...] over their first axis, which is sharded over `data`.
 
-        It is computed in the dtype of the parameter's copy, as it is without microbatches.
+        It is computed in the dtype of the parameter's copy, as is the sum without microbatches.
         """
 
         def total(shards: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -109,8 +108,8 @@ class ParameterShards:
 def dtypes(boxed: Any, dtype: jnp.dtype, reduce_dtype: jnp.dtype, *, tables: bool = False) -> Any:
     """Return the dtype of each parameter's copy: the smaller dtype for a matrix, and `reduce_dtype` for all others.
 
-    tables: if True, an embedding table counts as a matrix. This is for gradients that are sent along rings: each device
-        has added up the gradients of a row in float32 before.
+    tables: true to treat an embedding table as a matrix. This is for gradients that are sent along rings, because each
+        device has summed the gradients of a row in float32 before.
     """
     narrow = min(dtype, reduce_dtype, key=lambda one: jnp.dtype(one).itemsize)
     return jax.tree.map(
@@ -134,8 +133,8 @@ def _stacked(boxed: Any, sharded: Any) -> Any:
 def _is_matrix(leaf: Any, tables: bool = False) -> bool:
     """Return whether a parameter may have the dtype of matrix products.
 
-    These are kernels, and biases that are added to their products. An embedding table is one only with `tables`: its
-    rows are looked up, and a device adds many small gradients to the same row.
+    These are parameters with at least two named axes besides "layers": kernels, and biases of attention's heads. An
+    embedding table is included only with `tables`: a device adds many small gradients to the same row of a table.
     """
     names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
     return (tables or "vocab" not in names) and sum(name not in (None, "layers") for name in names) >= 2

@@ -1,4 +1,4 @@
-"""Peak matrix FLOP/s of this machine, from its data sheet or measured."""
+"""Peak FLOP/s of matrix products on this machine, from the data sheet or measured."""
 
 import time
 
@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from plmjax.parallel import topologies
 
 MEASURED: dict[str, float] = {}
-"""Device kind -> largest FLOP/s of one device that this process has measured. Runs and phases share it, because each
-measurement keeps every core busy for a third of a second."""
+"""Device kind -> largest FLOP/s of one device that this process has measured. Runs and phases share the figure, because
+a measurement keeps every core busy for a third of a second."""
 DOUBTED = 0.5
-"""Fraction of a measured rate above which a step makes it doubtful: other work may have slowed the measurement."""
+"""Fraction of the measured peak above which a step makes the peak doubtful: other work may have slowed its
+measurement."""
 
 
 def product_size(platform: str) -> int:
@@ -22,7 +23,7 @@ def product_size(platform: str) -> int:
 def measure_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
     """Return the FLOP/s of one device for products of size x size matrices.
 
-    It is the best of as many trials as fit in `seconds`.
+    It is the largest of as many trials as fit in `seconds`.
     """
     a = jnp.ones((size, size), dtype)
     product = jax.jit(lambda a: a @ a)
@@ -36,10 +37,10 @@ def measure_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: flo
 
 
 class PeakFlops:
-    """Peak FLOP/s of a mesh, relative to which MFU is computed.
+    """Peak FLOP/s of a mesh, the denominator of the MFU.
 
-    rate: matrix FLOP/s of all devices, from the data sheet or else the largest rate that this process has measured.
-    origin: text that says whether the rate is from the data sheet or measured.
+    rate: FLOP/s of matrix products on all devices, from the data sheet or else the largest measured in this process.
+    origin: text for the origin of the rate: the data sheet or a measurement.
     """
 
     def __init__(self, mesh: jax.sharding.Mesh) -> None:
@@ -54,8 +55,8 @@ class PeakFlops:
     def mfu(self, achieved: float) -> float:
         """Return the MFU of a step with `achieved` model FLOP/s. It is at most 1 where the peak is measured.
 
-        A processor that was busy during the measurement may be idle now, and the MFU would exceed 1. So the peak is
-        measured again after a step that is much faster than all earlier ones, at most a few times per run.
+        If a processor was busy during the measurement and is idle now, the MFU could exceed 1. So the peak is measured
+        again after a step that is much faster than all earlier ones, at most a few times per run.
         """
         if self._measured and achieved > self._fastest:
             self.rate = max(self.rate, self._largest(again=True))

@@ -1,9 +1,9 @@
 """Rings of devices along the two axes of a slice: all-gather and reduce-scatter that overlap computation.
 
-libtpu runs a permute beside the instructions that do not need it, but waits for an all-reduce and for most all-gathers.
-So a gather is written as permutes. Along one axis of the slice every device passes on the shard that it has received
-last, until it has received all of them. Then whole lines of shards travel along the other axis. The reduce-scatter of a
-gradient is the reverse: every device adds its part to the received sum and passes the result on.
+libtpu runs a permute beside the instructions that do not need its result, but waits for an all-reduce and for most
+all-gathers. So a gather is written as permutes. Along one axis of the slice every device passes on the shard that it
+received last, until it has received all shards of its line. Then whole lines of shards travel along the other axis. The
+reduce-scatter of a gradient is the reverse: every device adds its part to the received sum and passes the result on.
 
 A ring visits the chips of an axis in the order 0, 2, 4, 6, 7, 5, 3, 1. No hop is longer than two links, each link
 carries one hop in each direction, and no wrap-around link is needed.
@@ -27,29 +27,32 @@ from plmjax.parallel.topologies import chip_of
 AXIS = "data"
 """The mesh axis of the rings."""
 TILE = (16, 128)
-"""Rows and lanes of the largest tile in which a TPU stores an array, that of bfloat16."""
+"""Rows and lanes of the largest tile in which a TPU stores an array, the tile of bfloat16."""
 Cut = Callable[[jax.Array], jax.Array]
-"""Block of a gradient -> the part of it that travels, in the dtype in which it travels."""
+"""Function from a block of a gradient to the part that is sent, in the dtype in which it is sent."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rings:
     """The rings of a slice of rows x columns chips.
 
-    The devices of the mesh axis `data` are in the order of the rows.
+    The devices of the mesh axis `data` are in the order of the rows. Methods with collectives must be called within a
+    `shard_map`.
     """
 
     shape: tuple[int, int]
 
     @classmethod
     def of(cls, mesh: Mesh) -> Self | None:
-        """Return the rings of a mesh; None unless `AXIS` has all devices of one slice, in the order of its rows."""
+        """Return the rings of a mesh; None if `are_supported` is false or for another mesh than `on` takes."""
         return cls.on(mesh) if are_supported(list(mesh.devices.flat)) else None
 
     @classmethod
     def on(cls, mesh: Mesh) -> Self | None:
-        """Return the rings of a mesh of chips of any generation. Devices without coordinates, such as a CPU's, form
-        any grid.
+        """Return the rings of a mesh of chips of any generation.
+
+        It is None unless `AXIS` has all devices of one slice, in the order of its rows. Devices without coordinates,
+        such as a CPU's, form a grid as in `grid`.
         """
         devices = list(mesh.devices.flat)
         shape = grid(devices)
@@ -65,13 +68,11 @@ class Rings:
     def begin(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
         """Gather the shards of this device's line into a block: the first half of a gather.
 
-        The gradient of each half is summed over the devices, and each device receives its part of it. Call both halves
-        within a `shard_map`.
+        The backward pass of each half sums the gradient over the devices, and each device receives its part of the sum.
 
-        dimension: the sharded dimension of the array, negative.
+        dimension: the sharded dimension of the array, a negative index.
         first: the axis of the slice along which the shards travel first. If half of the parameters use one axis first
-        and half
-            the other, the links of both axes are always in use.
+            and half use the other, the links of both axes are always in use.
         """
         return _begin(piece, self, _row(piece.shape, dimension), dimension, first)
 
@@ -89,7 +90,7 @@ class Rings:
     def fused_reduce_scatter(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
         """Reduce-scatter several arrays of one dtype, which travel as one array, in halves.
 
-        Each step of a ring has a fixed cost, however few bytes it moves.
+        This saves time, because each step of a ring has a fixed cost, however few bytes it moves.
         """
         blocks = [self._blocks(array, dimension) for array, dimension in zip(arrays, dimensions, strict=True)]
         joined = jnp.concatenate([block.reshape(*self.shape, -1) for block in blocks], axis=-1)
@@ -131,11 +132,10 @@ class Rings:
         return whole
 
     def _scatter_along(self, blocks: jax.Array, axis: int, cut: Cut = lambda block: block) -> jax.Array:
-        """Return the sum of the devices' blocks along an axis.
+        """Return this device's block of the sum over the devices of a ring along an axis.
 
-        cut: applied to a block before it is added. During the steps of the ring it costs no additional time; applied to
-        all
-            blocks at once it would be one more copy of the array before the first step.
+        cut: applied to a block before it is added. During the steps of the ring it costs no additional time. Applied to
+            all blocks at once, it would be one more copy of the array before the first step.
         """
         size = self.shape[axis]
         place, permutation = self._place(axis), self.hops(axis)
@@ -155,7 +155,7 @@ class Rings:
         return jnp.where(jax.lax.rem(chip, 2) == 0, jax.lax.div(chip, 2), self.shape[axis] - 1 - jax.lax.div(chip, 2))
 
     def hops(self, axis: int) -> list[tuple[int, int]]:
-        """Return (sender, receiver) of each hop of the rings along an axis, as indices of the mesh axis."""
+        """Return (sender, receiver) of each hop of the rings along an axis, as indices along the mesh axis."""
         order = _order(self.shape[axis])
         devices = np.arange(self.size).reshape(self.shape)
         lines = devices.T if axis == 0 else devices  # [line, chip of the line]
@@ -169,18 +169,18 @@ def _row(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
 
 
 def _in_lanes(row: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape in which a row of a matrix travels.
+    """Return the shape in which a row of a matrix is sent.
 
-    The heads of attention have fewer features than a tile has lanes, and a ring would move the empty lanes too. So
+    The heads of attention have fewer features than a tile has lanes, and a ring would send the empty lanes too. So
     heads and features are merged into one axis.
     """
     return row if len(row) < 2 or row[-1] >= TILE[1] else (math.prod(row),)
 
 
 def _to_rows(array: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Array:
-    """Return the rows of an array along a dimension, in the shape in which they travel. row: shape of one row.
+    """Return the rows of an array along a dimension, in the shape in which they are sent. row: shape of one row.
 
-    The products of attention's heads store rows as columns. Two axes are faster to transpose than three.
+    The products of attention's heads store rows as columns. A transposition of two axes is faster than one of three.
     """
     if _in_lanes(row) == row:
         return jnp.moveaxis(array, dimension, 0)
@@ -198,8 +198,8 @@ def _from_rows(rows: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Arr
 def _in_order(blocks: jax.Array) -> jax.Array:
     """Return the same array, with its axes stored in row-major order.
 
-    The products beside a ring may want the axis of the shards within a tile of memory. If the compiler stores the
-    blocks so, each step of the ring reads or writes parts of tiles.
+    The matrix products beside a ring may be faster with the axis of the shards within a tile of memory. If the compiler
+    stores the blocks in this way, each step of the ring reads or writes parts of tiles.
     """
     return with_layout_constraint(blocks, Layout(major_to_minor=tuple(range(blocks.ndim))))
 
@@ -210,22 +210,22 @@ def _order(size: int) -> list[int]:
 
 
 def _chip(place: jax.Array, size: int) -> jax.Array:
-    """Return the chip at a position of the ring of a line, from -size to size - 1: `_order(size)[place]`.
+    """Return `_order(size)[place]`, the chip at a position of a ring, from -size to size - 1; int32 scalar.
 
-    It is computed, because XLA stores a table in HBM and reads it again at each step of a ring.
+    It is computed, because XLA would store a table in HBM and read it again at each step of a ring.
     """
     place = jnp.where(place < 0, place + size, place)
     return jnp.where(place < (size + 1) // 2, 2 * place, 2 * (size - 1 - place) + 1)
 
 
 def are_supported(devices: Sequence[jax.Device]) -> bool:
-    """Return true for the chips of one slice with at least two rows and columns, of a generation with `Chip.rings`."""
+    """Return whether the devices have a `grid` and are chips of a generation with `Chip.rings`."""
     chip = chip_of(devices[0].device_kind)
     return chip is not None and chip.rings and grid(devices) is not None
 
 
 def grid(devices: Sequence[jax.Device]) -> tuple[int, int] | None:
-    """Return the numbers of rows and columns of the devices of one slice; None if either is less than two.
+    """Return the numbers of rows and columns of the devices of one slice; None for less than two or another layout.
 
     Devices without coordinates (CPU, GPU) form a grid that is as square as their number allows.
     """

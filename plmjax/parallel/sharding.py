@@ -1,4 +1,4 @@
-"""Maps logical axes to mesh axes: the sharding of every array of a run."""
+"""Shardings of every array of a run, from a mapping of logical axes to mesh axes."""
 
 import contextlib
 import functools
@@ -21,11 +21,11 @@ RULES = (
     ("rank", None),
     ("layers", None),
 )
-"""The first match wins, and an array uses a mesh axis once. So "embed" of activations is not sharded, because their
-"batch" uses fsdp already."""
+"""Logical axis -> mesh axes. The first match is used, and an array uses a mesh axis only once. So "embed" of
+activations is not sharded, because their "batch" uses fsdp already."""
 
 RULES_WITHIN_DATA = (("batch", "fsdp"), *RULES[1:])
-"""Rules inside one shard of the data axis, where a batch is that shard's rows."""
+"""Rules within one shard of the data axis, where a batch has only the rows of the shard."""
 
 
 def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
@@ -72,14 +72,14 @@ def logical_axes(tree: Any) -> Any:
 
 
 def is_axes(leaf: Any) -> bool:
-    """Return whether a leaf is a tuple of axis names; the tree around it may have tuples too."""
+    """Return whether a leaf is a tuple of axis names, for `is_leaf`: the tree may have other tuples."""
     return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
 
 
 def with_mesh(function: Callable, mesh: Mesh) -> Callable:
     """Return the function with the mesh and the logical axis rules in scope, for the model's sharding constraints.
 
-    It keeps the name of the function, which logs and profiles of compiled programs show.
+    The result has the name of the function, which logs and profiles of compiled programs show.
     """
 
     @functools.wraps(function)
@@ -91,7 +91,7 @@ def with_mesh(function: Callable, mesh: Mesh) -> Callable:
 
 
 def within_device() -> contextlib.AbstractContextManager:
-    """Return a context for a model inside a `shard_map` over the whole mesh: its arrays are those of one device."""
+    """Return a context for a model inside a `shard_map` over the whole mesh, where its arrays are on one device."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
 
@@ -110,13 +110,12 @@ def batch(tree: Any, mesh: Mesh) -> Any:
 def shard_over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
     """Return the shardings of the parameter shards that devices store and update (ZeRO, arXiv 1910.02054).
 
-    params: boxed parameters. shardings: those of the gathered copy.
+    params: boxed parameters. shardings: shardings of the gathered copy.
 
     Each parameter is also sharded over `data`, along the longest dimension that divides evenly and is not sharded yet.
     So every replica receives the gradient sum of its shard and updates that shard. The last dimension is used only if
-    no other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features before
-    its rows. The gradient of a row then goes to the devices with its features, and no sum over the complete table is
-    needed.
+    no other fits, because a TPU pads it to a multiple of 128. An embedding table is sharded along its features rather
+    than its rows. The gradient of a row then goes to the devices with its features, without a sum of complete tables.
     """
 
     def leaf_sharding(leaf: Any, sharding: NamedSharding) -> NamedSharding:
@@ -132,7 +131,8 @@ def shard_over_data(params: Any, shardings: Any, mesh: Mesh) -> Any:
 def optimizer_state(state: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
     """Return the shardings of an optimizer's state.
 
-    A leaf that belongs to a parameter has the sharding of its gradient.
+    params, shardings: the parameters and the shardings of their gradients. A leaf whose path ends with the path of a
+    parameter of the same shape has its sharding. All other leaves are replicated.
     """
     by_path = {
         _names(path): (leaf.shape, sharding)

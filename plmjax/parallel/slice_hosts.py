@@ -1,8 +1,8 @@
 """Index of this machine among the hosts of a TPU slice.
 
-Kubernetes sets environment variables in a pod: TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, and MEGASCALE_* for several slices.
-On Compute Engine the metadata server has the values: the attributes `worker-network-endpoints` and
-`agent-worker-number`, and `tpu-env` for several slices.
+Kubernetes sets environment variables in a pod: TPU_PROCESS_ADDRESSES or TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, and
+MEGASCALE_* for several slices. On Compute Engine the metadata server has the values: the attributes
+`worker-network-endpoints` and `agent-worker-number`, and `tpu-env` for several slices.
 """
 
 import dataclasses
@@ -18,15 +18,14 @@ METADATA = "metadata.google.internal"
 SECONDS = 10.0
 """Timeout of one request to the metadata server."""
 PATIENCE_SECONDS = 60.0
-"""Time for which a request is repeated."""
+"""Time for which a request that fails is repeated."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SliceHost:
     """A host among all hosts of a run's slices.
 
-    first: name or address of host 0. count: number of hosts of all slices. index: index of this host, counted over all
-    slices.
+    first: name or address of host 0. count: number of hosts of all slices. index: index of this host over all slices.
     """
 
     first: str
@@ -85,10 +84,10 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _attribute(name: str) -> str | None:
-    """Return an attribute of this machine; None if it does not have it, or is not a machine of the cloud.
+    """Return an attribute of this machine; None if the machine lacks it or is not in Google Cloud.
 
     Raises:
-        Unavailable: the metadata server does not answer. A host that took this for "no slice" would train alone.
+        Unavailable: the metadata server does not answer. Without this error the host would train alone.
     """
     return patience.insist(lambda: _ask(f"instance/attributes/{name}"), "the metadata server", PATIENCE_SECONDS)
 

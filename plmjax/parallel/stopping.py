@@ -1,9 +1,9 @@
-"""Stop a process by SIGTERM or Ctrl-C, at any moment from its first line on.
+"""Stopping of a process by SIGTERM or Ctrl-C, at any moment after its start.
 
-Python calls its signal handlers in the main thread, between two of its own instructions. So it does not call them while
-XLA compiles there. An exception that a handler raises is lost where C++ or a finalizer has called Python. An
-interpreter that unwinds while other threads compile ends in a segmentation fault. Therefore the interpreter's handler
-in C passes each signal to a thread (`signal.set_wakeup_fd`), and that thread ends the process: it prints one sentence
+Python calls signal handlers in the main thread, between two Python instructions. So it does not call them while XLA
+compiles in that thread. An exception of a handler is lost if C++ or a finalizer has called Python. If the interpreter
+shuts down while other threads compile, the process ends with a segmentation fault. Therefore the interpreter's handler
+in C passes each signal to a thread (`signal.set_wakeup_fd`), and this thread ends the process: it prints one sentence
 and calls `os._exit`. A training loop with unsaved steps is the exception: it uses `StopSignals`, saves, and raises
 `Interrupted`.
 """
@@ -31,9 +31,10 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Records SIGTERM and Ctrl-C so that the loop can finish its step and save. A second Ctrl-C stops at once.
+    """A record of SIGTERM and Ctrl-C, so that a training loop can finish its step and save.
 
-    SIGTERM may come several times: a machine that shuts down sends it to every process, and parents pass it on.
+    A Ctrl-C after another signal stops at once. SIGTERM may come several times: a machine that shuts down sends it to
+    every process, and parent processes pass it on.
 
     unsaved: true if a stop would lose work. While it is false, a watched process ends at once.
     """
@@ -57,7 +58,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def handle(self, number: int) -> bool:
-        """Record a signal. Return False if it asks to stop at once: a Ctrl-C that is not the first signal."""
+        """Record a signal. Return False if the process must stop at once: for a Ctrl-C that is not the first signal."""
         if self.received is not None and number == signal.SIGINT:
             return False
         self.received = self.received or signal.Signals(number)
@@ -69,9 +70,9 @@ class StopSignals:
 
 
 class _Watch(threading.Thread):
-    """A thread that ends this process.
+    """A thread that ends this process at a signal.
 
-    report: function that is called with the sentence before the end.
+    report: function that is called with the printed sentence before the process ends.
     """
 
     def __init__(self, program: str, report: Callable[[str], None]) -> None:
@@ -97,7 +98,7 @@ class _Watch(threading.Thread):
             self.end(CTRL_C, f"Stopped at once by a second signal, {number.name}; what is left is the last checkpoint.")
 
     def end(self, code: int, sentence: str) -> NoReturn:
-        """End the process now. Write past the Python streams, because other threads may hold their locks."""
+        """End the process now. Write to the file descriptor, because other threads may lock Python's streams."""
         self.ending.set()
         flush = threading.Thread(target=sys.stdout.flush, daemon=True)
         flush.start()
@@ -156,7 +157,7 @@ def is_watched() -> bool:
 
 
 def give_way() -> None:
-    """Wait forever if a signal is ending this process, so that an error in the meantime is not printed as well."""
+    """Wait forever if a signal is ending this process, so that no error is printed in the meantime."""
     if _watch is not None and _watch.ending.is_set():
         threading.Event().wait()
 
@@ -172,9 +173,9 @@ def block_signals(*signals: signal.Signals) -> Iterator[None]:
 
 
 def _workers() -> list[int]:
-    """Return the ids of the multiprocessing processes that this one has started, where /proc lists them.
+    """Return the process ids of the multiprocessing workers of this process, if /proc lists them.
 
-    They end by themselves when their parent is gone, but one that is just starting would print a traceback.
+    Workers end by themselves when their parent is gone, but a worker that is just starting would print a traceback.
     """
     found = []
     for children in Path("/proc/self/task").glob("*/children"):

@@ -1,7 +1,7 @@
 """TPU chips: the figures of each generation, the names of its slices, and slices as devices to compile for.
 
-This is the only table of chips of the project. Planning for a slice needs no TPU: libtpu describes it and compiles for
-it on any machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
+This is the only table of chips in plmjax. Planning for a slice needs no TPU: libtpu describes the slice and compiles
+for it on any machine. Names are `GENERATION:SHAPE` in chips, such as `v3:8x8` or `v4:2x2x4`.
 
 Sources. Peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,v5p,v6e,tpu7x}. Links: Norrie et al.,
 "The Design Process for Google's Training Chips" (IEEE Micro 2021) for v2 and v3 (496 and 656 Gbit/s a link and
@@ -40,7 +40,7 @@ GIB = 2**30
 LOCK = Path("/tmp/libtpu_lockfile")
 """File that a process with libtpu locks, unless its environment allows several processes."""
 LOOK_SECONDS = 0.5
-"""Seconds between two checks of the lock by a process that waits for it."""
+"""Seconds between two checks of the lock by a waiting process."""
 
 
 PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -50,8 +50,8 @@ PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 def solids(largest: int) -> tuple[str, ...]:
     """Return the shapes of the slices of a 3D torus: a few below one cube of 4x4x4 chips, then multiples of the cube.
 
-    They are sorted by their number of chips. Of equally many chips the most cube-like comes first, which Cloud TPU
-    gives for an accelerator type.
+    They are sorted by their number of chips. Among shapes with the same number the most cube-like comes first, which
+    Cloud TPU gives for an accelerator type.
 
     largest: number of chips of the largest slice.
     """
@@ -87,9 +87,9 @@ class Chip:
     cores: int
     """Number of TensorCores."""
     devices: int
-    """Number of JAX devices per chip: the number of cores where they do not work as one (v2, v3, 7x), else 1."""
+    """Number of JAX devices per chip: the number of cores if each is a device of its own (v2, v3, 7x), else 1."""
     wrap: int
-    """An axis is a ring when its size is a multiple of this."""
+    """An axis of a slice has wrap-around links if its size is a multiple of this number."""
     shapes: tuple[str, ...]
     """The slices that Cloud offers, in chips."""
     accelerator: str
@@ -97,7 +97,7 @@ class Chip:
     runtime: str
     """Software version of its Cloud TPU machines that JAX is installed on."""
     int8_peak: float = 0.0
-    """int8 operations/s; 0 where the chip has no products of integers, or where they are no faster."""
+    """int8 operations/s; 0 where the chip has no integer matrix products, or where they are no faster than bfloat16."""
     label: str = ""
     """Value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer the chip."""
     network: float = 0.0
@@ -106,16 +106,16 @@ class Chip:
     hosts_of: int = 4
     """Number of chips of one host in a slice of several hosts."""
     largest_host: int = 4
-    """Number of chips of the largest host that is a slice by itself."""
+    """Number of chips of the largest host that is a complete slice."""
     scoped_memory: int = 0
-    """KiB of vector memory for the arrays of one instruction, with which plans of BERT-Large are fastest; 0 leaves it
-    to libtpu."""
+    """KiB of vector memory for the arrays of one instruction, chosen by the fastest plan of BERT-Large; 0 leaves the
+    choice to libtpu."""
     in_service: bool = True
-    """True where Cloud TPU's own API offers it, besides GKE."""
+    """True where Cloud TPU's own API offers the chip, in addition to GKE."""
     multislice: bool = True
     """True where Cloud joins slices by the data-center network: from v4 on (Multislice supports no older ones)."""
     rings: bool = False
-    """True where libtpu permutes beside computation, so that parameters can travel along rings."""
+    """True where libtpu runs permutes beside computation, so that parameters can be sent along rings."""
     libtpu_name: str = ""
     """Name in libtpu where it differs."""
     options: tuple[tuple[str, str], ...] = ()
@@ -132,7 +132,7 @@ CHIPS = {
              shapes=("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
              accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice",
              multislice=False),
-        # Cloud runs v4 with its two cores as one device ("megacore"); libtpu alone would describe them apart.
+        # Cloud runs the two cores of v4 as one device ("megacore"); by default libtpu describes two devices.
         Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, wrap=4, shapes=solids(4096),
              accelerator="v4", runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice",
              options=(("chip_config_name", "megacore"),)),
@@ -183,13 +183,14 @@ FOR_RINGS = {
     "xla_max_concurrent_async_collective_permutes": "64",
     "xla_lhs_loop_fusion_latency_multiplier": "0.1",
 }
-"""Options for a program with rings (`plmjax.parallel.rings`), found on plans of BERT-Large. Without them libtpu starts
-few permutes at once. By its own figures it also takes one short instruction for long enough to hide a permute. It then
-lets the others follow one another where they hide nothing. With these options it spreads them over the computation."""
+"""Options for a program with rings (`plmjax.parallel.rings`), chosen by plans of BERT-Large. Without them libtpu runs
+few permutes at the same time. It also estimates that one short instruction hides a whole permute, and so it places the
+other permutes one after another, without computation beside them. With the options it spreads them over the
+computation."""
 
 
 def compiler_options(device: jax.Device, *, rings: bool) -> dict[str, str]:
-    """Return the XLA options of a train step for a device, absent or not; an empty dict if it is no TPU.
+    """Return the XLA options of a train step for a device, which may be absent; an empty dict if it is no TPU.
 
     rings: true if the step has rings.
     """
@@ -201,13 +202,13 @@ def compiler_options(device: jax.Device, *, rings: bool) -> dict[str, str]:
 
 
 def device_memory(device: jax.Device) -> float | None:
-    """Return the memory of a device for arrays and programs in bytes.
+    """Return the memory of a device for arrays and programs, in bytes.
 
-    It is None where the device uses the memory of the machine (a CPU) or the size is not known.
+    It is None if the device uses the memory of the machine (a CPU), or if the size is not known.
     """
     if chip := chip_of(device.device_kind):
         return chip.memory / chip.devices
-    if device.platform == "cpu" or jax.process_count() > 1:  # different figures, different meshes
+    if device.platform == "cpu" or jax.process_count() > 1:  # hosts with other figures would choose other meshes
         return None
     return (device.memory_stats() or {}).get("bytes_limit")
 
@@ -222,7 +223,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """Name in the form that `parse` reads."""
+        """The name in the form that `parse` reads."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}" + (f"*{self.slices}" if self.slices > 1 else "")
 
     @property
@@ -255,7 +256,7 @@ class Slice:
     def link_bandwidth(self) -> float:
         """Bytes/s that one chip can send over all its links.
 
-        An axis longer than one chip has one link, a ring has two.
+        It has two links along an axis with wrap-around links, and one along another axis of more than one chip.
         """
         axes = [size for size in self.shape if size > 1]
         return self.chip.link * sum(2 if size % self.chip.wrap == 0 else 1 for size in axes)
@@ -270,19 +271,19 @@ class Slice:
             raise UserError(
                 f"Expected the TPU compiler to plan for {self.name}, found no libtpu; pip install 'plmjax[plan]'."
             )
-        # Without this libtpu asks a metadata server for its TPU, and waits for the answer.
+        # Without this variable libtpu asks a metadata server about its TPU, and waits for the answer.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         if not platform.has_tpu():
-            # The lock prevents two processes from using one TPU. There is none here, and two plans may be made at once.
+            # The lock prevents two processes from using one TPU. Without a TPU two plans may run at the same time.
             os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-            # Without these variables it prints five lines about a missing host and slice. Their values do not matter:
-            # the slice to compile for is given below.
+            # Without these variables libtpu prints five lines about a missing host and slice. Their values have no
+            # effect: the slice to compile for is given below.
             os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
             os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         _wait_for_lock()
         from jax.experimental import topologies
 
-        # JAX would cache programs of an absent TPU, and warn at the next plan that it cannot read them.
+        # JAX would cache the programs of an absent TPU, and warn at the next plan that it cannot read them.
         jax.config.update("jax_enable_compilation_cache", False)
         whole_hosts = math.prod(self.shape) % self.chip.hosts_of == 0
         bounds = {} if whole_hosts else {"chips_per_host_bounds": (*self.shape, 1)[:3]}
@@ -296,7 +297,7 @@ class Slice:
 def schedules() -> Path:
     """Return the folder into which libtpu writes its final schedules while it compiles.
 
-    It is removed when the process ends. libtpu reads this setting once, when it is loaded. Code that compiles for a
+    The folder is removed when the process ends. libtpu reads its name once, when it is loaded. Code that compiles for a
     slice removes the files after each program.
     """
     folder = Path(tempfile.mkdtemp(prefix="plmjax-schedules-"))
@@ -321,9 +322,9 @@ def _schedules_enabled() -> Iterator[None]:
 
 
 def _wait_for_lock() -> None:
-    """Wait while another process has libtpu's lock, and print a sentence about it. libtpu itself would fail.
+    """Wait while another process has libtpu's lock, and print its process id. libtpu itself would fail.
 
-    The lock list of the kernel is read, because a process that closes the lock file gives up its own lock on it.
+    The kernel's list of locks is read instead of the lock file, because a process that closes the file loses its lock.
     """
     if os.environ.get("ALLOW_MULTIPLE_LIBTPU_LOAD", "").lower() in ("1", "true"):
         return
@@ -341,10 +342,7 @@ def _wait_for_lock() -> None:
 
 
 def _lock_holder() -> int | None:
-    """Return the id of another process that has libtpu's lock.
-
-    It is None if no other process has it, or if the kernel does not list locks.
-    """
+    """Return the id of another process that has libtpu's lock; None without one or without a list of locks."""
     try:
         inode, locks = LOCK.stat().st_ino, Path("/proc/locks").read_text()
     except OSError:
@@ -357,7 +355,7 @@ def parse(name: str) -> Slice:
     """Parse a name such as `v3:8x8`, or `v5e:8x8*2` for two slices.
 
     Raises:
-        UserError: the generation or the shape is unknown; the message names those that exist.
+        UserError: the generation or the shape is unknown; the message has known ones.
     """
     generation, _, shape = name.partition(":")
     shape, star, count = shape.partition("*")
@@ -385,7 +383,7 @@ def parse(name: str) -> Slice:
 
 
 def several(part: Slice, count: int) -> Slice:
-    """Return `count` such slices, joined by the data-center network.
+    """Return `count` slices like `part`, joined by the data-center network.
 
     Raises:
         UserError: Cloud does not join slices of the generation.
@@ -402,10 +400,10 @@ def several(part: Slice, count: int) -> Slice:
 def of_accelerator_type(name: str) -> Slice:
     """Parse Cloud's name of a slice, such as v4-32 or v5litepod-16. Its shape is the usual one of its size.
 
-    The number counts TensorCores from v2 to v5p, and chips on v5e and v6e, which have one core each.
+    The number is the number of TensorCores. On v5e and v6e it is also the number of chips, which have one core each.
 
     Raises:
-        UserError: there is no such generation, or no shape of that size; the message names those that exist.
+        UserError: there is no such generation, or no shape of that size; the message has known ones.
     """
     generation, _, size = name.rpartition("-")
     chip = next((chip for chip in CHIPS.values() if generation in (chip.name, chip.accelerator)), None)
@@ -425,9 +423,9 @@ def of_accelerator_type(name: str) -> Slice:
 
 
 def nearest_shapes(chip: Chip, shape: str, count: int = 4) -> list[str]:
-    """Return the offered shapes whose numbers of chips are closest to that of another shape, smallest first.
+    """Return the `count` offered shapes whose numbers of chips are closest to that of `shape`, smallest first.
 
-    shape: any text; text that is no shape counts as the smallest slice.
+    shape: any text; text that is no shape has one chip.
     """
     size = math.prod(max(number, 1) for number in _sizes(shape))
     close = sorted(chip.shapes, key=lambda known: abs(math.log(math.prod(_sizes(known)) / size)))[:count]

@@ -1,1 +1,1 @@
-"""The check of a machine or slice before a run: functions of the training are compared with plainer ones."""
+"""The check of a machine or slice before a run: parts of training are compared with simpler implementations."""

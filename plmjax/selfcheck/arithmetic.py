@@ -1,4 +1,4 @@
-"""Checks that compare numbers: rings with no rings, kernels with XLA, the dtypes of products, and dropout."""
+"""Checks of numbers: steps with and without rings, a kernel and XLA, dtypes of matrix products, and dropout."""
 
 import functools
 import math
@@ -19,18 +19,19 @@ from plmjax.selfcheck.ground import Ground
 from plmjax.selfcheck.verdicts import DIFFERS, OK, Found, Skipped
 
 LOSS_TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-3}
-"""Dtype of the products -> largest relative difference of two losses."""
+"""Dtype of the matrix products -> largest accepted relative difference of two losses."""
 GRADIENT_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
-"""The same for the norm of the difference of two gradients of a parameter, relative to the gradient's norm."""
+"""Dtype of the matrix products -> largest accepted norm of the difference of a parameter's gradients, relative to the
+norm of its gradient."""
 SMALL = 1e-3
-"""Fraction of the largest norm of a gradient below which a norm is rounding noise, as that of a key's bias."""
+"""Fraction of the largest gradient norm below which a norm is rounding noise, as for the bias of attention's keys."""
 DEVIATIONS = 6
-"""Number of standard deviations within which a fraction of dropped elements must be: missed once in 5e8 times."""
+"""Number of standard deviations within which the fraction of dropped elements must be: it is not once in 5e8 times."""
 RATE = 0.1
 
 
 def rings(ground: Ground) -> Found:
-    """Compare the loss and the gradients of one step with rings and without."""
+    """Compare the loss and the gradients of one step with rings and one without."""
     if len(ground.devices) == 1:
         raise Skipped("one device sends nothing to others")
     if grid(ground.devices) is None:
@@ -60,13 +61,13 @@ def rings(ground: Ground) -> Found:
 
 
 def relative(expected: float, found: float) -> float:
-    """Return the difference of two numbers relative to the first; infinite if either is not finite."""
+    """Return the absolute difference of two numbers relative to the first; infinite if either is not finite."""
     difference = abs(found - expected) / max(abs(expected), 1e-9)
     return difference if math.isfinite(difference) else math.inf
 
 
 def largest_difference(expected: Any, found: Any) -> tuple[float, str]:
-    """Return the largest relative difference of two trees of gradients, and the path of its parameter."""
+    """Return the largest relative difference of two trees of gradients, and the path of the parameter that has it."""
 
     @jax.jit
     def norms(expected: Any, found: Any) -> Any:
@@ -83,7 +84,7 @@ def largest_difference(expected: Any, found: Any) -> tuple[float, str]:
 
 
 def products(ground: Ground) -> Found:
-    """Read the dtypes of the operands of the step's matrix products."""
+    """Check the dtypes of the operands of all matrix products in the step."""
     wanted = {"float32": "f32", "bfloat16": "bf16"}[ground.dtype]
     counts: dict[str, int] = {}
     for operands in dot_operands(ground.plain.lowered.as_text()):
@@ -96,13 +97,16 @@ def products(ground: Ground) -> Found:
 
 
 def dot_operands(text: str) -> list[tuple[str, str]]:
-    """Return the dtypes of the operands of each `dot_general` of a program in StableHLO."""
+    """Return the dtypes of both operands of each `dot_general` in a StableHLO program."""
     of_tensor = r"tensor<(?:\d+x)*(\w+)>"
     return re.findall(rf"stablehlo\.dot_general.*: \({of_tensor}, {of_tensor}\)", text)
 
 
 def _looked_up(rows: jax.Array, table: jax.Array, transposed: bool) -> jax.Array:
-    """Return what the kernel computes: the products of all distances, each looked up for its pair."""
+    """Return the scores that the kernel computes: the products for all distances, looked up for each query and key.
+
+    rows: [B T N H]. table: [1 R N H] for R distances. The result is float32 [B N T T].
+    """
     length = rows.shape[1]
     index = np.arange(length) - np.arange(length)[:, None] + length - 1
     found = jnp.einsum("BTNH,GRNH->BNTR", rows, table, preferred_element_type=jnp.float32)
@@ -111,7 +115,7 @@ def _looked_up(rows: jax.Array, table: jax.Array, transposed: bool) -> jax.Array
 
 
 def kernel(ground: Ground) -> Found:
-    """Compare the kernel of the scores of distances with XLA, forward and backward, for a row on each device.
+    """Compare the kernel `shifted_product` with XLA, forward and backward, with one row on each device.
 
     The factors and the cotangent are small integers, so every sum is exact and the results must be equal.
     """
@@ -147,7 +151,7 @@ def kernel(ground: Ground) -> Found:
 
 
 def dropout_check(generator: str, ground: Ground) -> Found:
-    """Count the elements that a generator drops on each device, and those that two devices drop together."""
+    """Check the fractions of elements that a generator drops on each device, and that two devices both drop."""
     count, mesh = len(ground.devices), ground.mesh
     elements = 1 << (14 if ground.platform == "cpu" else 18)
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape

@@ -1,4 +1,4 @@
-"""Common inputs of the checks: the devices, a BERT, its compiled steps and one batch."""
+"""Common inputs of the checks: the devices, a BERT, its train steps and one batch."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from plmjax.training.state import TrainState
 
 
 def experiment(platform: str, devices: int, **training: Any) -> Experiment:
-    """Return the run that is measured: BERT-Base as published, at length 128, or a tiny BERT on a CPU."""
+    """Return the run that is measured: BERT-Base as published, with 128 tokens in a row; on a CPU a tiny BERT."""
     small = platform == "cpu"
     model = BertConfig.tiny(vocab_size=1024) if small else BertConfig.base()
     settings = {"steps": 100, "batch_size": (4 if small else 32) * devices, "unroll": 1} | training
@@ -53,14 +53,14 @@ def slice_name(devices: list[jax.Device]) -> str | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """The train step of a run on a mesh; compiled at its first use."""
+    """The train step of a run on a mesh, which is compiled when it is first used."""
 
     experiment: Experiment
     program: Program
 
     @functools.cached_property
     def lowered(self) -> Any:
-        """The traced program, before XLA compiles it."""
+        """The lowered program, before XLA compiles it."""
         return self.program.train.lower(self.program.state, self.program.batch)
 
     @functools.cached_property
@@ -74,7 +74,7 @@ class Step:
         return self.program.initialize(0, constants.placeholder(vocabulary(self.experiment)))
 
     def batch(self) -> dict[str, jax.Array]:
-        """Return the batch of random tokens, the same for every step of the selfcheck."""
+        """Return a batch of random tokens, which is the same in every step of the selfcheck."""
         run, phase, own = self.experiment, self.program.phase, feed.local_rows(self.program.batch)
         made = run.data.layout.synthetic(phase.batch_size, phase.sequence_length, run.model.vocab_size, seed=0)
         return next(feed.on_device(iter([{name: made[name][own] for name in made}]), self.program.batch))
@@ -82,7 +82,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ground:
-    """The devices of the selfcheck and a folder for checkpoints that all hosts share; None without one."""
+    """The devices of the selfcheck, and a folder for checkpoints that all hosts share, or None."""
 
     devices: list[jax.Device]
     folder: Path | None
@@ -104,7 +104,7 @@ class Ground:
 
     @property
     def mesh(self) -> jax.sharding.Mesh:
-        """All devices along the data axis, in the order of rings: steps with and without rings are comparable."""
+        """All devices along the data axis, in the order of rings, to compare steps with and without rings."""
         return meshes.make(Mesh(data=len(self.devices)), self.devices, "on")
 
     @functools.cached_property
@@ -113,7 +113,7 @@ class Ground:
         return self.step(self.mesh, rings="off")
 
     def step(self, mesh: jax.sharding.Mesh, **training: Any) -> Step:
-        """Return the step of the measured run without dropout on a mesh. training: settings that differ."""
+        """Return the step of the measured run on a mesh, without dropout. training: settings that differ."""
         run = experiment(self.platform, len(self.devices), **training)
         run = dataclasses.replace(run, model=run.model.with_dropout(0.0))
         (phase,) = run.resolved_phases
@@ -123,5 +123,5 @@ class Ground:
 
 
 def vocabulary(run: Experiment) -> Vocabulary:
-    """Return the placeholder of a tokenizer for a run on random tokens."""
+    """Return a placeholder vocabulary for a run on random tokens."""
     return Vocabulary.placeholder(run.model.vocab_size)

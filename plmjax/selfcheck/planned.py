@@ -8,7 +8,7 @@ from plmjax.selfcheck.ground import experiment
 
 
 def interval(topology: str, devices: int, platform: str = "tpu") -> dict[str, float]:
-    """Return the seconds of the planned step: the ends of the refined estimate, or the roofline and the estimate."""
+    """Return the bounds of the planned step, in seconds: of the refined estimate, or else roofline and estimate."""
     (phase,) = plan(experiment(platform, devices), topology)["phases"]
     refined, estimate = phase["refined"], phase["estimate"]
     if refined is None:

@@ -1,4 +1,4 @@
-"""Checks of checkpoints: one saved and restored, and the same one restored on another mesh."""
+"""Checks of checkpoints: a checkpoint is saved and restored, and then restored on another mesh."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def restore(ground: Ground) -> Found:
 
 
 def on_another_mesh(ground: Ground) -> Found:
-    """Restore that checkpoint on another mesh, and compare the parameters and the next step's loss."""
+    """Restore the checkpoint of `restore` on another mesh, and compare the parameters and the loss of the next step."""
     count = len(ground.devices)
     if count % 2:
         raise Skipped(f"{count} device(s) make no other mesh")
@@ -73,7 +73,7 @@ def _keeper(ground: Ground) -> Checkpoints:
 
 
 def bits(array: jax.Array) -> jax.Array:
-    """Return an array's bits as unsigned integers."""
+    """Return the bits of a floating-point array as uint32; integers are only cast."""
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array.astype(jnp.uint32)
     kind = {2: jnp.uint16, 4: jnp.uint32}[array.dtype.itemsize]
@@ -81,7 +81,7 @@ def bits(array: jax.Array) -> jax.Array:
 
 
 def digest(tree: Any) -> list[int]:
-    """Return a number for each leaf, from its bits and their positions. It does not depend on the leaf's sharding."""
+    """Return a checksum for each leaf, from its bits and their positions. It does not depend on the leaf's sharding."""
 
     @jax.jit
     def numbers(tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The selfcheck: all checks in their order. An exception fails its check only."""
+"""The selfcheck: all checks in order. An exception fails only the check that raises it."""
 
 import contextlib
 import functools
@@ -24,14 +24,14 @@ from plmjax.selfcheck.verdicts import FAILED, SKIPPED, UNAVAILABLE, WORST_FIRST,
 
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
 STALL_MINUTES = 30.0
-"""Minutes of one row after which the hosts of a slice stop; a plan on host 0 takes up to ten."""
+"""Minutes that one check may take before all hosts stop; a plan on host 0 takes up to ten."""
 SENTENCE = 500
-"""Number of bytes of a sentence that the hosts exchange."""
+"""Maximum number of bytes of a sentence that the hosts exchange."""
 Check = Callable[[Ground], Found]
 
 
 def checks() -> dict[str, Check]:
-    """Return the checks, name -> function."""
+    """Return a dict from name to check, in order."""
     record = speed.Measured()
     return {
         "products": arithmetic.products,
@@ -46,10 +46,10 @@ def checks() -> dict[str, Check]:
 
 
 def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda line: None) -> Report:
-    """Run every check on all devices, and return the report. Every host must call it.
+    """Run every check on all devices, and return the report. Every host must call this.
 
     output: file that host 0 writes after each check; in a bucket, checkpoints are written beside it too.
-    report: called with each line of the table on host 0.
+    report: function that host 0 calls with each line of the table.
     """
     made, rows = Report(machine()), checks()
     width, show = max(map(len, rows)), report if hosts.is_primary() else lambda line: None
@@ -85,7 +85,7 @@ def _outcome(check: Check, ground: Ground) -> Found:
 
 
 def _agree(found: Found) -> Found:
-    """Return the result of this host, or the worst one of all hosts."""
+    """Return the worst result of all hosts; the own result if it is as bad."""
     if jax.process_count() == 1:
         return found
     told = np.zeros(SENTENCE, np.uint8)

@@ -21,7 +21,7 @@ from plmjax.selfcheck.verdicts import OK, SKIPPED, SLOWER, Found
 from plmjax.training import feed
 
 PLAN_SECONDS = 600
-"""Seconds after which the compilation of a plan is given up."""
+"""Maximum seconds for the compilation of a plan."""
 
 
 class Measured:
@@ -31,7 +31,7 @@ class Measured:
         self._made: dict[str, Any] | Exception | None = None
 
     def __call__(self, ground: Ground) -> dict[str, Any]:
-        """Return the record, or raise the error of the measurement again: other hosts do not repeat it."""
+        """Return the record. After an error, raise it again: other hosts would not join a new measurement."""
         if self._made is None:
             try:
                 (self._made,) = bench.bench(ground.measured, 5 if ground.platform == "cpu" else 50)
@@ -65,9 +65,9 @@ def step(ground: Ground, record: dict[str, Any]) -> Found:
 
 
 def _plan(topology: str, devices: int) -> dict[str, float] | str:
-    """Return the interval of a plan, or the reason why there is none.
+    """Return the interval of a plan, or the reason why there is no plan.
 
-    It is made in a separate process: libtpu writes its schedules only if this is requested before it is loaded.
+    A separate process makes the plan, because libtpu writes its schedules only if asked before it is loaded.
     """
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1",
@@ -92,13 +92,13 @@ class _Numbers:
         self.vocabulary = Vocabulary.placeholder(size)
 
     def save(self, directory: Path) -> None:
-        """Write an empty vocabulary."""
+        """Write a vocabulary of one token."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
 
 
 def input_rate(ground: Ground, record: dict[str, Any]) -> Found:
-    """Measure the rows per second that this host reads, makes and transfers; compare them with the measured step."""
+    """Measure the rows per second of the input pipeline on this host, and compare them with those of the step."""
     program, seconds = ground.plain.program, 1.0 if ground.platform == "cpu" else 10.0
     with tempfile.TemporaryDirectory(prefix="plmjax-selfcheck-") as folder:
         dataset = _dataset(Path(folder) / "dataset", ground)

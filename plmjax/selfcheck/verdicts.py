@@ -12,12 +12,12 @@ OK, DIFFERS, FAILED, UNAVAILABLE, SLOWER, SKIPPED = (
 )  # fmt: skip
 WORST_FIRST = (FAILED, DIFFERS, UNAVAILABLE, SLOWER, SKIPPED, OK)
 WRONG = (FAILED, DIFFERS)
-"""Verdicts with which a selfcheck fails. A plan is an estimate, so that a slow row is told and fails nothing."""
+"""Verdicts with which a selfcheck fails. A plan is an estimate, so a slow row is shown and does not fail."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of one check: the verdict, a short sentence, and figures in bytes, seconds or fractions."""
+    """The result of one check: a verdict, a short sentence, and figures in bytes, seconds or fractions."""
 
     verdict: str
     sentence: str
@@ -25,12 +25,12 @@ class Found:
 
 
 class Skipped(Exception):
-    """Raised by a check that this machine does not support; the text is the reason."""
+    """Exception of a check that does not apply to this machine; the text is the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the table: name, result and duration of a check."""
+    """A row of the table: name, result and seconds of a check."""
 
     name: str
     found: Found
@@ -39,7 +39,7 @@ class Row:
 
 @dataclasses.dataclass
 class Report:
-    """The machine and the results so far."""
+    """A description of the machine, and the results so far; `finished` after the last one."""
 
     machine: dict[str, Any]
     rows: list[Row] = dataclasses.field(default_factory=list)
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Running, passed, failed, or unavailable if an outside service did not answer and nothing else is wrong."""
+        """Running, passed, failed, or unavailable if a service did not answer and no check failed."""
         if not self.finished:
             return "running"
         reached = all(row.found.verdict != UNAVAILABLE for row in self.rows)
