@@ -40,8 +40,11 @@ class CompressionSettings(Protocol):
     def evaluation_objective(self, objective: Any, steps: int) -> Any:
         """Wrap the objective of the experiment for evaluations, with the same parameters."""
 
-    def rate_factors(self, learning_rate: float) -> dict[str, float]:
-        """Return a dict from path to the factor of the learning rate of all parameters below it; others have 1."""
+    def rate_factors(self, learning_rate: float) -> dict[str, Any]:
+        """Return a dict from path to the factor of the learning rate of all parameters below it; others have 1.
+
+        A factor is a number or a function, as `plmjax.training.optimizers.layer_rates.Factor` says.
+        """
 
     def finish(self, params: dict[str, Any], model: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
         """Convert the parameters, by path, and the config of the run to those of the compressed model."""
