@@ -1,4 +1,4 @@
-"""The carry: model state that passes from one batch to the next, such as memory. It is created, and reset per row."""
+"""Creation and per-row reset of the carry: model state that passes from one batch to the next, such as memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ IS_FIRST = "is_first"
 
 
 def reset(initial: Callable[[], Any]) -> Callable[[Any, Batch], Any]:
-    """Return a function (carry, batch) -> carry, which has its initial value in rows where a text starts (`IS_FIRST`).
+    """Return a function (carry, batch) -> carry that resets the rows in which a text starts (`IS_FIRST`).
 
     initial: function that returns the first carry, boxed with logical axes. Leaves without a "batch" axis are not
     reset.

@@ -29,7 +29,7 @@ class AdaptedPrograms:
         self._measured = jax.jit(functools.partial(run.objective.statistic, run.model)) if adapts else None
 
     def __call__(self, program: Program, params: Any) -> Program:
-        """Return the program for these parameters, of the phase of `program`."""
+        """Return the program for these parameters in the phase of `program`."""
         if self._measured is None:
             return program
         self._programs.setdefault((program.phase, program.experiment.model), program)
@@ -58,7 +58,7 @@ class CompiledSteps:
     def compile(self, program: Program, state: TrainState, done: int) -> CompiledStep:
         """Return the program for the parameters of the state, its compiled train step, and the rates of a step.
 
-        The header of the phase is printed when a step is compiled.
+        The header of the phase is printed when a step is compiled. done: number of finished steps.
         """
         program = self._adapted(program, state.params)
         if program not in self._known:

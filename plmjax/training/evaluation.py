@@ -59,7 +59,7 @@ def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
 def batches(
     program: Program, loss_inputs: LossInputs, source: BatchSource, *, seed: int, limit: int = 0
 ) -> Iterator[tuple[dict[str, Pair], Any]]:
-    """Yield (name -> (sum, weight), outputs of a downstream task) of every held-out batch, as host arrays.
+    """Yield (name -> (sum, weight), outputs of a downstream task) for every held-out batch, as host arrays.
 
     The corruption of a batch is sampled from the seed and the number of the batch, so every evaluation has the same
     targets.

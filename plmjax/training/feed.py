@@ -57,9 +57,7 @@ class Mixes(Protocol):
     """A source of batches that mixes several named sources: datasets, or tasks."""
 
     def portions(self, phases: Sequence[ResolvedPhase], step: int) -> dict[str, Portion]:
-        """Return the portion of each source after `step` steps of a run with these phases; an empty dict for one
-        source.
-        """
+        """Return source -> portion after `step` steps of a run with these phases; empty if there is only one source."""
 
 
 def mixture_metrics(source: BatchSource, phases: Sequence[ResolvedPhase], step: int) -> dict[str, float]:

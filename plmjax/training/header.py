@@ -48,7 +48,8 @@ def lines(
 ) -> list[str]:
     """Return the header of one phase.
 
-    compiled: the compiled train step. flops: model FLOPs of a step. peak_flops: peak FLOPs of the whole mesh.
+    compiled: the compiled train step. flops: model FLOPs of a step. peak_flops: peak FLOP/s of the whole mesh.
+    step: number of finished steps.
     """
     phase, devices = program.phase, program.mesh.devices
     device = devices.flat[0]

@@ -32,8 +32,7 @@ class InitialParameters:
 
     from_sampled: function from the sampled parameters to the initial ones; it keeps the shardings.
     replaced: function from a name (`bert/pooler/kernel`) to true if `from_sampled` sets that parameter. Such a
-    parameter
-        is not sampled.
+        parameter is not sampled.
     """
 
     from_sampled: Callable[[Any], Any] = lambda params: params
@@ -70,8 +69,9 @@ class InitialState:
         batch: Shapes,
         mesh: jax.sharding.Mesh,
     ) -> Self:
-        """Return the state of a phase whose batches have the shapes of `batch`; `dtype` is the dtype of matrix
-        products.
+        """Return the initial state of a phase.
+
+        dtype: dtype of matrix products. batch: shapes of the phase's batches.
         """
         objective, config = experiment.training_objective, experiment.model
         variables = initial_variables(experiment, phase, module, vocabulary=vocabulary, batch=batch)
@@ -147,10 +147,10 @@ class InitialState:
             has_constants = bool(jax.tree.leaves(self.boxed_constants))
             if sources is None and has_constants:
                 raise ValueError(f"Expected sources for the constants of {type(self.objective).__name__}, found none.")
-            # An objective without constants checks the sources; this comes before anything is allocated.
+            # Even an objective without constants checks the sources, so call it before anything is allocated.
             made = () if sources is None else nn.meta.unbox(self.objective.constants(self.config, sources))
             names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
-            # In the order of the parameters: that of a set differs between hosts, and so would their programs.
+            # In the order of the parameters: the order of a set, and so the program, would differ between hosts.
             state = begin(jax.random.key(seed), tuple(filter(replaced, names)))
             return state.replace(constants=put_on_devices(made, abstract.constants)) if has_constants else state
 

@@ -1,4 +1,4 @@
-"""The training loop: build, restore, and for every step: step, log, evaluate, save.
+"""The training loop: build, restore, and for every step: compute, log, evaluate, save.
 
 The order within a step is fixed, and the checkpoint is its last part. So a run that is killed at any moment and started
 again repeats the logging and the evaluation that were not finished, and ends with the same parameters.
@@ -99,7 +99,7 @@ def train(
     started = {"tokenizer": tokenizer, "initial": initial, "continued": continued}
     state, description = _restore_or_initialize(run, source, programs, keeper, **started)
 
-    # Train: the steps of each phase that are not done. What is due after a step happens in one order.
+    # Train the remaining steps of each phase. The work that is due after a step has a fixed order.
     step, last = description.step, run.training.steps
     votes = HostFlags(placed.mesh)
     adapted = AdaptedPrograms(run, program_of)
@@ -161,7 +161,7 @@ def train(
         program = adapted(program, state.params)
         state = session.evaluate(program, state, step)
         session.save(state, step, last=True)
-    if session.stop.received and jax.process_count() == 1:  # After the last step; on several hosts the run is done.
+    if session.stop.received and jax.process_count() == 1:  # After the last step; several hosts return the result.
         raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
     return Result(state=state, program=program, metrics=session.metrics)
 
@@ -176,7 +176,7 @@ def _restore_or_initialize(
     initial: InitialParameters,
     continued: Path | None,
 ) -> tuple[TrainState, Description]:
-    """Return the state of the last checkpoint or the initial one, and its description. Arguments are those of `train`.
+    """Return the state of the last checkpoint or the initial state, and its description. Arguments as for `train`.
 
     Raises:
         UserError: the checkpoint belongs to another dataset, or is damaged.
@@ -203,5 +203,5 @@ def _restore_or_initialize(
 
 
 def _made_by(programs: Sequence[Program], step: int) -> Program:
-    """Return the program whose phase has a step, from 1, as its last or before."""
+    """Return the first program whose phase ends at `step` (from 1) or later, or else the last program."""
     return next((program for program in programs if step <= program.phase.last_step), programs[-1])

@@ -92,8 +92,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     An incomplete last line, which a killed process leaves, is left out.
 
     Raises:
-        UserError: the file is missing or is not UTF-8 text; a line before the last is no record; a line differs from
-            its checksum.
+        UserError: the file is missing or is not UTF-8 text; a complete line is not a record; or a line differs from its
+            checksum.
     """
     if not path.is_file():
         raise UserError(f"Expected the metrics of a run at {path}, found no such file; give the folder of a run.")
@@ -128,8 +128,8 @@ class _Events:
 
     step: records of earlier processes are kept up to this step.
 
-    The records of the package are written to an ordinary Python file. Its EventFileWriter would open the file by
-    TensorFlow, whose import takes longer than many runs on a CPU.
+    The records of the package are written to an ordinary Python file. Its EventFileWriter would open the file
+    with TensorFlow, whose import takes longer than many runs on a CPU.
     """
 
     def __init__(self, directory: Path, step: int) -> None:
@@ -198,9 +198,9 @@ QUIET_SECONDS = 10.0
 
 @contextlib.contextmanager
 def announced(activity: str) -> Iterator[None]:
-    """Show on the standard error what goes on, and for how long: a clock on a terminal, a line a minute in a log.
+    """Show an activity and its duration on standard error: a clock on a terminal, a line per minute in a log.
 
-    A log has the first line after QUIET_SECONDS, and none of what is done by then.
+    A log gets its first line after QUIET_SECONDS, and no line if the activity ends earlier.
     """
     if sys.stderr.isatty():
         from rich.console import Console
@@ -240,7 +240,7 @@ class Terminal:
             from rich.text import Text
 
             class Bar(Progress):
-                """A bar with its numbers on a second line: beside the bar they do not fit a terminal."""
+                """A progress bar with the metrics on a second line, because they do not fit beside the bar."""
 
                 def get_renderables(self) -> Iterator[Any]:
                     yield from super().get_renderables()

@@ -39,8 +39,8 @@ USABLE = 0.9
 """Fraction of a device's memory that an estimate may fill. The program, padding and fragmentation need the rest."""
 
 LARGE_TABLE = 64 * 2**20
-"""Bytes of the looked-up tables that a device should not keep whole. The gradient of smaller ones takes less time than
-another mesh would cost."""
+"""Bytes of looked-up tables from which another mesh is chosen, to shard them. The gradient of smaller tables takes less
+time than another mesh would cost."""
 
 Sizes = tuple[int, int, int]
 Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
@@ -216,9 +216,9 @@ def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: StateBytes, residual
     """
     data, fsdp, tensor = sizes
     rows = phase.batch_size // (data * fsdp * phase.accumulation)
-    # The gradient of a single microbatch is sharded as soon as it is computed, layer by layer. Only that of the largest
-    # table exists twice, before and after its sum. The gradients of several microbatches are first added in float32.
-    # With rings the gradient of the table is put in their order besides.
+    # The gradient of a single microbatch is sharded as soon as it is computed, layer by layer. Only the gradient of the
+    # largest table exists twice, before and after it is summed; with rings also a third time, in the order of the
+    # rings. The gradients of several microbatches are first added in float32.
     gradients = (3 if state.rings else 2) * state.table if phase.accumulation == 1 else 3 * state.copy
     one, two = residuals
     return state.kept + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)

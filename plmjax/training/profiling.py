@@ -1,7 +1,7 @@
 """Profiles of a few steps, in the format of TensorBoard and xprof: by a setting, or on request.
 
-While a run trains, a file WORKDIR/profile_request.json requests a profile: {"id": "any text", "steps": 5}, and "first"
-for a first step that is not the next one. The trace appears in WORKDIR/profile/, and WORKDIR/profile_done.json has the
+While a run trains, a file WORKDIR/profile_request.json requests a profile: {"id": "any text", "steps": 5}, with "first"
+if the first step is not the next one. The trace appears in WORKDIR/profile/, and WORKDIR/profile_done.json has the
 id of the request and the path of its trace. A request is answered once.
 """
 
@@ -20,7 +20,7 @@ from plmjax.files import json_text, storage
 
 REQUEST, DONE, FOLDER = "profile_request.json", "profile_done.json", "profile"
 LOOK_SECONDS = 15.0
-"""Seconds between two looks for a request."""
+"""Seconds between two checks for a request."""
 LONGEST = 1000
 """Largest number of steps of a request; traces grow by megabytes a step."""
 
@@ -128,7 +128,7 @@ class Profile:
         self._asked, self._recording, self._begin = None, asked, step
         try:
             jax.profiler.start_trace(str(self._folder))
-        except Exception as error:  # a request does not end a run
+        except Exception as error:  # a failed request must not end the run
             self._finish(step, error=f"{type(error).__name__}: {error}")
             return
         self._last = min(step + asked.steps - 1, self._final)
@@ -163,7 +163,7 @@ class Profile:
             self._finish(self._step, f"{FOLDER}/plugins/profile/{newest}")
 
     def _finish(self, step: int, folder: str = "", error: str = "") -> None:
-        """Write the answer in a thread, because a bucket may take a while."""
+        """Set the answer, which the thread of `_look` writes, because a bucket may be slow."""
         self._answer, self._recording = Done(self._recording.id, self._begin, step, folder, error), None
 
     def _look(self) -> None:

@@ -47,8 +47,8 @@ class Program:
     train: (state, batch) -> (state, StepMetrics), jitted, the state donated.
     evaluate: (loss_inputs, batch, key) -> EvaluationOutputs, jitted.
     initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed if the
-        objective has constants. replaced: function from a name (`bert/pooler/kernel`) to true if the parameter is 0
-        instead of sampled, for a caller that sets its value; the sampling of such a parameter is not compiled either.
+        objective has constants. replaced: function from a name (`bert/pooler/kernel`) to true if the caller sets that
+        parameter: it is 0, and its sampling is not compiled.
     averaged: (state) -> the parameters that the optimizer has averaged, jitted.
     on_evaluation: (state, loss of an evaluation) -> the state after the optimizer has received the loss, jitted, the
         state donated.
@@ -92,10 +92,10 @@ class Program:
 def execution(experiment: Experiment, platform: str) -> Execution:
     """Return the execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
 
-    Without a GPU, dense attention replaces cuDNN's, so that any machine can evaluate the checkpoints of the run.
+    Without a GPU, dense attention replaces cuDNN's attention, so any machine can evaluate the checkpoints of the run.
 
     Raises:
-        UserError: an unknown dtype, remat policy, attention backend or kind of products.
+        UserError: an unknown dtype, remat policy, attention backend or precision of matrix products.
     """
     training = experiment.training
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -105,7 +105,7 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     check_choice("--training.remat", training.remat, REMAT_POLICIES)
     check_choice("--training.attention", training.attention, BACKENDS)
     check_choice("--training.matmul_precision", training.matmul_precision, MATMUL_PRECISIONS)
-    # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
+    # XLA for CPU runs unrolled layers about an eighth faster than a loop; elsewhere a loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
     attention = "dense" if training.attention == "cudnn" and platform != "gpu" else training.attention
     projection = PROJECTIONS[training.matmul_precision]
@@ -241,9 +241,9 @@ def build(
 
 
 MICROBATCHES_ON_RINGS = 4
-"""Largest number of microbatches whose layers travel along rings. The steps of a ring are hidden, but place every piece
-once for each microbatch. Without rings parameters travel once a step, and nothing hides them. By the estimates of
-docs/notes/tpu_step.md four microbatches gain, and sixteen do not.
+"""Largest number of microbatches for which a run uses rings by default. Communication along rings overlaps the
+computation, but writes every shard to its place once per microbatch. Without rings, parameters are sent once per step,
+and nothing overlaps. By the estimates of docs/notes/tpu_step.md rings gain with four microbatches, not with sixteen.
 """
 
 
@@ -278,7 +278,7 @@ def rings_error(expected: str, found: str) -> UserError:
 
 
 def missing_for_rings(experiment: Experiment, first: InitialState, mesh: jax.sharding.Mesh) -> tuple[str, str] | None:
-    """Return (requirement of rings, finding instead), or None if the step can use rings.
+    """Return (a requirement of rings, the value that breaks it), or None if the step can use rings.
 
     With rings every device computes with its own rows and its own key. So every leaf of the carry must have a batch
     axis. Threefry excludes rings, because its dropout masks are the same on every mesh (`plmjax.layers.dropout`).
@@ -302,7 +302,7 @@ def compiler_options(experiment: Experiment, mesh: jax.sharding.Mesh, rings: Rin
     """Return the XLA options of a train step: those for the device, and those that the run sets."""
     known = topologies.compiler_options(mesh.devices.flat[0], rings=rings is not None)
     found = known | dict(option.split("=", 1) for option in experiment.training.compiler_options)
-    truth = {"true": True, "false": False}  # XLA's own options read no such text
+    truth = {"true": True, "false": False}  # XLA's own options take booleans, not this text
     return {name: truth.get(value.lower(), value) for name, value in found.items() if value}
 
 
@@ -363,7 +363,7 @@ def check_states(programs: Sequence[Program]) -> None:
 
 
 def check_batches(phase: ResolvedPhase, evaluation_phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> None:
-    """Raise UserError unless the devices of a mesh divide the batches of a phase."""
+    """Raise UserError unless the batches of a phase are divisible among the devices of a mesh."""
     meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
     if evaluation_phase.batch_size % meshes.batch_shards(mesh):
         raise UserError(
@@ -386,9 +386,10 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
 
 
 def check_length(experiment: Experiment, length: int, option: str = "") -> None:
-    """Raise UserError if rows have more positions than the model; fine-tuning cannot change the model.
+    """Raise UserError if rows have more positions than the model.
 
-    option: the option that sets the length; by default that of training.
+    The message advises a larger model except in fine-tuning, which cannot change the model.
+    option: the option that sets the length; by default the option for training.
     """
     longest, read = experiment.model.longest, experiment.objective.longest(length)
     if longest is not None and read > longest:

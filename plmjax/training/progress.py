@@ -25,7 +25,7 @@ class Progress:
     tokens_per_second: float | None = None
     seconds_left: float | None = None
     time: float | None = None
-    """Seconds since 1970 at which it was recorded."""
+    """Time of the record, in seconds since 1970."""
 
     def __str__(self) -> str:
         parts = [f"step {self.step:,} of {self.steps:,}"]
@@ -40,7 +40,7 @@ class Progress:
     def write(self, folder: Path) -> None:
         """Replace the record in a local folder, with the current time."""
         record = dataclasses.asdict(self) | {"time": round(time.time(), 3)}
-        # Whoever reads it sees a whole record. Nothing is lost with it, so that no step waits for the disk.
+        # The rename shows complete records only. They are not synced: one may be lost, and no step waits for the disk.
         file = folder / f"{NAME}{storage.WRITING}"
         file.write_text(to_json(record) + "\n", encoding="utf-8")
         file.replace(folder / NAME)

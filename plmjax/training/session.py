@@ -27,7 +27,7 @@ from plmjax.training.step_timer import MetricsWindow, StepTimer
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Tokens and model FLOPs of a step, and on host 0 the peak FLOPs of the mesh."""
+    """Tokens and model FLOPs of a step, and on host 0 the peak FLOP/s of the mesh."""
 
     tokens: int
     flops: float
@@ -243,7 +243,7 @@ class Session:
             window=self.window.sums,
             record=self.record,
         )
-        # A run that resumes at this step does not write these records again.
+        # A run that resumes at this step does not write earlier records again, so they are flushed first.
         before = self.file.flush if self.is_primary else lambda: None
         (self.keeper.save_last if last else self.keeper.save)(state, description, before)
         self.saved_at = time.monotonic()

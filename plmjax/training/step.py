@@ -113,8 +113,8 @@ class EvaluationOutputs(NamedTuple):
 def evaluation_step(loss_inputs: LossInputs, batch: Batch, key: jax.Array, evaluation: Evaluation) -> EvaluationOutputs:
     """Evaluate one held-out batch.
 
-    The batch is corrupted by `key` and computed without dropout. `loss` is the objective's term of the targets, in
-    nats a target. `unigram_entropy` is the loss of a unigram model on the same targets.
+    The batch is corrupted with `key` and computed without dropout. `loss` is the objective's loss of the targets, in
+    nats per target. `unigram_entropy` is the loss of a unigram model on the same targets.
     """
     objective, unigram = evaluation.objective, evaluation.unigram
     batch = objective.corrupt(batch, key, evaluation.vocabulary, loss_inputs.constants)

@@ -1,7 +1,7 @@
 """Options that turn off parts which were not yet tested on a TPU, and the error messages that name them.
 
-Rings, kernels and compiler options were developed with compilation for absent slices (docs/tpu.md). Each has an option
-that turns it off. A resumed run may change it.
+Rings, kernels and compiler options were developed by compilation for absent slices (docs/tpu.md). Each has an option
+that turns it off. A resumed run may change these options.
 """
 
 import contextlib

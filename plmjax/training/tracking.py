@@ -1,4 +1,4 @@
-"""Weights & Biases: a run can report to one of its projects, in addition to its own files."""
+"""Weights & Biases: a run can report to a project there, in addition to the files of the run."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def begin(run: Experiment, workdir: Path, folder: Path) -> "WeightsAndBiases | N
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases. A resumed run continues the one that WORKDIR/wandb.json names.
+    """A run in Weights & Biases. A resumed run continues the run that WORKDIR/wandb.json names.
 
     Raises:
         UserError: the library is missing, nobody is logged in, or the project cannot be reached.

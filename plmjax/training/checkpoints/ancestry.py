@@ -1,8 +1,8 @@
 """The record of a compressed run: the checkpoints that it was made from, and the commands that made it.
 
-WORKDIR/ancestry.json holds a list, the oldest first:
+WORKDIR/ancestry.json lists the compressions, the oldest first:
 
-    [{"from": "runs/snli", "step": 1200, "sha256": "...", "by": "prune", "settings": {"method": "magnitude", ...}}]
+    {"ancestors": [{"from": "runs/snli", "step": 1200, "sha256": "...", "by": "prune", "settings": {...}}]}
 
 `sha256` is the digest of the parameters of that checkpoint. If a compressed run is compressed again, its records are
 copied and one is added.
@@ -47,7 +47,7 @@ class Ancestor:
 
 
 def digest(params: dict[str, np.ndarray]) -> str:
-    """Return the SHA-256 of parameters by path, in the order of their paths."""
+    """Return the SHA-256 of the paths and values of parameters (path -> array), in the order of the paths."""
     found = hashlib.sha256()
     for path in sorted(params):
         found.update(path.encode())
@@ -59,7 +59,8 @@ def read(workdir: Path) -> list[Ancestor]:
     """Return the records of a run directory, the oldest first; an empty list for a run that was not compressed.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is not a JSON object.
+        KeyError, ValueError: the object has other contents.
     """
     path = workdir / RECORD
     if not path.exists():

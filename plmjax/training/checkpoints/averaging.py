@@ -14,25 +14,24 @@ from plmjax.training.checkpoints.best import Best
 
 
 def average(run: str | Path, output: str | Path, last: int = 5, best: int = 0) -> list[int]:
-    """Write the mean of the parameters of some checkpoints of a run as step 0 of a new run directory.
+    """Average the parameters of some checkpoints of a run, and write them as step 0 of a new run directory.
 
-    Running statistics are averaged too.
-
-    The mean is computed in float64 and stored in float32. The new run directory has the experiment and the tokenizer of
-    the run, so its checkpoint can be evaluated, fine-tuned and exported like any other.
+    Running statistics are averaged too. The mean is computed in float64 and stored in float32. The new run directory
+    has the experiment and the tokenizer of the run, so its checkpoint can be evaluated, fine-tuned and exported like
+    any other.
 
     Args:
         run: a run directory.
         output: the folder to write, which must not have a run.
-        last: number of the last checkpoints of the run.
-        best: number of further checkpoints, those with the best evaluations by the run's `checkpoint.best`. ModernBERT
-            is the mean of the three best and the last one (Warner et al., arXiv 2412.13663, appendix A.4).
+        last: number of the newest checkpoints to average.
+        best: number of earlier checkpoints to add, those with the best evaluations by the run's `checkpoint.best`.
+            ModernBERT is the mean of the three best and the last one (Warner et al., arXiv 2412.13663, appendix A.4).
 
     Returns:
         the steps of the checkpoints.
 
     Raises:
-        UserError: there are fewer checkpoints or evaluations, or the folder has a run.
+        UserError: the run has fewer checkpoints or evaluations, or the output folder has a run.
     """
     if min(last, best) < 0 or last + best < 1:
         raise UserError(

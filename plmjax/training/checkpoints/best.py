@@ -26,7 +26,7 @@ class Best:
 
     @classmethod
     def of(cls, run: Experiment) -> "Best":
-        """Return the settings of an experiment."""
+        """Return the comparison that the settings of an experiment describe."""
         return cls(run.checkpoint.best, run.training.patience)
 
     @property
@@ -54,7 +54,7 @@ class Best:
         return min(finite)[1] if finite else None
 
     def after(self, record: Record | None, metrics: Mapping[str, float]) -> Record | None:
-        """Return the record (best score, number of evaluations since) after one more evaluation."""
+        """Return the record after one more evaluation. It is unchanged if the metric was not computed."""
         score = self.score(metrics)
         if score is None:
             return record

@@ -3,8 +3,9 @@
 WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry, key,
 collections), `description` (the experiment, the metrics) and `tokenizer` (its files). WORKDIR/constants/ has the arrays
 that no step changes, written once a run. Orbax writes a checkpoint under a temporary name and renames it when it is
-complete (in a bucket it adds a last object), so an interrupted save is never read as a checkpoint. Just before that,
-`manifest.json` is written with the size and digest of every file of an item. They are checked before an item is read.
+complete (in a bucket it adds a last object), so an interrupted save is never read as a checkpoint. Just before
+this last step, `manifest.json` is written with the size and digest of each file of the items. No item is read before
+its files agree with the manifest.
 """
 
 import base64
@@ -49,7 +50,7 @@ class Description:
     dataset: fingerprint of the prepared dataset, or the empty string without a dataset.
     metrics: evaluation metrics at this step; empty if there was no evaluation.
     tokenizer: file name -> contents.
-    window: sums for the next logged line, over the steps since the last one: name -> (sum, number of steps).
+    window: sums over the steps since the last logged line, for the next one: name -> (sum, number of steps).
     record: (best score of the run so far, number of evaluations since then), see `Best`.
     """
 
@@ -65,7 +66,7 @@ class Description:
 
     @functools.cached_property
     def experiment(self) -> Experiment:
-        """The experiment with the changes of the phase that this checkpoint is of, for every use but a resume."""
+        """The experiment with the changes of the checkpoint's phase. A resume of the run needs `run` instead."""
         return experiment.after_step(self.run, self.step)
 
     def write_tokenizer(self, directory: Path) -> Path:
@@ -94,7 +95,7 @@ _DESCRIPTION = {
 }
 """Shape of the item `description`, in the form that `json_text.check` takes."""
 UNFINISHED = "unfinished"
-"""File in a run directory while `save_parameters` writes it. The next `save_parameters` there starts anew."""
+"""File that a run directory has while `save_parameters` writes it. If it is left behind, the next call starts anew."""
 CONSTANTS = "constants"
 """Folder of a run directory for arrays that no step changes."""
 ARRAYS = "arrays"
@@ -122,9 +123,7 @@ class Checkpoints:
 
     @property
     def finished(self) -> int | None:
-        """Return the step of the newest checkpoint that is known to be finished, or None. It does not access the
-        storage.
-        """
+        """Return the step of the newest checkpoint known to be finished, or None, without access to the storage."""
         return self._manager.finished
 
     def latest(self) -> int | None:
@@ -143,19 +142,18 @@ class Checkpoints:
             before: work of this host that a checkpoint needs. If it fails on any host, no host starts to save.
 
         Raises:
-            Explained: a save fails at its start, on several hosts. Some hosts may wait for others, and only a restart
-                of all hosts helps.
+            Explained: the save of a run on several hosts cannot start. Some hosts may wait for others, and only a
+                restart of all hosts helps.
         """
         self._succeeds(self.wait)
         self._begin(state, description, before)
 
     def save_last(self, state: TrainState, description: Description, before: Callable[[], None] = lambda: None) -> None:
-        """Save the last checkpoint of a run as `save` does, and wait for it. Temporary failures are retried without
-        end.
+        """Save the last checkpoint of a run as `save` does, and wait for it. Temporary failures are retried forever.
 
         Raises:
             UserError: it cannot be written (a full disk).
-            Explained: it fails at its start, on several hosts.
+            Explained: the save of a run on several hosts cannot start.
         """
         self._succeeds(self.wait)
         for pause in patience.waits():
@@ -234,7 +232,7 @@ class Checkpoints:
         self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, Description]:
-        """Return `restore` of the checkpoint of a step of this run."""
+        """Return the state and the description of a step of this run, as `restore` does."""
         return restore(self.directory / str(step), abstract)
 
     def save_constants(self, state: TrainState) -> None:
@@ -267,7 +265,7 @@ def _check_links(directory: Path) -> None:
 
 
 def _advice(path: Path) -> str:
-    """Return what to do about a path without a checkpoint: take the run with nearly its name, or make one."""
+    """Return advice for a path without a checkpoint: take the run with the nearest name, or make one."""
     if path.exists():
         return "pretrain or import one first."
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
@@ -487,7 +485,7 @@ def save_parameters(
 
 
 _OF_A_RUN = ("experiment.json", "checkpoints", "tokenizer")
-"""Files and folders that a run directory has."""
+"""Names of the files and folders that every run directory has."""
 
 
 def _has(directory: Path, state: TrainState, description: Description, ancestors: Sequence[Ancestor]) -> bool:

@@ -1,6 +1,6 @@
-"""The items of a checkpoint folder. Their files are compared with a manifest of sizes and digests, then read by Orbax.
+"""The items of a checkpoint folder: their files are compared with a manifest, and then read by Orbax.
 
-The manifest is written when a checkpoint is complete. No item is read before its files agree with the manifest.
+The manifest has the size and digest of each file. It is written when a checkpoint is complete.
 """
 
 import functools
@@ -19,7 +19,7 @@ from plmjax.files import json_text, seals, storage
 from plmjax.training.checkpoints import stored
 
 MANIFEST = "manifest.json"
-"""File with the sizes and digests of all others."""
+"""File with the sizes and digests of all other files."""
 
 
 def write_manifest(directory: Path) -> None:
@@ -82,7 +82,7 @@ def _place(array: np.ndarray, described: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def restore_part(directory: Path, item: str, abstract: Any) -> Any:
-    """Return the trees of an item that are in `abstract`."""
+    """Return the trees of an item that `abstract` has, with the shardings of `abstract`."""
     verify(directory, (item,))
     with explain_checkpoint_errors(directory):
         arguments = ocp.args.PyTreeRestore(
@@ -161,7 +161,7 @@ def read(directory: Path, item: str, arguments: Any) -> Any:
 
 
 class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
-    """Turns an error during the reading of a checkpoint into one sentence."""
+    """Turns an error in reading a checkpoint into an error of one sentence."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -181,6 +181,6 @@ class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
 
 
 def first_line(error: BaseException) -> str:
-    """Return the beginning of an error's message, for one sentence."""
+    """Return the first line of an error's message up to "; ", at most 200 characters."""
     text = str(error).strip() or type(error).__name__
     return functools.reduce(lambda line, mark: line.split(mark)[0], ("\n", "; "), text)[:200]

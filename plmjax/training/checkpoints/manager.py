@@ -1,6 +1,6 @@
 """Orbax's manager of a run's checkpoints: reopened after a failure, and synchronized with the other hosts.
 
-After a failed save, Orbax's list of checkpoints has one that does not exist, and lacks those that it would have
+After a failed save, Orbax's list of checkpoints includes the failed one, and lacks the checkpoints that it would have
 replaced. A new manager reads the folder again. Its barriers have new names, so that no host waits at a barrier of the
 failed save.
 """
@@ -28,10 +28,9 @@ from plmjax.training.checkpoints.best import Best
 
 @dataclasses.dataclass
 class Retention:
-    """The checkpoints to keep: the newest, the best, and the newest `keep` of those whose step is a multiple of
-    `every`.
+    """The checkpoints to keep: the newest, the best, and the newest `keep` at steps that are multiples of `every`.
 
-    `keep` 0 keeps all multiples of `every`.
+    `keep` 0 keeps all at multiples of `every`; `every` 0 keeps none of them.
     """
 
     every: int
@@ -59,7 +58,7 @@ class Manager:
 
     def __init__(self, directory: Path, policy: Retention, item_names: Sequence[str]) -> None:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it logs a traceback of every save that fails
-        # What a save that fails had still to do, Orbax drops.
+        # Orbax drops the coroutines that a failed save has not started.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         if not isinstance(sys.unraisablehook, _WithoutLateWrites):
             sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
@@ -129,8 +128,8 @@ class Manager:
         prefix = f"manager {self._opened}"
 
         def barrier(*, key: str, timeout_ms: int) -> None:
-            # An error on its way through the thread that finishes a save: this host will not come, so that the others
-            # need not wait until `timeout_ms`.
+            # The thread that finishes a save is handling an error, so this host does not come to its barriers. The
+            # other hosts need not wait until `timeout_ms`.
             if sys.exception() is not None and threading.current_thread() is not threading.main_thread():
                 hosts.abandon(prefix)
             elif not hosts.meet(key):
@@ -149,7 +148,7 @@ class Manager:
                 enable_async_checkpointing=True,
                 async_options=ocp.options.AsyncOptions(
                     post_finalization_callback=self._before_renaming,
-                    # Processes that somebody else has joined have no guards, and meet as Orbax has them meet.
+                    # Processes that plmjax has not joined have no guards. They use Orbax's own barrier.
                     barrier_sync_fn=barrier if hosts.are_guarded() else None,
                 ),
                 multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=prefix),
@@ -198,7 +197,7 @@ def _save_error(directory: Path, error: Exception) -> Explained:
 
 @dataclasses.dataclass(frozen=True)
 class _WithoutLateWrites:
-    """A hook for errors in threads. It ignores writes that end after a save has failed.
+    """A hook for errors in threads that ignores writes which end after a save has failed.
 
     Orbax closes its event loop at the first array that cannot be written. The threads of tensorstore, which still write
     other arrays, then find the loop closed. `save` and `wait` raise the original error.

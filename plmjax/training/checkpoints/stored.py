@@ -3,7 +3,7 @@
 A float32 array is stored as two arrays:
 
     int8     int8 [...], from -127 to 127
-    scale    float32, with the same number of axes; an axis along which all values have one scale has the size 1
+    scale    float32, with the same number of axes, of size 1 where all values along an axis have one scale
 
 Each value is int8 / scale, with scale = 127 / max|value| (as quantization.py of nlp-architect). A restored array is
 always float32.
@@ -40,7 +40,7 @@ def decode(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tree of numpy arrays, with arrays in the int8 form converted to float32.
 
     Raises:
-        ValueError: an int8 form has another dtype, or a scale whose shape does not fit.
+        ValueError: the arrays of an int8 form have other dtypes, or its scale does not fit in shape or is not above 0.
     """
     flat = flax.traverse_util.flatten_dict(tree)
     for path in _forms(tree):
@@ -58,7 +58,7 @@ def decode(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forms(tree: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the paths of the nodes that consist of exactly the two arrays."""
+    """Return the paths of the nodes that consist of exactly the two arrays of an int8 form."""
     found: dict[tuple[str, ...], set[str]] = {}
     for path in flax.traverse_util.flatten_dict(tree):
         found.setdefault(path[:-1], set()).add(path[-1])

@@ -97,7 +97,7 @@ class Tables:
         return nest(leaves), found
 
     def look_up(self, tables: dict[str, jax.Array], ids: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return a dict from path to the rows, float32 [B ... D], of ids, int [B ...]."""
+        """Return a dict from path to rows, float32 [B ... D], of the ids [B ...] that are looked up."""
 
         def rows(name: str) -> jax.Array:
             # Every device looks up its columns of all rows, and then the batch is divided.
@@ -148,10 +148,10 @@ class Tables:
 
 
 def deduplicate(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
-    """Return the rows of a table of `size` rows, each once, from lookups: ids int [N] and gradient float32 [N D].
+    """Sum the gradients of repeated lookups in a table of `size` rows: ids int [N], gradient float32 [N D].
 
-    The gradients of repeated lookups of a row are summed in the place of the last one. The other places get the
-    out-of-range id `size`, which scatter drops, and the gradient 0.
+    The sum has the place of the last lookup of a row. The other places get the gradient 0 and the out-of-range id
+    `size`, which scatter drops.
     """
     places = jnp.arange(len(ids), dtype=jnp.int32)
     last = jnp.zeros(size, jnp.int32).at[ids].max(places)[ids]

@@ -43,7 +43,7 @@ def accumulate(
 ) -> tuple[Gradient, LossSums]:
     """Return (gradient, sums) of a batch, computed in several microbatches.
 
-    Microbatch i has the rows i, i + microbatches, ...: devices have contiguous rows, so no row has to move. Leaves of
+    Microbatch i has the rows i, i + microbatches, ... Devices have contiguous rows, so no row has to move. Leaves of
     the carry with a "batch" axis (`carry_axes`) and looked-up rows are divided in the same way; other leaves and the
     collections are passed from microbatch to microbatch.
 
@@ -59,7 +59,7 @@ def accumulate(
     axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(axes)]
     shards = 1 if None in axes else shards
 
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:  # [.. B ..] -> [microbatches, shards, .. B / both ..]
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:  # [.. B ..] -> [microbatches, shards, .. rows ..]
         shape = (*x.shape[:axis], shards, x.shape[axis] // (shards * microbatches), microbatches, *x.shape[axis + 1 :])
         return jnp.moveaxis(x.reshape(shape), (axis + 2, axis), (0, 1))
 
@@ -78,7 +78,7 @@ def accumulate(
     def every_shard(
         rows: list[jax.Array], others: list[jax.Array], microbatch: Batch, *, key: jax.Array, total: Any
     ) -> tuple:
-        """Return (total + gradient, losses, metrics) of every shard, its rows of the carry, and the other leaves."""
+        """Return (total + gradient, losses, metrics) of every shard, its leaves with a batch axis, and the others."""
 
         def shard(rows: list[jax.Array], microbatch: Batch, total: Any, key: jax.Array) -> tuple:
             carry, collections, table_rows = merge(rows, others)
@@ -121,11 +121,12 @@ def accumulate(
 def accumulate_into(value: jax.Array, params: Any, total: Any) -> jax.Array:
     """Return the loss, a scalar; its gradient with respect to float32 `params` is accumulated onto `total`.
 
-    JAX adds up the gradients of the uses of a parameter, from the last use to the first. If this is the last use, XLA
-    adds the gradient of an output layer to the total where its product is computed. For BERT's word table, which is
-    also looked up, XLA would otherwise read and write both once more: 0.25 ms per microbatch of BERT-Base on v5e.
+    JAX adds up the gradients of all uses of a parameter, from the last use to the first. If this is the last use, XLA
+    adds the gradient of an output layer to the total where it computes the gradient. For BERT's word table, which is
+    also looked up, XLA would otherwise read and write gradient and total once more: 0.25 ms per microbatch of BERT-Base
+    on v5e.
 
-    total: a pytree of float32 arrays of the shapes of params, None for 0. For parameters in other dtypes, use
+    total: a pytree of float32 arrays with the shapes of `params`; None is 0. For parameters in other dtypes, use
         `add_gradients`.
     """
     pairs = zip(jax.tree.leaves(params), jax.tree.leaves(total), strict=True) if total is not None else ()
@@ -134,8 +135,9 @@ def accumulate_into(value: jax.Array, params: Any, total: Any) -> jax.Array:
 
 
 def add_gradients(gradient: Any, total: Any) -> Any:
-    """Return gradient + total in float32; float32 leaves contain the total already. Without a total, return the
-    gradient.
+    """Return gradient + total in float32, or the gradient if `total` is None.
+
+    Float32 leaves are returned unchanged: `accumulate_into` has added the total to them.
     """
     if total is None:
         return gradient

@@ -93,9 +93,11 @@ class RingExchange:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The gather of a stacked parameter over the devices, in two halves whose gradients are summed over the devices.
+    """The gather of a stacked parameter over the devices, in two halves: `begin` and `finish`.
 
-    dimension: the dimension that is sharded, counted from the last one (negative).
+    The gradients of both halves are summed over the devices.
+
+    dimension: the sharded dimension, counted from the last one (negative).
     first: the axis of the slice along which the shards travel first.
     """
 
@@ -136,7 +138,7 @@ def first_axes(params: list[jax.Array], stacked: list[bool]) -> list[int]:
 
 
 TOGETHER = 2**20
-"""Largest number of values of a gradient that travels together with others. They are copied for that."""
+"""Largest number of values of a gradient that is copied, to be sent together with others."""
 
 
 def scatter(
