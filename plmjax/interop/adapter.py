@@ -21,16 +21,16 @@ class Architecture:
     sized: function from the config to further conversions, which depend on its sizes.
     outputs: name of an output here -> its name in the other library.
     options: function from the content of config.json to fields of the module besides config and execution.
-    parts: function from name -> shape of the tensors in the checkpoint to fields of the module that config.json lacks.
+    parts: function from the shapes of the tensors (name -> shape) to fields of the module that config.json lacks.
     arguments: function from the module to arguments that transformers' class needs besides config.json to compute the
         same.
     batch: function from inputs for rows of token ids to inputs of the class.
-    constants: function from the config to name -> values of saved tensors that are no parameters.
+    constants: function from the config to saved tensors that are not parameters (name -> values).
     within: the name under which modules with a head store this module's parameters; empty for modules with a head.
     tied: true if the token embedding is also the output layer.
-    source: function from a model and its parameters to those that the class is written from, for a model of several
-        networks; by default the same.
-    lost: function from a model to a sentence on what the class cannot hold of it; empty by default.
+    source: function from a model and its parameters to the model and parameters to write as this class, for a model of
+        several networks; by default the same.
+    lost: function from a model to a sentence on the parts that the class cannot hold; empty by default.
     unties: function from the content of config.json to true if the model has a separate output layer, for systems that
         have both forms.
     """
@@ -102,12 +102,10 @@ class Adapter:
     write_config: function from module and label names to the content of config.json.
     names: the names of its tensors in any checkpoint.
     example: function from the config to a random batch of the inputs of every architecture. The keys are the argument
-    names
-        of both libraries. The shapes of the parameters follow from this example.
+        names of both libraries. The shapes of the parameters follow from this example.
     rows: function from the module to the template for one text or a pair; by default the config's template.
     longest: function from the config to the longest row for which both libraries compute the same, in tokens; by
-    default
-        the model's maximum.
+        default the model's maximum.
     exported_as: module without a class in the other library -> the architecture of its reusable part.
     """
 

@@ -44,7 +44,7 @@ HEADED = (
 
 
 def read_config(found: Mapping[str, Any]) -> AlbertConfig:
-    """Return the AlbertConfig of a config.json. The defaults of transformers are those of xxlarge."""
+    """Return the AlbertConfig of a config.json. transformers' defaults are the values of xxlarge."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size")
     names += ("hidden_dropout_prob", "attention_probs_dropout_prob")
     defaults = {name: getattr(AlbertConfig.xxlarge(), name) for name in names}

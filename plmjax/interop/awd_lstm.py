@@ -5,9 +5,10 @@
     0.rnns.N.module.weight_ih_l0, bias_ih_l0, bias_hh_l0       [4 H, D], [4 H], [4 H]
     1.decoder.bias                                  [V]
 
-fastai's vocabulary is a pickled list of words. spaCy and fastai's own rules split the text into these words. So
-`plmjax import` needs a tokenizer whose ids are the rows of the embedding table. No file holds the dropout rates: the
-rates of `UlmfitConfig.base` are used. Salesforce's model.pt is a whole pickled module, which is not read.
+V is the vocabulary size, E the embedding size, H the hidden size, and D the input size of layer N. fastai's vocabulary
+is a pickled list of words. spaCy and fastai's own rules split the text into these words. So `plmjax import` needs a
+tokenizer whose ids are the rows of the embedding table. No file holds the dropout rates: the rates of
+`UlmfitConfig.base` are used. Salesforce's model.pt is a whole pickled module, which is not read.
 """
 
 import contextlib

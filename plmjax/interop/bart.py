@@ -1,6 +1,6 @@
 """BART in transformers: its config.json, and the names and layout of its tensors.
 
-Every checkpoint holds `final_logits_bias`. It is zero in the published ones: the model has no such bias.
+Every checkpoint holds `final_logits_bias`. It is zero in published checkpoints, since the model has no such bias.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ EMBEDDINGS = tuple(
         *encoder.layer_norm(f"{side}_layer_norm", f"{side}.layernorm_embedding"),
     )
 )
-"""Conversions of the positions and of the norms before the first layers."""
+"""Conversions of the position embeddings and of the norms before the first layers."""
 BODY = (*marian.SHARED, *EMBEDDINGS)
 MODEL = encoder.under("bart", BODY, "model")
 LABELS = (
@@ -79,10 +79,10 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 class BartNames(tensor_names.Names):
-    """The names of the tensors of BART and LED. The bias of the scores must be zero."""
+    """The names of the tensors of BART and LED. `final_logits_bias` must be zero."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
-        """Rename the tensors as `Names` does. Raises UserError if the bias of the scores is not zero."""
+        """Rename the tensors as `Names` does. Raises UserError if `final_logits_bias` is not zero."""
         bias, writes = "final_logits_bias", issubclass(architecture.module, EncoderDecoderForConditionalGeneration)
         if writes and bias in tensors.shapes and tensors.read(bias).any():
             raise UserError(
@@ -112,7 +112,7 @@ def example(config: BartConfig) -> dict[str, np.ndarray]:
 
 
 def source(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the inputs of a class for a task: the decoder gets the token ids of the source."""
+    """Return the inputs of a module with a task head, whose decoder also reads the token ids of the source."""
     return {name: field for name, field in batch.items() if not name.startswith("decoder_")}
 
 

@@ -31,7 +31,7 @@ HEADED = (
 
 
 def read_config(found: Mapping[str, Any]) -> BertConfig:
-    """Return the BertConfig of a config.json. transformers' default activation is the exact GELU, ours is Google's."""
+    """Return the BertConfig of a config.json. transformers' default is the exact GELU, ours is its tanh form."""
     return encoder.read_config(found, BertConfig, {"hidden_act": "gelu"})
 
 

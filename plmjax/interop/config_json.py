@@ -18,9 +18,9 @@ LARGEST = 2**31
 """The bound of every size, id and rate. They must also be finite: Python reads NaN and Infinity from JSON too."""
 
 DEEPEST = 4096
-"""The maximum number of layers. Published models have at most 64. Shared layers have no tensors of their own."""
+"""The maximum number of layers. Published models have at most 64. If layers share parameters, no tensor limits it."""
 SMALL = 1 << 16
-"""Whole numbers up to this value are accepted for any tensors: positions without a table, ids, distances."""
+"""Integers up to this value are accepted for tensors of any size: positions without a table, ids, distances."""
 
 
 def read(
@@ -47,7 +47,7 @@ def read(
             if field.name in found and types.NoneType in typing.get_args(field.type):
                 fields[field.name] = None
             continue
-        of = field.type  # or the type float of the field type float | None
+        of = field.type  # for a field of type float | None, the next lines take float
         if isinstance(of, types.UnionType):
             of = next(iter(typing.get_args(of)))
         kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
@@ -84,10 +84,11 @@ def check_sizes(config: ModelConfig, numbers: int) -> None:
 
 
 def ids_of_tokenizer(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, int | None]:
-    """Return the begin and end ids of a text in the fields of a config, replaced by those of the tokenizer.
+    """Return the tokenizer's begin and end ids for the fields of a config that still have the published ids.
 
-    Training does not compare these fields with the tokenizer. Fields that the config has set are left out, and those
-    whose published id is the same token in the tokenizer.
+    The fields are bos_token_id and eos_token_id, which training does not compare with the tokenizer. A field is left
+    out if the config sets it, if it names the end of a generated text, or if its id begins or ends texts in the
+    tokenizer as well. It is None if the tokenizer has no such token.
     """
     own = {
         "bos_token_id": (vocabulary.begin, vocabulary.cls, vocabulary.document_end),
@@ -124,9 +125,9 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
 
 
 def check_implied(config: ModelConfig, implied: Mapping[str, Any], owner: str) -> None:
-    """Raise UserError for a field whose value differs from the one that a class of another library has.
+    """Raise UserError if a field has another value than a class of another library implies.
 
-    implied: field -> that value, for fields that the class has no setting for.
+    implied: field -> the only value of the class, for fields that it has no setting for.
     owner: the name of the class for the message.
     """
     for name, value in implied.items():

@@ -1,8 +1,8 @@
 """Conversion between parameters and the tensors of another library, in both directions.
 
-A table of conversions lists every parameter once, with the names of its tensors and their layout. Reading and writing
-follow from that table and from the shapes of the module's parameters. So do the messages that name a missing tensor, an
-unexpected one, or one of another shape.
+A table of conversions lists every parameter once, with the names of its tensors and their layout. Reading and writing,
+and the messages that name a tensor which is missing, unexpected or of another shape, follow from that table and from
+the shapes of the module's parameters.
 """
 
 import dataclasses
@@ -56,7 +56,10 @@ FLAT = one_to_one(lambda parameter: parameter.reshape(-1), lambda tensor, shape:
 
 
 def matrix(inputs: int = 1) -> Arrangement:
-    """Return the arrangement of a kernel as in GPT-2's Conv1D: [inputs outputs]. Its first `inputs` axes are summed."""
+    """Return the arrangement of a kernel as in GPT-2's Conv1D: [inputs outputs].
+
+    inputs: number of first axes of the kernel that the product sums over.
+    """
     return one_to_one(
         lambda kernel: kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1),
         lambda tensor, shape: tensor.reshape(shape),
@@ -64,7 +67,10 @@ def matrix(inputs: int = 1) -> Arrangement:
 
 
 def weight(inputs: int = 1) -> Arrangement:
-    """Return the arrangement of a kernel as in torch's Linear: [outputs inputs]. Its first `inputs` axes are summed."""
+    """Return the arrangement of a kernel as in torch's Linear: [outputs inputs].
+
+    inputs: number of first axes of the kernel that the product sums over.
+    """
     return one_to_one(
         lambda kernel: kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1).T,
         lambda tensor, shape: tensor.T.reshape(shape),
@@ -206,13 +212,17 @@ def read_parameters(
 ) -> tuple[dict[str, Any], list[str]]:
     """Read the module's parameters from a checkpoint's tensors.
 
+    Args:
+        example: inputs of the module, as for `parameter_shapes`.
+        conversions: the conversions of every parameter. The table may have more.
+        optional: function from the name of a tensor to true if it may be unused.
+
     Returns:
         the parameters, a tree of numpy float32 arrays, and the names of the unused tensors.
 
-    example: inputs of the module, as for `parameter_shapes`.
-    conversions: the conversions of every parameter. The table may have more. Only a tensor whose name is `optional` may
-        be unused. Raises UserError naming every tensor that is missing, unexpected, of another shape, or of another
-        type than `FLOATS`.
+    Raises:
+        UserError: tensors are missing, unexpected, of another shape or of another type than `FLOATS`. It names them.
+        LookupError: the table lacks a parameter.
     """
     shapes = parameter_shapes(module, example)
     used = _select(module, conversions, shapes)

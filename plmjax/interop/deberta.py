@@ -62,7 +62,7 @@ _TAPS = one_to_one(
     lambda kernel: kernel.__array_namespace__().moveaxis(kernel, 0, -1).swapaxes(0, 1),
     lambda tensor, shape: np.moveaxis(tensor.swapaxes(0, 1), -1, 0),
 )
-"""The kernel of the convolution: [K inputs outputs] -> torch's [outputs inputs K]."""
+"""Arrangement of the kernel of the convolution, of K tokens: [K inputs outputs] -> torch's [outputs inputs K]."""
 BODY = (
     *encoder.EMBEDDINGS,
     parameter("encoder/relative_embeddings/embedding", "encoder.rel_embeddings.weight"),
@@ -75,7 +75,7 @@ BODY = (
 
 
 def layers(config: DebertaConfig) -> tuple[Conversion, ...]:
-    """Return the conversions of the stack of layers, which a convolution's first layer precedes."""
+    """Return the conversions of the stacked layers. With a convolution, the first layer is not in the stack."""
     stack = encoder.under("encoder/layers", _IN_LAYER, "encoder.layer.{layer}")
     return tuple(dataclasses.replace(one, first=int(config.conv_kernel_size > 0)) for one in stack)
 
@@ -112,13 +112,16 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def discriminator(model: nn.Module, params: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Return the model with the discriminator's tables as sums, if it has both networks."""
+    """Return the model and its parameters. If it has both networks, the discriminator's tables become sums."""
     flat = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
     return model, flax.traverse_util.unflatten_dict(flat | model.config.system.derived(flat), sep="/")
 
 
 def generator(model: nn.Module, params: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Return the generator of a model of both networks as a masked language model without its mask decoder."""
+    """Return the generator of a model of both networks as a masked language model without its mask decoder.
+
+    Any other model is returned as by `discriminator`.
+    """
     if type(model) is not DebertaForPreTraining or "generator" not in params:
         return discriminator(model, params)
     own = flax.traverse_util.flatten_dict(nn.meta.unbox(params["generator"]), sep="/")
@@ -134,7 +137,7 @@ def generator(model: nn.Module, params: Mapping[str, Any]) -> tuple[nn.Module, M
 
 
 def lost_decoder(model: nn.Module) -> str:
-    """Return what a DebertaV2ForMaskedLM of a generator lacks; nothing for another model."""
+    """Return a sentence on what DebertaV2ForMaskedLM lacks of a generator; empty for any other model."""
     if type(model) is not DebertaForPreTraining or model.config.position_biased_input:
         return ""
     return (
@@ -173,7 +176,7 @@ NAMES = tensor_names.Names(
     buffers=r"deberta\.embeddings\.position_ids",
     endings={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
-"""Released files have heads of the pretraining, and the positions of the mask decoder, which no class reads."""
+"""Released files have pretraining heads, and position embeddings of the mask decoder, which no class reads."""
 _MASKED = "masked_language_model"
 MASKED = (
     *encoder.dense(f"{_MASKED}/transform", "lm_predictions.lm_head.dense"),

@@ -1,4 +1,4 @@
-"""The default task of an imported module: its objective, and its data without files.
+"""The default task of an imported module: its objective, and its data settings, which name no files.
 
 A head of a downstream task is fine-tuned; any other module continues the pretraining of its system.
 """
@@ -80,13 +80,13 @@ class Pretraining:
 
 
 def _translation_of_text(config: TransformerConfig) -> Pretraining:
-    """Use pairs of lines as data; Marian's targets start with the padding token."""
+    """Translate source texts to target texts; the targets of Marian start with the padding token."""
     start = "end" if config.decoder_start_token_id == config.end_token else "pad"
     return Pretraining(SequenceToSequence(label_smoothing=0.1), PairedStreams(start=start), 128)
 
 
 def _reformer(config: ReformerConfig) -> Pretraining:
-    """Predict the next token of enwik8's rows with a decoder; no encoder was published."""
+    """Predict the next token with a decoder, or masked tokens with an encoder; rows are as long as enwik8's."""
     decoder = Pretraining(NextToken(), Chunks(), 65_536)
     return decoder if config.is_decoder else Pretraining(MaskedLanguageModel(), FullSentences(), 65_536)
 
@@ -106,7 +106,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     ),
     GptConfig: Pretraining(NextToken(), Chunks(), 512),
     Gpt2Config: lambda config: Pretraining(NextToken(), Chunks(), config.longest),
-    LedConfig: lambda config: Pretraining(Denoising(), FullSentences(), config.longest_target),  # which it writes whole
+    LedConfig: lambda config: Pretraining(Denoising(), FullSentences(), config.longest_target),  # the target is the row
     LongformerConfig: Pretraining(RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     ModernBertConfig: Pretraining(RobertaPretraining(rate=0.3), FullSentences(), 1024),

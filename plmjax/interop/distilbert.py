@@ -30,7 +30,7 @@ FIELDS = {
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
 }
-"""Field of a DistilBertConfig -> its name in transformers, where it is another one."""
+"""Field of a DistilBertConfig -> its name in transformers, if the names differ."""
 
 _OURS, _THEIRS = "encoder/layers", "transformer.layer.{layer}"
 BODY = (

@@ -49,7 +49,7 @@ CHOICES = (
     *encoder.dense("classifier/output", "classifier"),
 )
 SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-"""transformers' settings for the first layer of its multiple choice head. This layer is the same here."""
+"""transformers' settings of the first layer of a multiple choice head, with the one value that is implemented."""
 
 
 def read_config(found: Mapping[str, Any]) -> ElectraConfig:

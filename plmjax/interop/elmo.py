@@ -9,8 +9,8 @@
     CNN_proj/W_proj, b_proj                            [2048, 512], [512]
     RNN_D/RNN/MultiRNNCell/CellN/LSTMCell/W_0, B, W_P_0   [1024, 16384], [16384], [4096, 512]; D: 0 forward, 1 backward
 
-In W_0 the rows of the inputs precede those of the outputs. The gates are in TensorFlow's order: input, candidate,
-forget, output. The forget gate has a further bias of 1, which no file holds.
+In W_0 the rows of the inputs precede the rows of the previous outputs. The gates are in TensorFlow's order: input,
+candidate, forget, output. The forget gate has a further bias of 1, which no file holds.
 """
 
 import contextlib

@@ -33,7 +33,10 @@ POOLED = {**HIDDEN, "pooler_output": "pooler_output"}
 
 
 def dense(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
-    """Return the conversions of a projection: its bias, and its kernel, whose first `inputs` axes are summed over."""
+    """Return the conversions of a projection: its kernel and its bias.
+
+    inputs: number of first axes of the kernel that the product sums over.
+    """
     return (
         parameter(f"{path}/kernel", f"{tensor}.weight", weight(inputs)),
         parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
@@ -70,7 +73,7 @@ LAYERS = (
     *dense(f"{_OURS}/feed_forward/output", f"{_THEIRS}.output.dense"),
     *layer_norm(f"{_OURS}/feed_forward_layer_norm", f"{_THEIRS}.output.LayerNorm"),
 )
-"""Conversions of BERT, RoBERTa and ELECTRA, whose layers have parameters of their own."""
+"""Conversions of the layers of BERT, RoBERTa and ELECTRA, which do not share parameters."""
 CLASSIFIER = dense("classifier", "classifier")
 
 
@@ -114,7 +117,7 @@ def body(module: type[nn.Module], conversions: tuple[Conversion, ...], system: s
 
 
 def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tensor_names.Names:
-    """Return the names of a system's tensors. Older versions end in `LayerNorm.gamma` and `LayerNorm.beta`."""
+    """Return the names of a system's tensors. Older names end in `LayerNorm.gamma` and `LayerNorm.beta`."""
     return tensor_names.Names(
         prefix=system,
         parts=("embeddings", "embeddings_project", "encoder", "pooler"),

@@ -1,6 +1,6 @@
 """EuroBERT in transformers: its config.json, and the names and layout of its tensors.
 
-transformers has one setting, `mlp_bias`, for the biases of the feed-forward networks and for that of the scores. Older
+transformers has one setting, `mlp_bias`, for the biases of the feed-forward networks and of the output layer. Older
 files have the settings `rope_theta`, `rope_scaling` and `clf_pooling`.
 """
 
@@ -25,7 +25,7 @@ from plmjax.models.modernbert.eurobert import (
 from plmjax.models.modernbert.heads import ModernBertForMaskedLM
 
 FIELDS = {"hidden_activation": "hidden_act", "norm_eps": "rms_norm_eps"}
-"""Field of a EuroBertConfig -> its name in transformers, where it is another one."""
+"""Field of a EuroBertConfig -> its name in transformers, if the names differ."""
 REQUIRED = {"quantization_config": None}
 """transformers settings that change the computation, with the one value that this model implements."""
 
@@ -53,10 +53,10 @@ LABELS = (*HEADED, *encoder.dense("dense", "dense"), *encoder.CLASSIFIER)
 
 
 def theta(found: Mapping[str, Any]) -> float:
-    """Return the base of the wavelengths, of `rope_parameters` or in the older form.
+    """Return the base of the rotary wavelengths, from `rope_parameters` or the older settings.
 
     Raises:
-        UserError: another kind of rotation than the plain one.
+        UserError: another `rope_type` than default.
     """
     name = "rope_parameters" if found.get("rope_parameters") else "rope_scaling"
     parameters = found.get(name) or {}
@@ -107,7 +107,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 class EuroBertNames(tensor_names.Names):
-    """The names of EuroBERT's tensors; the output layer repeats the word table only if it is tied to it."""
+    """The names of EuroBERT's tensors. The output layer is a copy of the word table only if the two are tied."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
         own = self if architecture.tied else dataclasses.replace(self, ties={})

@@ -4,10 +4,10 @@ The folder is read with jax and safetensors alone:
 
     function.bin              jax.export.deserialize(content).call(parameters, inputs)
     parameters.safetensors    the parameters, name -> array
-    signature.json            names, shapes and dtypes of the inputs and outputs, the platforms, JAX and the date
+    signature.json            names, shapes and dtypes of inputs and outputs, platforms, JAX's version, the date
     tokenizer.json, ...       the tokenizer, in the form of transformers
 
-The function is that of the task if the checkpoint was fine-tuned, else that of the encoder, else the pretrained model.
+The function is the model of the task if the checkpoint was fine-tuned, else the encoder, else the pretrained model.
 It takes a fixed number of rows and of tokens, since attention divides its work by them.
 
 A JAX of more than six months later may refuse to read function.bin (JAX's documentation, "Export and serialization of
@@ -42,7 +42,7 @@ from plmjax.training.checkpoints import checkpoints
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 FUNCTION, PARAMETERS, SIGNATURE = "function.bin", "parameters.safetensors", "signature.json"
 TOLERANCE = 1e-5
-"""Largest difference of the read function's outputs, relative to the largest output or to one."""
+"""Largest difference of the outputs after the function is read back, relative to max(1, the largest output)."""
 
 READABLE = datetime.timedelta(days=180)
 """Time for which JAX promises that later versions read a serialized function."""
@@ -64,7 +64,7 @@ def export_function(
         checkpoint: run directory or checkpoint.
         platforms: some of `PLATFORMS`. The function can be called on each of them.
         rows: number of rows of a call.
-        length: number of tokens of a row; by default that of the run's rows.
+        length: number of tokens of a row; by default the run's sequence length.
 
     Raises:
         UserError: an unknown platform, a number of rows below 1, a length that exceeds the model's positions, a model

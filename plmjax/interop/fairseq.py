@@ -26,16 +26,16 @@ from plmjax.interop.tensors import Tensors
 WORDS = "dict.txt"
 """The file of tokens: ids of GPT-2's vocabulary, each with its count, in the order of fairseq's ids."""
 GPT2_FILES = ("encoder.json", "vocab.bpe")
-"""GPT-2's vocabulary and merges, from which dict.txt counts; fairseq fetches them apart."""
+"""GPT-2's vocabulary and merges. dict.txt names the ids of this vocabulary. fairseq downloads them separately."""
 FIRST = ("<s>", "<pad>", "</s>", "<unk>")
 """Tokens of every dictionary, before those of the file. <mask> comes after them."""
 SETTINGS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 TEXT = r"(encoder|decoder)\.sentence_encoder\."
 """Prefix of RoBERTa's encoder, which was called a decoder until 2020."""
 JOINED = "in_proj_"
-"""The query, key and value projections of one layer in one tensor, as fairseq had them until 2019."""
+"""Part of the name of a tensor that joins the query, key and value projections of a layer, as until 2019."""
 BUFFERS = r"\.(version|_float_tensor)$"
-"""Tensors that are no parameters."""
+"""Pattern in the names of tensors that are not parameters."""
 ROBERTA_NAMES = {
     rf"^{TEXT}embed_tokens\.": "roberta.embeddings.word_embeddings.",
     rf"^{TEXT}embed_positions\.": "roberta.embeddings.position_embeddings.",
@@ -58,7 +58,7 @@ BART_NAMES = {
     r"^model\.decoder\.output_projection\.": "lm_head.",
     r"^classification_heads\.[^.]+\.": "classification_head.",
 }
-"""Pattern in a name of fairseq -> the text in transformers' name, one after the other."""
+"""Pattern in a name of fairseq -> its replacement in transformers' name. The patterns are applied in this order."""
 
 
 def evidence(path: Path) -> str:

@@ -1,8 +1,8 @@
 """Comparison of the text that transformers generates from a folder's model with the predictions of plmjax.
 
-transformers generates greedily. The model in plmjax reads this text. It must give the same scores to every token, and
-each generated token must be its most likely one. Both get the inputs of the architecture's `batch`: LED's first token
-is global.
+transformers generates greedily, and the model in plmjax reads this text. Its logits must equal those of transformers,
+and each generated token must be its most likely one. Both get the inputs of the architecture's `batch`: LED's first
+token is global.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ NEW = 8
 LONGEST = 24
 """Maximum number of tokens of a prompt or a source."""
 CLOSE = 1e-4
-"""Maximum difference of two scores that count as equal, relative to the largest score or to one."""
+"""Maximum difference of logits that count as equal, relative to max(1, the largest logit)."""
 Batch = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 """`Architecture.batch`."""
 KEPT = ("decoder_start_token_id", "bos_token_id")
-"""Settings of generation that belong to a model. The other settings of a folder are a user's choice of search."""
+"""Settings of generation that belong to the model. The other settings of a folder choose a way of decoding."""
 
 
 def compare(
@@ -40,7 +40,7 @@ def compare(
     template: Template,
     architecture: str = "auto",
 ) -> int:
-    """Compare the tokens that transformers generates after prompts from plmjax. Return their number.
+    """Compare the tokens that transformers generates with the predictions of plmjax, and return their number.
 
     model, params, architecture: as for `huggingface.compare`, of a class that generates text.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
@@ -90,7 +90,7 @@ def _generate_there(
     vocabulary: Vocabulary,
     never: list[int],
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Return the tokens of each text, including the end token if there is one, and their scores [tokens V]."""
+    """Return the tokens of each text, including the end token if there is one, and their logits [tokens V]."""
     import torch
     import transformers
 
@@ -115,7 +115,7 @@ def _generate_there(
             told = {"return_dict_in_generate": True, "output_logits": True}
             try:
                 written = theirs.generate(**inputs, **told)
-            except Exception as error:  # of any type; a ValueError for one without the first token of its texts
+            except Exception as error:  # of any type: a ValueError if the first token of texts is not set
                 reason = " ".join(str(error).split())[:200]
                 raise UserError(
                     f"Expected transformers to write with {directory}, found: {reason} Correct generation_config.json."
@@ -133,7 +133,7 @@ def _scores(
     prompts: Sequence[list[int]],
     texts: Sequence[list[int]],
 ) -> list[np.ndarray]:
-    """Return [tokens V] for each text: the scores of every token, given the prompt and the earlier tokens."""
+    """Return [tokens V] for each text: the logits of every token, given the prompt and the earlier tokens."""
     start = module.config.decoder_start_token_id
     if module.config.system.kind is not Kind.ENCODER_DECODER:
         inputs = batch(_pad([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]))

@@ -3,7 +3,7 @@
 transformers reads only generation_config.json if it exists, and config.json otherwise. `read` does the same.
 `NEUTRAL` lists the settings that plmjax does not have. A message names such a setting if it has another value.
 
-Deviation: without any length transformers writes 20 tokens at most, plmjax as many as everywhere.
+Deviation: if no length is set, transformers generates 20 tokens at most, and plmjax its own default number of tokens.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from plmjax.generation.options import DRAWN, Decoding, Generation
 EARLY_STOPPING = {True: "full", False: "likely", "never": "never"}
 """transformers' value -> our value."""
 TOP_K = 50
-"""transformers' top_k if tokens are sampled and the settings do not say it."""
+"""transformers' top_k if tokens are sampled and the settings have none."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "assistant_early_exit": (),
@@ -155,6 +155,7 @@ def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tup
     """Return the content of generation_config.json, and one sentence about the settings that it cannot express.
 
     The sentence is empty if there are none.
+
     decoding: None sets nothing; the file then has only the model's special tokens.
     config: content of config.json. end: the tokenizer's end-of-text id, -1 if it has none.
     """

@@ -23,7 +23,7 @@ ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 
 _SLOT = re.compile(r"global_step$|.*/(adam_[mv]|Adam(_1)?|lamb_[mv])$|beta[12]_power$")
 _NORM = re.compile(r"layer_normalization(_\d+)?$")
-"""The norm of a scope as Keras names and numbers it, in code for TensorFlow 2; in Google's it is LayerNorm."""
+"""Name of a layer normalization in code for TensorFlow 2, with Keras's number; in Google's code it is LayerNorm."""
 _LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
 
 
@@ -37,8 +37,12 @@ def load(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return the model of one of Google's folders and its parameters, float32 numpy arrays on the host.
 
-    architecture: a transformers class; "auto" takes the largest class whose heads are in the checkpoint. The
-        optimizer's slots are ignored. Raises UserError naming a folder, config or variable that does not fit.
+    The optimizer's slots are ignored.
+
+    architecture: a transformers class; "auto" takes the largest class whose heads are in the checkpoint.
+
+    Raises:
+        UserError: a folder, config or variable does not fit.
     """
     directory = Path(directory)
     found = json_text.read_object(directory / CONFIG, "Google's config", "check the folder")

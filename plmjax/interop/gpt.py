@@ -21,7 +21,7 @@ ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu", "silu": "silu", "swish": "swi
 """Our name -> transformers' `afn`. In transformers' GPT, GELU is the tanh form under either name."""
 
 OURS = "both_orders"
-"""The field of the config without a counterpart in transformers."""
+"""The field of a GptConfig that has no counterpart in transformers."""
 
 REQUIRED = SUMMARY | {
     "tie_word_embeddings": True,
@@ -95,7 +95,7 @@ NAMES = tensor_names.Names(
 
 
 def example(config: GptConfig) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows`, of at most 32 tokens."""
+    """Return an example as in `example_rows`, with at most 32 tokens per row."""
     length, padding = min(32, config.longest), config.pad_token_id or 0
     return example_rows(np.random.default_rng(0), length, config.vocab_size, padding=padding)
 

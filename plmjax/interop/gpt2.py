@@ -28,7 +28,7 @@ SUMMARY = {
     "summary_activation": None,
     "summary_proj_to_labels": True,
 }
-"""transformers settings of the head for choices, of GPT and GPT-2, with the one value that is implemented."""
+"""transformers settings of the multiple choice head of GPT and GPT-2, with the one value that is implemented."""
 
 REQUIRED = {
     "scale_attn_weights": True,
@@ -52,7 +52,10 @@ FIELDS = {
 
 
 def conv1d(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
-    """Return the conversions of a projection: its bias, and its kernel, whose first `inputs` axes are summed over."""
+    """Return the conversions of a projection: its kernel and its bias.
+
+    inputs: number of first axes of the kernel that the product sums over.
+    """
     return (
         parameter(f"{path}/kernel", f"{tensor}.weight", matrix(inputs)),
         parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
@@ -94,11 +97,11 @@ LABELS = (*DECODER, parameter("classifier/kernel", "score.weight", weight()))
 CHOICES = (*DECODER, *encoder.dense("classifier", "multiple_choice_head.summary"))
 ANSWERS = (*DECODER, *encoder.dense("classifier", "qa_outputs"))
 DOUBLE = {"logits": "mc_logits", "next_token_logits": "logits"}
-"""Our outputs of the head for choices -> their names in transformers, of GPT and GPT-2."""
+"""Our outputs of the multiple choice head -> their names in transformers, for GPT and GPT-2."""
 
 
 def check_padding(architectures: Any, padding: Any, classifier: str) -> None:
-    """Raise UserError for a classifier whose config has no id of padding."""
+    """Raise UserError for a classifier whose config has no pad_token_id."""
     if architectures == [classifier] and padding is None:
         raise UserError(
             f"Expected the id of padding, by which {classifier} finds the last token of a row, found none; set "
@@ -116,7 +119,7 @@ def read_config(found: Mapping[str, Any]) -> Gpt2Config:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings with which transformers' GPT2Config builds the same model.
 
-    Raises UserError for a classifier without the id of padding.
+    Raises UserError for a classifier without a pad_token_id.
     """
     if isinstance(model, DecoderForSequenceClassification):
         check_padding([CLASSIFIER], model.config.pad_token_id, CLASSIFIER)
@@ -133,7 +136,7 @@ NAMES = tensor_names.Names(
 
 
 def example(config: Gpt2Config) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows`, of at most 32 tokens."""
+    """Return an example as in `example_rows`, with at most 32 tokens per row."""
     return example_rows(
         np.random.default_rng(0), min(32, config.longest), config.vocab_size, padding=config.pad_token_id
     )
@@ -145,7 +148,7 @@ def rows(module: nn.Module) -> Template:
 
 
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return one question [1 C T] without a mask, which transformers does not take here. Attention is causal."""
+    """Return one question [1 C T] without a mask. transformers takes none here, since attention is causal."""
     return {"input_ids": rows["input_ids"][None]}
 
 

@@ -1,4 +1,4 @@
-"""Tensors of HDF5 files. AllenNLP publishes ELMo's weights in this form, and Keras those of its models.
+"""Tensors of HDF5 files. AllenNLP publishes the weights of ELMo in this form, and Keras the weights of its models.
 
 The path is the name of a tensor: RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0. Links to other places are not followed.
 """
@@ -17,9 +17,9 @@ from plmjax.interop.tensors import Tensors
 log = logging.getLogger(__name__)
 
 MOST_COMPRESSED = 64
-"""Maximum number of bytes of values for each byte of a file. gzip halves weights, and makes zeros a thousandth."""
+"""Maximum number of bytes of values per stored byte. gzip stores weights in half their bytes, zeros in a thousandth."""
 CHECKSUM = 4
-"""Bytes of a chunk's checksum. HDF5 reads outside of its memory for a chunk that is said to have no more."""
+"""Bytes of a chunk's checksum. HDF5 reads outside of its memory if a file says that a chunk has no more bytes."""
 _DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """Errors of h5py on a damaged file."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"

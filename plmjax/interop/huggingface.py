@@ -85,7 +85,7 @@ plmjax/interop/generation_settings.py describes their meaning here.
 """
 
 TOLERANCE = 1e-5
-"""Maximum difference from transformers' outputs, relative to the largest output or to one."""
+"""Maximum difference from transformers' outputs, relative to max(1, the largest output)."""
 
 
 def load(
@@ -93,11 +93,14 @@ def load(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return the model of a transformers folder and its parameters, float32 numpy arrays on the host.
 
-    architecture: a transformers class; "auto" takes the class that config.json names. Tensors of other heads are left
-    out and logged. `ADAPTERS` has the systems that are read: ALBERT, BART, BERT, DeBERTa, DistilBERT, ELECTRA,
-    EuroBERT, GPT, GPT-2, LED, Longformer, Marian, MobileBERT, ModernBERT and its decoder, Reformer, RoBERTa, T5, XLNet.
-    Raises
-    UserError naming a folder, config or tensor that does not fit.
+    Tensors of other heads are left out and logged. `ADAPTERS` has the systems that are read: ALBERT, BART, BERT,
+    DeBERTa, DistilBERT, ELECTRA, EuroBERT, GPT, GPT-2, LED, Longformer, Marian, MobileBERT, ModernBERT and its decoder,
+    Reformer, RoBERTa, T5, XLNet.
+
+    architecture: a transformers class; "auto" takes the class that config.json names.
+
+    Raises:
+        UserError: a folder, config or tensor does not fit.
     """
     directory = Path(directory)
     found = read_settings(directory)
@@ -161,14 +164,18 @@ def save(
 ) -> None:
     """Write a folder that transformers.AutoModel... opens unchanged, then read it back and compare every bit.
 
-    architecture: a transformers class; "auto" takes the class of `model`. Any other class keeps its own parameters.
+    Files of the folder are replaced one by one, each after it is written completely.
+
+    architecture: a transformers class; "auto" takes the class of `model`. Another class gets the parameters that it
+        needs of `params`.
     tokenizer: the folder of a tokenizer to write as well.
     rows: the template of the tokenizer; by default the template that the architecture reads.
     labels: names of a classifier's labels, LABEL_0 ... by default.
     problem_type: the meaning of a classifier's outputs; by default transformers infers it from the labels in training.
-    generation: content of generation_config.json; without it the file is not written. Files of the folder are replaced
-        one by one, each after it is written completely. Raises UserError for parameters that do not fit or a folder
-        that cannot be written.
+    generation: content of generation_config.json; without it the file is not written, and an earlier one is removed.
+
+    Raises:
+        UserError: parameters do not fit, or the folder cannot be written.
     """
     import safetensors
 
@@ -333,11 +340,11 @@ def as_architecture(model: nn.Module, params: Mapping[str, Any], name: str) -> t
 def outputs(
     module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray], names: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return a dict from name to output of a module for these inputs, without dropout, in exact float32 products.
+    """Return a dict from name to output of a module for these inputs, without dropout, with exact float32 products.
 
     names: attributes of the module's outputs. Attributes that are computed on access, such as the logits over a
-    vocabulary,
-        are computed here: later their products would have the default precision, which is lower on a GPU or a TPU.
+        vocabulary, are computed here: later their products would have the default precision, which is lower on a GPU or
+        a TPU.
     """
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.default_matmul_precision("highest"):

@@ -48,7 +48,7 @@ MODEL = encoder.under("led", BODY, "led")
 
 
 def read_config(found: Mapping[str, Any]) -> LedConfig:
-    """Return the LedConfig of a config.json; transformers has no limit of global tokens.
+    """Return the LedConfig of a config.json; transformers does not limit the number of global tokens.
 
     Raises:
         UserError: a setting that the model does not implement, or a value of another type.

@@ -37,7 +37,7 @@ class NativeFiles:
 
     config: class of its config; systems whose configs derive from it have the same files.
     part: the branch of a run's parameters in the files: the encoder, or empty for the complete language model.
-    load, save: read a folder into a module and parameters, and write it.
+    load, save: functions that read a module and its parameters from a folder, and write them.
     """
 
     config: type
@@ -52,8 +52,7 @@ class Library:
 
     form: a description of the path, for messages.
     evidence: function from a path to the reason to recognise this library, for messages; empty for another format. It
-    reads
-        no tensors.
+        reads no tensors.
     open_tensors: function from a path to a context manager of its tensors.
     load: function from path and architecture to module and parameters, if a system has checkpoints in this format.
     tokenizer: function from path and an empty folder to the folder of a tokenizer that `plmjax.data.tokenizers` reads.

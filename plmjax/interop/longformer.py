@@ -65,8 +65,8 @@ def write_windows(windows: tuple[int, ...]) -> int | list[int]:
 def read_config(found: Mapping[str, Any]) -> LongformerConfig:
     """Return the LongformerConfig of a config.json, whose window is a number or a list with one for each layer.
 
-    transformers' other defaults are BERT's, which no published Longformer has. It has no limit of global tokens and no
-    dilation, which the released files have by layer, 1 everywhere.
+    transformers' other defaults are BERT's, which no published Longformer has. transformers does not limit the number
+    of global tokens, and has no dilation; released files have a dilation of 1 for every layer.
 
     Raises:
         UserError: a window that is no number, or a dilation other than 1.

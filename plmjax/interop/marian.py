@@ -1,7 +1,7 @@
 """The Transformer in transformers, where it is called Marian: its config.json, and the names of its tensors.
 
-Marian's models are those of the paper, except for the bias of their scores, `final_logits_bias`. transformers stores it
-as a buffer, and its training never changes it. Here it is a parameter of models whose config has `output_bias`. A
+Marian's models are those of the paper, except for the bias of their logits, `final_logits_bias`. transformers stores it
+as a buffer, and training there never changes it. Here it is a parameter of models whose config has `output_bias`. A
 config.json without that setting is Marian's own, and has the bias.
 """
 
@@ -59,7 +59,7 @@ DEFAULTS = {
 def layers(side: str, *sublayers: tuple[str, str]) -> tuple[Conversion, ...]:
     """Return the conversions of one side's layers.
 
-    sublayers: our name of an attention layer, and transformers' name.
+    side: encoder or decoder. sublayers: (our name of an attention layer, transformers' name).
     """
     ours, theirs = f"{side}_layers", f"{side}.layers.{{layer}}"
     found = []
@@ -122,7 +122,7 @@ NAMES = tensor_names.Names(
 
 
 def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows` for both sides.
+    """Return an example as in `example_rows` for both sides.
 
     Sources have at most 32 tokens. Targets have one token less if possible.
     """

@@ -1,7 +1,7 @@
 """MobileBERT in transformers: its config.json, and the names and layout of its tensors.
 
-transformers has no IB-BERT, the teacher: its attention reads the input of a layer, which has another size than the
-parameters that transformers makes for it, and two of its layer normalizations have another epsilon.
+transformers cannot build the teacher, IB-BERT. Attention there reads the input of a layer, which has another size than
+the parameters that transformers creates, and two of the layer normalizations have another epsilon.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ def last_network(config: MobileBertConfig) -> tuple[Conversion, ...]:
 
 
 def read_config(found: Mapping[str, Any]) -> MobileBertConfig:
-    """Return the MobileBertConfig of a config.json. transformers' pooler has a layer by default; the released has none.
+    """Return the MobileBertConfig of a config.json. transformers' pooler has a layer by default, released ones none.
 
     Raises:
         UserError: a setting that no MobileBERT has, or attention that reads no bottleneck.
@@ -128,7 +128,7 @@ NAMES = encoder.names(
 
 
 def example(config: MobileBertConfig) -> dict[str, np.ndarray]:
-    """Return an example as in `encoder.example`, without padding, which transformers' last trigrams include."""
+    """Return an example as in `encoder.example`, without padding, because transformers includes it in trigrams."""
     random, shape = np.random.default_rng(0), (2, min(32, config.longest))
     return {
         "input_ids": random.integers(0, config.vocab_size, shape, np.int32),

@@ -38,7 +38,7 @@ IMPLIED = {"embedding_norm": True, "rotary_interleaved": False, "head": "transfo
 def under(tensors: str, path: str = "") -> tuple[Conversion, ...]:
     """Return the conversions of the embeddings and of the last norm.
 
-    tensors, path: what the names of tensors and the paths of parameters begin with.
+    tensors, path: prefixes of the names of tensors and of the paths of parameters.
     """
     return (
         parameter(f"{path}word_embeddings/embedding", f"{tensors}embeddings.tok_embeddings.weight"),
@@ -48,7 +48,7 @@ def under(tensors: str, path: str = "") -> tuple[Conversion, ...]:
 
 
 def packed(paths: tuple[str, ...], tensor: str) -> tuple[Conversion, ...]:
-    """Return the conversions of kernels, and of biases, that are one tensor."""
+    """Return the conversions of several kernels to one tensor, and of their biases to another."""
     kernels = Conversion(tuple(f"{path}/kernel" for path in paths), (f"{tensor}.weight",), concatenate(0, weight()))
     biases = Conversion(tuple(f"{path}/bias" for path in paths), (f"{tensor}.bias",), concatenate(0, encoder.FLAT))
     return kernels, biases
@@ -65,9 +65,10 @@ def layers(
     path: str = "",
     projections: Callable[[str, str], tuple[Conversion, ...]] = fused,
 ) -> tuple[Conversion, ...]:
-    """Return the conversions of the layers; the layers of each stack are every so many of the model's.
+    """Return the conversions of the layers. A stack has every n-th layer, if the pattern of layer kinds has n layers.
 
-    projections: function from the path of attention and its name to the conversions of queries, keys and values.
+    tensors, path: as for `under`.
+    projections: function from the path and the tensor name of attention to the conversions of queries, keys and values.
     """
     found = []
     for run in config.layer_runs:
@@ -92,10 +93,10 @@ def head(path: str, tensor: str = "head") -> tuple[Conversion, ...]:
 
 
 def thetas(found: Mapping[str, Any]) -> dict[str, float]:
-    """Return the bases of the wavelengths: those of version 5's `rope_parameters`, or the settings of version 4.
+    """Return the bases of the rotary wavelengths, from version 5's `rope_parameters` or the settings of version 4.
 
     Raises:
-        UserError: another kind of rotation than the plain one.
+        UserError: another `rope_type` than default.
     """
     parameters = found.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or not all(own is None or isinstance(own, dict) for own in parameters.values()):
@@ -119,10 +120,10 @@ def thetas(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def every(found: Mapping[str, Any], depth: int) -> int:
-    """Return the distance of global layers, from version 5's list of kinds or version 4's number.
+    """Return the distance between global layers, from version 5's list of kinds or version 4's number.
 
     Raises:
-        UserError: the list is no such pattern.
+        UserError: in the list, global layers have different distances.
     """
     kinds = found.get("layer_types")
     if kinds is None:
@@ -176,7 +177,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """
     config = model.config
     implied = IMPLIED | {"tie_word_embeddings": True}
-    implied["num_key_value_heads"] = config.num_key_value_heads and config.num_attention_heads  # None is as many
+    implied["num_key_value_heads"] = config.num_key_value_heads and config.num_attention_heads  # None: as many as heads
     config_json.check_implied(config, implied, "transformers' modernbert")
     written = write(model, labels, "modernbert")
     for name in ("num_key_value_heads", *IMPLIED):

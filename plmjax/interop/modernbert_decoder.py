@@ -1,6 +1,6 @@
 """The decoder of ModernBERT's layers in transformers, such as Ettin's: its config.json, and the names of its tensors.
 
-config.json is as that of the encoder. Queries, keys and values are projected by tensors of their own.
+config.json is as for the encoder. The projections to queries, keys and values are three tensors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,9 @@
     model.layer_norm.weight                                     [D]
     decoder.weight, decoder.bias                                [V D], [V]
 
-transformers has no class for it. The setting intermediate_size is that of a network without a gate: F is two thirds of
-it, rounded up to a multiple of 8. Source: chandar-lab/NeoBERT, model.py; xformers, ops/swiglu_op.py.
+V is the vocabulary size, D the hidden size, and N the number of a layer. transformers has no class for NeoBERT.
+intermediate_size is the inner size of a network without a gate: F is two thirds of it, rounded up to a multiple of 8.
+Source: chandar-lab/NeoBERT, model.py; xformers, ops/swiglu_op.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ from plmjax.models.modernbert.neobert import NeoBertConfig
 
 MODEL_TYPE, CLASS = "neobert", "NeoBERTLMHead"
 FIELDS = {"max_position_embeddings": "max_length", "initializer_range": "decoder_init_range"}
-"""Field of a NeoBertConfig -> its name in NeoBERT's config.json, where it is another one."""
+"""Field of a NeoBertConfig -> its name in NeoBERT's config.json, if the names differ."""
 REQUIRED = {
     "hidden_act": "SwiGLU",
     "rms_norm": True,
@@ -53,11 +54,11 @@ REQUIRED = {
 IMPLIED = {"global_rope_theta": 10_000.0}
 """A field of a NeoBertConfig without a setting in config.json, and the one value that NeoBERT's code has."""
 MULTIPLE = 8
-"""F is a multiple of it."""
+"""The inner size of the feed-forward networks, F, is a multiple of this number."""
 
 
 def _per_head(parameters: Sequence[Any]) -> Sequence[Any]:
-    """Return the tensor [3 N H, D] of the kernels of queries, keys and values, [D N H] each."""
+    """Return the tensor [3 N H, D] of the kernels of queries, keys and values, [D N H] each, for N heads of size H."""
     stacked = parameters[0].__array_namespace__().stack(parameters, axis=2)  # [D N 3 H]
     return [stacked.reshape(len(stacked), -1).T]
 

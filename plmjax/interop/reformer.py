@@ -44,13 +44,13 @@ DEFAULTS = {
     "local_attention_probs_dropout_prob": 0.05,
     "lsh_attention_probs_dropout_prob": 0.0,
 }
-"""Defaults of transformers that differ from those of enwik8."""
+"""Defaults of transformers that differ from ours, which are the sizes of enwik8."""
 
 _HEADS = ("query", "key", "value", "query_key")
 
 
 def body(config: ReformerConfig) -> tuple[Conversion, ...]:
-    """Return the conversions of the model without a head; equal layers of all periods form one stack."""
+    """Return the conversions of the model without a head. Layers at the same place of all periods form a stack."""
     axes = range(len(config.axial_pos_shape))
     found = [
         parameter("word_embeddings/embedding", "embeddings.word_embeddings.weight"),
@@ -103,7 +103,7 @@ def unused_bias(config: ReformerConfig) -> dict[str, np.ndarray]:
 def read_config(found: Mapping[str, Any]) -> ReformerConfig:
     """Return the ReformerConfig of a config.json; the number of buckets is a number, a list of factors, or null.
 
-    Deviation: for null, the number follows from the longest row; transformers takes the first row that it reads.
+    Deviation: for null, the number follows from the longest row; transformers takes it from the first row it reads.
     """
     tuples = {}
     for name, kind in TUPLES.items():
@@ -128,7 +128,7 @@ def read_config(found: Mapping[str, Any]) -> ReformerConfig:
 def choose_buckets(length: int, chunk: int) -> tuple[int, ...]:
     """Return the factors of the number of hash buckets, about twice the number of chunks of a row, as in transformers.
 
-    A number above twice the chunk's length, or above twice the root of the number of chunks, is split into two factors.
+    A number above both twice the chunk's length and twice the square root of the number of chunks has two factors.
     """
     chunks = length // chunk
     power = max(1, (2 * chunks).bit_length() - 1)
@@ -169,12 +169,12 @@ NAMES = tensor_names.Names(
 
 
 def example(config: ReformerConfig) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows`, of one chunk and at most 32 tokens."""
+    """Return an example as in `example_rows`, with rows of one chunk and at most 32 tokens."""
     return example_rows(np.random.default_rng(0), min(32, one_chunk(config)), config.vocab_size, padding=None)
 
 
 def one_chunk(config: ReformerConfig) -> int:
-    """Return the maximum number of tokens of a row of one chunk, which needs no hashes."""
+    """Return the maximum number of tokens of a row with a single chunk, which needs no hashes."""
     return min(config.smallest_chunk, config.longest)
 
 

@@ -63,16 +63,17 @@ def import_checkpoint(
 ) -> str:
     """Create a run directory, at step 0, from a checkpoint of another library.
 
+    A bare encoder gives a checkpoint without heads, for fine-tuning or embedding.
+
+    Args:
+        architecture: a transformers class; "auto" uses the one that the folder names.
+        tokenizer: folder of the tokenizer, if it is not `source`.
+
     Returns:
         a line of text about the model and the checks.
 
-    architecture: a transformers class; "auto" uses the one that the folder names.
-    tokenizer: folder of the tokenizer, if it is not `source`.
-
-    A bare encoder gives a checkpoint without heads, for fine-tuning or embedding.
-
     Raises:
-        UserError: the folder does not fit, the tokenizer does not fit it, or the check fails.
+        UserError: `workdir` has a run, the folder or the tokenizer does not fit, or a check fails.
     """
     source, workdir = storage.path(source), storage.path(workdir)
     if storage.finished_steps(workdir / "checkpoints"):
@@ -173,9 +174,9 @@ def _from_transformers(
 
 
 def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, *, tokenizer: Any, own: Path) -> str:
-    """Compare the ids with those of transformers, which reads some vocabularies in another way. Return a text.
+    """Compare token ids with transformers, which reads some vocabularies in another way. Return a text on the result.
 
-    For models that generate, the generated text of both is also compared.
+    For models that generate, the generated texts of both libraries are also compared.
     """
     rows = tokenizer_files.rows_with(tokenizer.vocabulary, huggingface.rows_of(module))
     note = "; its tokenizer gives the ids of transformers"
@@ -194,7 +195,7 @@ def _compare_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path, 
 def _compare_vectors(
     module: nn.Module, params: Mapping[str, Any], tokenizer: Any, *, found: SentenceFolder, folder: Path
 ) -> str:
-    """Compare the vectors of texts with those of sentence-transformers, which must be equal. Return a text."""
+    """Compare text vectors with sentence-transformers, which must compute the same. Return a text on the result."""
     module.config.system.require(Purpose.EMBEDDING, f" in {folder}")
     within = huggingface.adapter_of(module).architectures[huggingface.architecture_of(module)].within
     if not within:
@@ -288,7 +289,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 
 
 def module_of(run: Experiment, params: Any) -> tuple[nn.Module, Any]:
-    """Return the module of a run and its parameters; the encoder alone of a run that trains the vectors of texts."""
+    """Return the module of a run and its parameters; only the encoder if the run trains text vectors."""
     if isinstance(run.objective, TaskObjective) and run.objective.purpose is Purpose.EMBEDDING:
         encoder = run.model.module(Purpose.EMBEDDING, Execution())
         return encoder, params[encoder.name]
@@ -320,9 +321,9 @@ def _dense(params: Any, run: Experiment) -> _Dense:
 def _generation_config(
     description: Description, model: nn.Module, architecture: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the generation_config.json of an export, and the settings that transformers lacks.
+    """Return the content of an export's generation_config.json, and sentences on the settings that transformers lacks.
 
-    The former is None if the architecture does not generate text.
+    The content is None if the architecture does not generate text.
     """
     run, config = description.experiment, dataclasses.asdict(description.experiment.model)
     chosen = huggingface.adapter_of(model).architectures[architecture]

@@ -1,7 +1,7 @@
 """Folders of sentence-transformers: an encoder in the form of transformers, and the pooling and layers after it.
 
-modules.json lists the modules in their order: the encoder, a pooling, and further layers, each in a subfolder. Modules
-that plmjax does not support are an error with the module's name. No code of a folder is run.
+modules.json lists the modules in their order: the encoder, a pooling, and further layers, each in a subfolder. A module
+that plmjax does not support raises an error that names it. No code of a folder is run.
 """
 
 import os
@@ -26,9 +26,9 @@ ENCODERS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Names of the encoder's settings; the first that exists is read, as sentence-transformers does."""
+"""Files of the encoder's settings; the first that exists is read, as in sentence-transformers."""
 LIBRARIES = ("sentence_transformers.", "torch.nn.")
-"""Beginnings of the classes of which the last name is enough: they have moved between versions."""
+"""Prefixes of class paths of which only the last name is read, because the classes have moved between versions."""
 FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -37,7 +37,7 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Older settings of a pooling, in the order in which their vectors are joined -> its name."""
+"""Older setting of a pooling -> its name, in the order in which the vectors of several poolings are concatenated."""
 USUAL: Mapping[str, tuple] = {
     "transformer_task": ("feature-extraction",),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
@@ -45,7 +45,7 @@ USUAL: Mapping[str, tuple] = {
     "module_output_name": ("token_embeddings", "sentence_embedding"),
     "unpad_inputs": (False, True),
 }
-"""Settings of modules -> the values that change nothing; so does an empty value of any setting."""
+"""Setting of a module -> values without effect. An empty value of any setting has no effect either."""
 TENSORS = {
     "linear.weight": "kernel",
     "linear.bias": "bias",
@@ -53,14 +53,14 @@ TENSORS = {
     "norm.weight": "scale",
     "norm.bias": "bias",
 }
-"""Name of a tensor -> of our parameter. Matrices are transposed."""
+"""Name of a tensor -> name of our parameter. Matrices are transposed."""
 
 
 class SentenceFolder(NamedTuple):
     """The contents of a folder.
 
     encoder: the folder of the encoder. vectors, params: the recipe and its parameters, for `TextVectors.finish`.
-    lowercase: whether the tokenizer lower-cases texts, whatever its own files say.
+    lowercase: true if the tokenizer lowercases texts, whatever its own files say.
     """
 
     encoder: Path
@@ -179,7 +179,7 @@ def write(encoder: Path, folder: Path, vectors: TextVectors, params: Mapping[str
 
 
 def vectors_there(folder: Path, texts: Sequence[str]) -> np.ndarray:
-    """Return the vectors of texts from sentence-transformers, float32 [texts E], with the folder's default prompt.
+    """Return the vectors of texts from sentence-transformers, float32 [texts, size], with the folder's default prompt.
 
     Raises:
         UserError: it does not open the folder.

@@ -29,9 +29,9 @@ def export_sentence_transformer(
 
     Args:
         checkpoint: run directory or checkpoint.
-        pooling: "mean" over the tokens, or "cls": the hidden state of [CLS], or of the last token where that represents
-            a row. It takes the place of the pooling of the run's recipe and of the layers after it. None takes the
-            recipe; without one, the mean.
+        pooling: "mean" over the tokens, or "cls": the hidden state of [CLS], or of the last token if the model
+            represents a row by it. It replaces the pooling, the layers and the size of the run's recipe. None takes the
+            recipe, or the mean if the run has none.
         normalize: if True, the vectors of the folder have length 1.
 
     Raises:

@@ -42,11 +42,13 @@ def compare(
 ) -> float:
     """Return the largest difference between our vectors of a few texts and those of a folder.
 
-    It is relative to the largest number or to one. module, params: the encoder. tokenizer: a
-    plmjax.data.tokenizers.Tokenizer. vectors, own: the recipe and its parameters.
+    The difference is relative to max(1, the largest number).
+
+    module, params: the encoder. tokenizer: a plmjax.data.tokenizers.Tokenizer.
+    vectors, own: the recipe and its parameters.
 
     Raises:
-        UserError: it exceeds `huggingface.TOLERANCE`, or the folder does not open.
+        UserError: the difference exceeds `huggingface.TOLERANCE`, or the folder does not open.
     """
     compared = texts(vectors.truncation_length(module.config.longest))
     theirs = sentence_folders.vectors_there(folder, compared)
@@ -71,7 +73,7 @@ def vectors_here(
     own: Mapping[str, Mapping[str, np.ndarray]],
     compared: Sequence[str],
 ) -> np.ndarray:
-    """Return our vectors of texts, float32 [texts E], with the default prompt. Arguments as for `compare`."""
+    """Return our vectors of texts, float32 [texts, size], with the default prompt. Arguments as for `compare`."""
     template, longest, prompt = (
         module.config.template,
         vectors.truncation_length(module.config.longest),

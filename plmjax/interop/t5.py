@@ -26,7 +26,7 @@ SCALED = "scale_decoder_outputs"
 """The setting that transformers 5 writes instead of `tie_word_embeddings`, which is always true there."""
 OUTPUT, TABLE = "lm_head.weight", "shared.weight"
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-"""Relative distances in the attention to the encoder. The first releases stored them, and no code reads them."""
+"""A table of relative distances in cross-attention. The first releases stored it, and no code reads it."""
 
 
 def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
@@ -107,7 +107,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 class T5Names(tensor_names.Names):
-    """The names of T5's tensors. Every version uses today's names."""
+    """The names of T5's tensors. Every version of transformers writes the same names."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
         """Rename the tensors. A missing output layer is the token embedding table, as in transformers 5."""
@@ -129,7 +129,7 @@ NAMES = T5Names(
 
 
 def example(config: T5Config) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows` for both sides: sources of 24 tokens, targets of 9."""
+    """Return an example as in `example_rows` for both sides: sources of 24 tokens, targets of 9."""
     generator = np.random.default_rng(0)
     sizes = {"vocab_size": config.vocab_size, "padding": config.pad_token_id}
     return example_rows(generator, 24, **sizes) | example_rows(generator, 9, **sizes, side="decoder_")

@@ -20,7 +20,7 @@ def unwrap(tensors: Tensors) -> Tensors:
     """Remove the prefixes of wrapper modules from the names of tensors.
 
     Raises:
-        UserError: two tensors have the same name then.
+        UserError: two tensors would have the same name.
     """
     names: dict[str, str] = {}
     for old in tensors.shapes:
@@ -76,14 +76,14 @@ class Names:
         return tensors.rename({new.removeprefix(removed): old for new, old in names.items()})
 
     def today(self, old: str) -> str | None:
-        """Return the name of a tensor in a model with a head; None for a buffer."""
+        """Return the current name of a tensor in a model with a head; None for a buffer."""
         for ending, new in self.endings.items():
             old = f"{old.removesuffix(ending)}{new}" if old.endswith(ending) else old
         name = f"{self.prefix}.{old}" if old.startswith(tuple(f"{part}." for part in self.parts)) else old
         return None if re.fullmatch(self.buffers, name) else name
 
     def _check_prefix(self, tensors: Tensors) -> None:
-        """Raise UserError with the prefix that stands before all names of the headless part, if there is one."""
+        """Raise UserError if all names of the headless part have a foreign prefix. It names the prefix."""
         known = tuple(f"{part}." for part in (self.prefix, *self.parts))
         foreign = {
             name[: found.start(1)]
@@ -105,8 +105,10 @@ class Names:
 def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str], tied: bool) -> dict[str, str]:
     """Return `names` (current name -> name in the file) without the tensors that repeat another tensor.
 
-    ties: copy -> the tensor that it repeats. The copy replaces that tensor if it is absent. Raises UserError if two
-        `tied` tensors differ.
+    ties: copy -> the original that it repeats. If the original is absent, the copy gets its name.
+
+    Raises:
+        UserError: `tied` is true, and a copy differs from its original.
     """
     kept = dict(names)
     for copy, original in ties.items():

@@ -26,12 +26,12 @@ class Tensors:
     words: Sequence[str] = ()
 
     def rename(self, names: Mapping[str, str]) -> "Tensors":
-        """Return the tensors that are values of `names`, renamed to the keys. Other tensors are left out."""
+        """Return the tensors under new names. names: new name -> name of a tensor. Other tensors are left out."""
         shapes, dtypes = ({new: known[old] for new, old in names.items()} for known in (self.shapes, self.dtypes))
         return dataclasses.replace(self, shapes=shapes, dtypes=dtypes, read=lambda name: self.read(names[name]))
 
     def transpose(self, names: frozenset[str]) -> "Tensors":
-        """Return the same tensors, with the axes of those in `names` reversed."""
+        """Return the same tensors, with reversed axes if their names are in `names`."""
         shapes = {name: tuple(shape[:: -1 if name in names else 1]) for name, shape in self.shapes.items()}
 
         def read(name: str) -> np.ndarray:

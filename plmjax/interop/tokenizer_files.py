@@ -26,8 +26,8 @@ SETTINGS = "tokenizer_config.json"
 ENGINE = "tokenizer.json"
 
 CLASS = "PreTrainedTokenizerFast"
-"""The class of transformers that follows tokenizer.json. The class of a system builds the tokenizer again from its
-vocabulary, with special tokens and often a spelling of its own.
+"""The class of transformers that uses tokenizer.json as it is. The class of a system builds the tokenizer again from
+its vocabulary, with its own special tokens and often its own normalizer.
 """
 
 REBUILDING = ("add_bos_token", "add_eos_token")
@@ -41,9 +41,9 @@ SAMPLES = (
 )
 """Texts whose ids are compared, each by itself and as a pair with the next one."""
 AROUND = "The {0} fox{0}jumps, {0}!"
-"""Text around a token that must not be split. Its flags say what becomes of the spaces and words beside it."""
+"""Text around a token that must not be split. The token's flags decide how spaces and words beside it are read."""
 OWN = 64
-"""Number of words of a vocabulary in texts of its own. A text of unknown words shows no difference."""
+"""Number of words of the vocabulary in the texts made from it. Unknown words would show no difference."""
 ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 """Roles of special tokens that transformers has too."""
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -111,8 +111,8 @@ def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
 def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
     """Compare a folder's tokenizer with that of plmjax. Return the number of texts and pairs.
 
-    Compared are the rows of texts and pairs, the vocabulary, the special tokens, the tokens that are not split with
-    their flags, and the ids of texts that contain each of them. transformers opens the folder's tokenizer, or the
+    The comparison is of the rows of texts and pairs, the vocabulary, the special tokens, the tokens that are not split
+    and their flags, and the ids of texts that contain each of these. transformers opens the folder's tokenizer, or the
     tokenizers library if transformers is not installed.
 
     Raises:
@@ -152,7 +152,7 @@ def open_reader(directory: str | Path) -> Iterator[Reader]:
             row = encode(*texts, return_token_type_ids=True)
             return row["input_ids"], row["token_type_ids"]
 
-        def plain(text: str) -> Sequence[int]:  # whether a token in a text is looked for is the caller's choice
+        def plain(text: str) -> Sequence[int]:  # each call chooses whether special tokens in a text are split
             return encode(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
 
         named = {role: getattr(theirs, f"{role}_token") for role in ROLES}
@@ -198,11 +198,12 @@ def _other_rows(tokenizer: Any, template: Template, layout: Layout) -> str:
 def _other_tokens(tokenizer: Any, reader: Reader) -> str:
     """Return the first difference in the tokens themselves.
 
-    A special token that is a plain word of the vocabulary is the same word between spaces, and not compared further.
-    Roles are not compared if the other library lacks them, or if they are only inferred from the name of a token.
+    An added token of the other library may be a plain word here if it is a special token of one id: between spaces both
+    read it alike, and it is not compared further. Roles are not compared if the other library lacks them, or if they
+    are only inferred from the name of a token.
     """
     ours = _reader(_engine_of(tokenizer))
-    tokens = (ours.words.keys() | reader.words.keys()) - {""}  # an empty line is found in no text
+    tokens = (ours.words.keys() | reader.words.keys()) - {""}  # the empty token of an empty line occurs in no text
     for token in sorted(tokens, key=lambda one: (ours.words.get(one, -1), one)):
         if ours.words.get(token) != reader.words.get(token):
             there, here = (f"id {words[token]}" if token in words else "no id" for words in (reader.words, ours.words))
@@ -232,7 +233,7 @@ def _other_tokens(tokenizer: Any, reader: Reader) -> str:
 
 
 def _vocabulary_texts(words: Mapping[str, int]) -> list[str]:
-    """Return texts of words of a vocabulary: unchanged, in capital letters, and with an accent."""
+    """Return texts of words of a vocabulary: unchanged, uppercase, lowercase, and with an accent."""
     letters = sorted(filter(None, (token.strip("#Ġ▁").removesuffix("</w>") for token in words)))
     chosen = [word for word in letters if word.isalpha()]
     chosen = chosen[:: math.ceil(len(chosen) / OWN) or 1]

@@ -1,4 +1,4 @@
-"""Files of torch tensors: a state_dict as torch.save writes it (.pt, .pth, .bin). Nothing but tensors is unpickled."""
+"""Files of torch tensors: a state_dict as torch.save writes it (.pt, .pth, .bin). No code in a file is run."""
 
 import argparse
 import contextlib
@@ -171,7 +171,7 @@ def state(file: Path) -> Mapping[str, Any]:
 
 
 def _tensors(found: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Return name -> tensor, as dense tensors."""
+    """Return the tensors of a dictionary by name. Raise UserError unless all are dense and stored completely."""
     import torch
 
     tensors = {name: value for name, value in found.items() if torch.is_tensor(value)}

@@ -6,8 +6,8 @@ Three forms are published. Each also exists gzipped:
     binary  a line "V D", then for each word: the word, a space, D little-endian float32 and mostly a newline
     glove   as text, without the line "V D"
 
-A byte order mark before them is ignored. The last row of a text must also end in a newline: otherwise its last number
-could be cut off unnoticed.
+A byte order mark at the beginning of a file is ignored. The last row of a text must also end in a newline: otherwise
+its last number could be cut off unnoticed.
 
 One tensor is read: `vectors`, with one word for each row.
 """
@@ -91,7 +91,8 @@ def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "t
     words: V words of any characters except spaces and newlines, none empty. vectors: float32 [V D].
 
     Raises:
-        UserError: the form cannot represent an empty word, a word with a space or newline, or (glove) embedding size 1.
+        UserError: the form cannot represent an empty word, a word with a space or newline, or in glove an embedding
+            size of 1 or a byte order mark before the first word.
     """
     chex.assert_shape(vectors, (len(words), None))
     chex.assert_type(vectors, np.float32)
@@ -136,8 +137,8 @@ def _form(path: Path) -> tuple[Form | None, int]:
         count, size = map(int, fields)
         if not (count > 0 and 0 < size <= _WIDEST and second):
             return None, 0
-        # Another count of numbers means a damaged text. Reading its rows raises the error. The bytes of floats never
-        # read as decimals up to the next newline.
+        # A text row with another count of numbers is damaged, and reading the rows raises the error. The bytes of
+        # float32 vectors never read as decimals up to the next newline.
         return ("text" if _is_complete(second) or _vector(second, size) else "binary" if b" " in second else None), size
     size = min((_numbers(line) for line in (first, second) if line), default=0)
     return ("glove", size) if 1 < size <= _WIDEST else (None, 0)
@@ -180,7 +181,8 @@ def _text_rows(file: IO[bytes], path: Path, count: int | None, size: int) -> tup
         if whole and not line.strip():
             continue
         vector, word = _vector(line, size), line.rstrip().rsplit(b" ", size)[0]
-        # GloVe's words may hold spaces. Below the sizes of word2vec (`count`), a longer row has another embedding size.
+        # GloVe's words may hold spaces. In a file whose first line has the sizes (`count`), a longer row has another
+        # embedding size.
         if vector is None or not whole or not word.strip(b" ") or (count is not None and b" " in word):
             ending = "" if whole else " and a newline"
             raise UserError(

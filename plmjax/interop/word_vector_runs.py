@@ -1,4 +1,4 @@
-"""Converts a file of word vectors to a run directory, which every command that takes a run can read.
+"""Conversion of a file of word vectors to a run directory, which every command that takes a run can read.
 
 The model is static vectors, and the tokenizer is made from the words, which determine its normalizer and its splitter
 (`tokenizers.from_words`). A word of a text that is not in the file gets the vector of `<unk>`, GloVe's name for it,
@@ -34,8 +34,8 @@ def is_file_of_vectors(path: str | Path) -> bool:
 def import_vectors(source: str | Path, workdir: str | Path) -> str:
     """Create a run directory, at step 0, from a file of word2vec or GloVe. Return a line of text on its contents.
 
-    Capital letters are kept if one word in a hundred of the file has one; else the text is lowercased. If a word occurs
-    twice, its first vector is used. The line says how many words the tokenizer finds in no text.
+    Capital letters are kept if at least one word in a hundred of the file has one; else texts are lowercased. If a word
+    occurs twice, its first vector is used. The line says how many words no text can contain as a single token.
 
     Raises:
         UserError: a damaged file, or an existing run at `workdir`.

@@ -63,10 +63,9 @@ class WordVectors:
     def nearest(self, words: Sequence[str], minus: Sequence[str] = (), top: int = 10) -> list[tuple[str, float]]:
         """Return the `top` words with the largest cosine to a sum of directions, and these cosines, best first.
 
-        The sum adds the directions of `words` and subtracts those of `minus`. None of these words is in the result. For
-        the
-        analogy a : b = c : ?, the sum is b + c - a, `nearest([b, c], [a])`: 3CosAdd (Mikolov et al., NAACL 2013; Levy
-        and Goldberg, CoNLL 2014, section 3).
+        The sum adds the directions of `words` and subtracts the directions of `minus`. None of these words is in the
+        result. For the analogy a : b = c : ?, the sum is b + c - a, `nearest([b, c], [a])`: 3CosAdd (Mikolov et al.,
+        NAACL 2013; Levy and Goldberg, CoNLL 2014, section 3).
 
         Raises:
             UserError: no word, a word without a vector, directions that sum to zero, or `top` below 1.
@@ -96,7 +95,7 @@ class WordVectors:
     def nearest_rows(self, directions: np.ndarray, left_out: np.ndarray) -> np.ndarray:
         """Return the rows of the words with the largest cosine, int64 [N].
 
-        directions: float32 [N D], of any length. left_out: int [N K], rows that are excluded.
+        directions: float32 [N D], of any norm. left_out: int [N K], rows that are excluded.
         """
         chosen, step = [], max(1, _SCORES // len(self.words))
         for begin in range(0, len(directions), step):

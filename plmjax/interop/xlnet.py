@@ -35,7 +35,7 @@ _BY_FEATURES = one_to_one(
     lambda kernel: kernel.__array_namespace__().moveaxis(kernel, -1, 0),
     lambda tensor, shape: np.moveaxis(tensor, 0, -1),
 )
-"""The last projection of attention: [N H D] -> [D N H]."""
+"""Arrangement of the output projection of attention, for N heads of size H: [N H D] -> [D N H]."""
 BODY = (
     parameter("word_embeddings/embedding", "word_embedding.weight"),
     parameter(
@@ -59,7 +59,7 @@ ENCODER = encoder.under("xlnet", BODY, "transformer")
 
 
 def pair_scores(path: str, tensor: str) -> tuple[Conversion, ...]:
-    """Return the conversions of a score of two vectors, whose first two kernels are one tensor."""
+    """Return the conversions of a head that scores two vectors. The kernels of the first layer are one tensor."""
     kernels = (f"{path}/first/kernel", f"{path}/second/kernel")
     return (
         Conversion(kernels, (f"{tensor}.dense_0.weight",), concatenate(1, weight())),
@@ -81,7 +81,7 @@ HEADED = (
 
 
 def read_config(found: Mapping[str, Any]) -> XlnetConfig:
-    """Return the XlnetConfig of a config.json. The defaults of transformers are those of large, with the exact GELU."""
+    """Return the XlnetConfig of a config.json. transformers' defaults are the sizes of large, and exact GELU."""
     large = XlnetConfig.large()
     defaults = {name: getattr(large, name) for name in ("d_model", "n_layer", "n_head", "d_inner")}
     return config_json.read(found, XlnetConfig, defaults | {"ff_activation": "gelu"}, REQUIRED)
@@ -111,7 +111,7 @@ NAMES = tensor_names.Names(
 
 
 def example(config: XlnetConfig) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows`, with token_type_ids. Rows have 32 tokens."""
+    """Return an example as in `example_rows`, with token_type_ids. Rows have 32 tokens."""
     generator = np.random.default_rng(0)
     rows = example_rows(generator, 32, config.vocab_size, padding=config.pad_token_id)
     return rows | {"token_type_ids": generator.integers(0, 3, (2, 32), np.int32)}
