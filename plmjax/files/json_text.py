@@ -53,13 +53,14 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
+def read_object(path: Path, what: str, advice: str, shape: Any = object) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     what, advice: expected contents of the file, and advice to the user, for the message.
+    shape: shape of the object, as for `check`.
 
     Raises:
-        UserError: there is no such file, or it does not contain a JSON object.
+        UserError: there is no such file, or it does not contain a JSON object of this shape.
     """
     if not path.is_file():
         raise UserError(f"Expected {what} at {path}, found no file; {advice}.")
@@ -69,6 +70,10 @@ def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
         raise UserError(f"Expected JSON in {path}, {what}, found: {reason(error)}; {advice}.") from None
     if not isinstance(found, dict):
         raise UserError(f"Expected a JSON object in {path}, {what}, found a {type(found).__name__}; {advice}.")
+    try:
+        check(found, shape)
+    except ValueError as error:
+        raise UserError(f"Expected {what} in {path}, found another file ({reason(error)}); {advice}.") from None
     return found
 
 

@@ -200,7 +200,9 @@ def _ancestry(folder: Path) -> Iterator[str]:
         for one in ancestry.read(folder)
     ]
     record = folder / folders.START
-    found = json_text.read_object(record, "the start of a run", ADVICE) if record.exists() else {"from": RANDOM}
+    found = {"from": RANDOM}
+    if record.exists():
+        found = json_text.read_object(record, "the start of a run", ADVICE, folders.START_SHAPE)
     if found["from"] != RANDOM:
         made.append({"checkpoint": found["from"], "step": "", "by": "start", "SHA-256": found["sha256"]})
     if made:

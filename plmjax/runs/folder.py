@@ -27,6 +27,8 @@ from plmjax.training.checkpoints.checkpoints import UNFINISHED
 
 EXPERIMENT = "experiment.json"
 START = "start.json"
+START_SHAPE = {"from": str, "sha256": str}
+"""Shape of the object in `START`, as for `plmjax.files.json_text.check`."""
 
 
 def record_start(workdir: Path, name: str | Path, arrays: Any, option: str = "--from") -> bool:
@@ -51,9 +53,7 @@ def record_start(workdir: Path, name: str | Path, arrays: Any, option: str = "--
     if path.exists():
         what = "the origin and digest of the run's first parameters"
         advice = "restore the file, or name another --workdir"
-        before = json_text.read_object(path, what, advice)
-        if not all(isinstance(before.get(key), str) for key in ("from", "sha256")):
-            raise UserError(f"Expected {what} in {path}, found none; {advice}.")
+        before = json_text.read_object(path, what, advice, START_SHAPE)
         if before["sha256"] == start["sha256"]:
             return False
     if before is not None and storage.finished_steps(workdir / "checkpoints"):

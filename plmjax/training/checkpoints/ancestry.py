@@ -21,6 +21,7 @@ from plmjax.files import json_text, storage
 from plmjax.files.json_text import COUNT
 
 RECORD = "ancestry.json"
+_SHAPE = {"from": str, "step": COUNT, "sha256": str, "by": str, "settings": {str: object}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Ancestor:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
-        json_text.check(found, {"from": str, "step": COUNT, "sha256": str, "by": str, "settings": {str: object}})
         return cls(found["from"], found["step"], found["sha256"], found["by"], found["settings"])
 
 
@@ -59,14 +59,13 @@ def read(workdir: Path) -> list[Ancestor]:
     """Return the records of a run directory, the oldest first; an empty list for a run that was not compressed.
 
     Raises:
-        UserError: the file is not a JSON object.
-        KeyError, ValueError: the object has other contents.
+        UserError: the file has other contents.
     """
     path = workdir / RECORD
     if not path.exists():
         return []
     what, advice = "the record of a compression", "restore the file, or take another run"
-    found = json_text.read_object(path, what, advice)
+    found = json_text.read_object(path, what, advice, {"ancestors": [_SHAPE]})
     return [Ancestor.from_json(one) for one in found["ancestors"]]
 
 
