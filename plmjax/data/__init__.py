@@ -1,1 +1,1 @@
-"""Raw text to sentences, tokens, a prepared dataset, and batches. TensorFlow is imported here alone."""
+"""Turns raw text into sentences, tokens, a prepared dataset and batches. Only this package imports TensorFlow."""

@@ -27,9 +27,9 @@ finally:
     logging.disable(logging.NOTSET)
 
 FAILURES = "failures"
-"""Folder in that of the output with the errors of tasks."""
+"""Folder in the output folder, with the errors of tasks."""
 DESCRIBED_ELSEWHERE = ("FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
-"""Runners whose server has further options."""
+"""Runners whose server has further options, so that unknown options are not refused."""
 
 
 class Beam:
@@ -61,14 +61,14 @@ class Beam:
         logging.getLogger("apache_beam").setLevel(logging.ERROR)
         try:
             with apache_beam.Pipeline(options=self._options) as pipeline:
-                # Groups of one task each: what is created together would be worked on by one process.
+                # Groups of one task each: elements that are created together would all go to one process.
                 groups = pipeline | "tasks" >> apache_beam.Create(every) | "spread" >> apache_beam.GroupByKey()
                 _ = groups | "work" >> apache_beam.ParDo(_Task(function, self._make, self._arguments, failures))
         except Exception as error:  # each runner has its own
             lines = traceback.format_exception_only(error)[-1].strip().splitlines()
             reason = next(line for line in reversed(lines) if not line[:1].isspace())[
                 :300
-            ]  # no line of a stack of Java
+            ]  # no line of a Java stack trace
             raise UserError(
                 f"Expected the runner of Apache Beam to finish, found that it failed ({reason}); see its log. Run the "
                 "command again to continue: what is finished is kept."
@@ -91,7 +91,7 @@ class _Task(apache_beam.DoFn):
         self._own = self._make(*self._arguments)
 
     def process(self, group: tuple[int, Iterable[tuple]]) -> None:
-        """Do one task. The sentence of an error is passed to the process that started the pipeline."""
+        """Do one task. Write the message of a UserError to a file for the process that started the pipeline."""
         number, (task,) = group
         try:
             self._function(self._own, *task)
@@ -105,7 +105,7 @@ def _check_class(runner: str) -> None:
     """Import the class of a runner that Beam does not know by name, so that Beam knows its options.
 
     Raises:
-        UserError: there is no such module or class, or it is no runner.
+        UserError: there is no such module or class, or the class is not a runner.
     """
     module, _, name = runner.rpartition(".")
     try:

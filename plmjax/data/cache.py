@@ -19,7 +19,7 @@ _CONTENTS = "index.json"
 
 
 Index = Callable[[str, np.dtype], np.ndarray]
-"""Function from the name of a file of an index and a dtype to its numbers."""
+"""Function that returns the numbers of an index file, from the name of the file and their dtype."""
 
 
 def on_disk(directory: Path, settings: dict, build: Callable[[Path], None]) -> Index:

@@ -23,7 +23,7 @@ Files = Mapping[str, Mapping[str, Any]]
 FOLDER = "checked"
 _CHUNK = 1 << 24
 REPORTED_BYTES = 1 << 30
-"""Number of bytes above which the time of reading is reported."""
+"""Minimum number of bytes for which the time of reading is reported."""
 
 
 def crc32c(data: bytes, before: int = 0) -> int:
@@ -54,7 +54,7 @@ def first_difference(folder: Path, files: Files) -> str | None:
 def find_damaged(folder: Path, files: Files, report: Callable[[str], None] = lambda line: None) -> str | None:
     """Read the files that are new or changed on this machine; return the first damaged one as `first_difference` does.
 
-    report: function that is called with a line when reading took long.
+    report: function that is called with a line if at least `REPORTED_BYTES` were read.
     """
     known = _read_notes(folder)
     unread = {name: entry for name, entry in files.items() if known.get(name) != _note(folder / name, entry)}
@@ -74,7 +74,7 @@ def note(folder: Path, files: Files) -> None:
     """Save that the files are undamaged in their current state."""
     notes = json.dumps({name: _note(folder / name, entry) for name, entry in files.items()})
     for path in _notes(folder):
-        with contextlib.suppress(OSError):  # where nothing can be written, they are read again next time
+        with contextlib.suppress(OSError):  # if nothing can be written, the files are read again next time
             path.parent.mkdir(parents=True, exist_ok=True)
             storage.write(path, notes)
             return

@@ -9,9 +9,9 @@ A temperature T of 1 is examples-proportional mixing. A higher T samples small s
 for an infinite T.
 
 The sources of rows follow a pattern that repeats after `Period.length` rows. It is a proportionate schedule (Baruah et
-al., "Proportionate progress", Algorithmica 1996): row j of a source with m of the M rows of a period lies between the
-rows floor(j M / m) and ceil((j + 1) M / m) - 1 of the period. So among the first n rows each source has less than one
-row more or less than n m / M, for every n. Taking the earliest deadline first gives such a schedule. The place of any
+al., "Proportionate progress", Algorithmica 1996): row j of a source with k of the M rows of a period lies between the
+rows floor(j M / k) and ceil((j + 1) M / k) - 1 of the period. So among the first n rows each source has less than one
+row more or less than n k / M, for every n. Taking the earliest deadline first gives such a schedule. The place of any
 row among the rows of its source is found in O(1).
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 from plmjax.errors import FROM_0, UserError, check_ranges, nearest, quoted
 
 LONGEST_PERIOD = 1 << 16
-"""Maximum number of rows of a pattern. Shares that need more are rounded to multiples of 1/65,536."""
+"""Maximum number of rows of a pattern. Fractions that need more are rounded to multiples of 1/65,536."""
 _NAME = re.compile(r"\w[\w.-]*")
 
 
@@ -58,7 +58,7 @@ def rates(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.
 
 
 def check_temperature(option: str, temperature: float) -> None:
-    """Raise UserError for a temperature below 1; `option` is its option."""
+    """Raise UserError for a temperature below 1. option: name of its setting, for the message."""
     if not temperature >= 1:
         raise UserError(f"Expected {option} of at least 1, found {temperature}; change it.")
 
@@ -68,11 +68,11 @@ def weights(
 ) -> dict[str, Fraction]:
     """Return a dict from source to weight, for settings NAME=WEIGHT.
 
-    option: the option of the settings, for messages. names: all sources. needed: sources that need a weight; None for
+    option: name of the setting, for messages. names: all sources. needed: sources that need a weight; None for
         all.
 
     Raises:
-        UserError: a weight is no number above 0, or a name is unknown, lacks a weight or has two.
+        UserError: a weight is not a number above 0, or a name is unknown, lacks a weight or has two.
     """
     found: dict[str, Fraction] = {}
     for one in given:
@@ -103,7 +103,7 @@ class Mixture:
 
     sources: tuple[str, ...] = ()
     """Prepared datasets of one tokenizer, each as NAME=FOLDER, such as wikipedia=runs/wikipedia/dataset; empty for one
-    dataset, that of `data.path` or of the text.
+    dataset (`data.path`, or the dataset prepared from the text).
     """
     weights: tuple[str, ...] = ()
     """Weights of the sources' rows, each as NAME=WEIGHT; empty takes the temperature."""

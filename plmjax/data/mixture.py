@@ -149,7 +149,7 @@ class History:
     def read(cls, path: Path, advice: str) -> "History":
         """Read a history from JSON.
 
-        advice: the end of the message of an error.
+        advice: end of the error message.
 
         Raises:
             UserError: the file is missing, or has other contents.
@@ -184,7 +184,7 @@ class MixedRows(LayoutRows):
     def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
         """Return the rows at `places` of evaluation batch `step`, int64; -1 where none is left.
 
-        Every row occurs once, in an order that mixes the datasets: the first batches of an evaluation have rows of all.
+        Every row occurs once, in an order that mixes the datasets, so the first batches have rows of every dataset.
         """
         numbers = super().evaluation(step, batch_size, places)
         exists = numbers >= 0
@@ -205,10 +205,10 @@ class MixedRows(LayoutRows):
 class MixtureSource(RowSource):
     """Reads a mixture of prepared datasets for the training loop.
 
-    A source that is larger than its limit is read in pieces, by every host: the rows of a batch are not divided into
-    lanes, because the pattern of the mixture gives each source other places of every batch.
+    A source that is larger than its limit is read in pieces by every host. Its rows are not divided into lanes, because
+    it has different places in each batch.
 
-    datasets: those of the last stage of `history`. window: number of pieces of a source whose rows are shuffled
+    datasets: the datasets of the last stage of `history`. window: number of pieces of a source whose rows are shuffled
     together.
 
     Raises:
@@ -238,7 +238,7 @@ class MixtureSource(RowSource):
     def unigram_counts(self) -> np.ndarray:
         """Number of times that each token is a target, weighted by the fractions of the last stage, int64 [V].
 
-        The total is that of all sources together.
+        The total is the number of targets in all sources, up to rounding.
         """
         counts = {name: source.unigram_counts for name, source in self._sources.items()}
         every = sum(int(count.sum()) for count in counts.values())

@@ -1,7 +1,7 @@
 """Packing of several sequences into one row: their assignment to rows, their positions, and the padded row width.
 
-Pretraining and fine-tuning use the same functions for any streams of values. B rows of T positions, at most K sequences
-in a row.
+Pretraining and fine-tuning use the same functions for any streams of values. B is the number of rows, T the number of
+positions in a row, and K the maximum number of sequences in a row.
 """
 
 import bisect
@@ -134,7 +134,7 @@ def slots(offsets: np.ndarray | None, rows: np.ndarray, max_sequences: int) -> t
 
 
 def spread(values: np.ndarray, runs: np.ndarray, row_length: int) -> np.ndarray:
-    """Repeat each value along its run: values and runs [B R], where runs sum to T in every row -> int32 [B T]."""
+    """Repeat each value along its run: values and runs [B R], R runs that sum to T in every row -> int32 [B T]."""
     values = np.broadcast_to(values, runs.shape).astype(np.int32)
     return np.repeat(values.ravel(), runs.ravel()).reshape(len(runs), row_length)
 
@@ -142,7 +142,7 @@ def spread(values: np.ndarray, runs: np.ndarray, row_length: int) -> np.ndarray:
 class Placed(NamedTuple):
     """Sequences placed in rows.
 
-    begins: int64 [B K], the start of each sequence. segment_ids: int32 [B T], 1.. and 0 for padding.
+    begins: int64 [B K], the start of each sequence. segment_ids: int32 [B T], from 1, and 0 for padding.
     positions: int32 [B T], from 0 in each sequence.
     """
 

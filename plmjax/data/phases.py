@@ -1,4 +1,4 @@
-"""Batches of a run whose phases read texts, mixtures or layouts of their own."""
+"""Batches of a run whose phases may have different texts, mixtures or layouts."""
 
 import hashlib
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class PhasesSource:
         return self.in_phase(phase).evaluation(phase, places)
 
     def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:
-        """Return the portion of each source of the mixture that the phase of step `step` reads."""
+        """Return the portion of each source of the mixture in the phase of step `step`; empty without a mixture."""
         now = self.in_phase(next((phase for phase in phases if step <= phase.last_step), phases[-1]))
         if not hasattr(now, "portions"):
             return {}

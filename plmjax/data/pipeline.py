@@ -1,8 +1,8 @@
 """Batches for the training loop: tf.data over global steps. Each batch depends on (seed, step) only.
 
 A batch is a pure function of its step. So a run resumes at any step as fast as at the first, and every host builds only
-its own rows of the same global batches, for any number of hosts. Where TensorFlow is not installed, a thread of Python
-makes the same batches.
+its own rows of the same global batches, for any number of hosts. If TensorFlow is not installed, a Python thread makes
+the same batches.
 """
 
 import abc
@@ -31,7 +31,7 @@ _TOKENS = ("input_ids", "decoder_input_ids", "next_ids")
 class Batches(Iterator[Batch]):
     """Batches `make(step)` of the steps start..stop-1, prefetched on a thread. `close` ends the thread.
 
-    ending: function that stops what `make` may wait for.
+    ending: function that ends any wait in `make`; `close` calls it.
     """
 
     def __init__(
@@ -129,10 +129,8 @@ class RowSource(abc.ABC):
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Batches:
         """Return the held-out batches, or only the rows `places` of each.
 
-        Every row occurs once, in order, for every seed.
-
-        Unused positions of the last batch have row_ids -1 and segment_ids 0. Without held-out text there are no
-        batches.
+        Every row occurs once, in the same order for every seed. Unused positions of the last batch have row_ids -1 and
+        segment_ids 0. Without held-out text there are no batches.
         """
         rows = self.rows("validation", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places

@@ -1,6 +1,6 @@
 """Sentence splitting for the languages that the splitter has rules for.
 
-The splitter is sentencex (Wikimedia's, rules and abbreviations of many languages, in Rust, nothing to download).
+The splitter is Wikimedia's sentencex: rules and abbreviations of many languages, in Rust, without a download.
 Measured on Wikipedia and novels, one core: sentencex 35 to 69 million characters a second, blingfire 10 to 31 (and a
 wheel of 99 MB), syntok 1.1 to 1.4, sentencesplit 0.3, pysbd 0.14 to 0.22. F1 of sentence boundaries on UD English-EWT
 (train): sentencex 0.908, blingfire 0.923, syntok 0.918, pysbd 0.910. A tokenizer processes 2 to 3 million characters a
@@ -19,10 +19,11 @@ from plmjax.errors import UserError, nearest, quoted
 LANGUAGES = tuple(
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
 )
-"""ISO 639-1 codes of the languages with their own abbreviations or stops in sentencex. It silently treats other
-languages as English or as a related language."""
+"""ISO 639-1 codes of the languages with their own abbreviations or stops in sentencex, which silently treats other
+languages as English or as a related language.
+"""
 _SYMBOLS = frozenset("#%&*@/\\·・•†‡§¶‰‱′″‴※")
-"""Punctuation in Unicode that does not end a sentence. Commas are others, known by their names."""
+"""Punctuation of Unicode that does not end a sentence, besides commas, which `_is_end` finds by their names."""
 _UNSTOPPED = re.compile(r"[\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua980-\ua9df]")
 """Thai, Lao, Tibetan, Burmese, Khmer, and others that are written without spaces between words."""
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
@@ -53,7 +54,7 @@ def split(paragraphs: Iterable[str], language: str = "en") -> list[str]:
         if language == "zh":
             parts = [part for whole in parts for part in _CHINESE_STOP.split(whole)]
         for part in filter(None, map(str.strip, parts)):
-            if sentences and _INVISIBLE.fullmatch(part):  # sentencex divides a mark of direction from its stop
+            if sentences and _INVISIBLE.fullmatch(part):  # sentencex separates a direction mark from the stop before it
                 sentences[-1] += part
             else:
                 sentences.append(part)
@@ -69,7 +70,7 @@ def ends(text: str) -> bool:
 
 
 def is_unstopped(text: str) -> bool:
-    """Return whether the last letter of a text is from a script in which sentences may end without a mark, as Thai."""
+    """Return whether the last letter of a text is from a script that may end sentences without a mark, such as Thai."""
     return bool(_UNSTOPPED.match(next(filter(str.isalpha, reversed(text)), " ")))
 
 

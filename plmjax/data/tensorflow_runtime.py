@@ -1,6 +1,7 @@
 """TensorFlow for input pipelines: on the CPU, and without its start-up messages.
 
-A new Python has no TensorFlow for a while. A run from a prepared dataset does not need it (`plmjax.data.pipeline`).
+A new version of Python has no TensorFlow at first. A run on a prepared dataset does not need it
+(`plmjax.data.pipeline`).
 """
 
 import contextlib
@@ -41,15 +42,15 @@ def tensorflow() -> Any:
         # second.
         import triton._C.libtriton  # noqa: F401
     keras = os.environ.get("TF_USE_LEGACY_KERAS")
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # imports Keras 2, which is hardly ever installed, instead of Keras 3
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # tries Keras 2, which is rarely installed, and not Keras 3
     import tensorflow as tf
 
-    if keras is None:  # whoever uses tf.keras in this process finds Keras 3
+    if keras is None:  # other users of tf.keras in this process get Keras 3
         del os.environ["TF_USE_LEGACY_KERAS"]
     else:
         os.environ["TF_USE_LEGACY_KERAS"] = keras
 
-    with contextlib.suppress(RuntimeError):  # the caller's own TensorFlow code has started the devices already
+    with contextlib.suppress(RuntimeError):  # the caller's own TensorFlow code may have initialized the devices
         tf.config.set_visible_devices([], "GPU")
     return tf
 

@@ -60,7 +60,7 @@ _FOREIGN = (
     (0, b"SQLite format 3\0", "an SQLite database", "write its text to a .jsonl file"),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", "write its text to a .jsonl file"),
 )
-"""Place and bytes of files that are no text, their names, and what to do."""
+"""(offset, bytes at it, name, advice) of kinds of files that are not text."""
 
 
 def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
@@ -69,7 +69,7 @@ def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> 
     progress: function that is called with the bytes read from disk since its last call.
 
     Raises:
-        UserError: the file is empty, unreadable, truncated or damaged, or of a kind that is no text.
+        UserError: the file is empty, unreadable, truncated or damaged, or of a kind that is not text.
     """
     kind = ""
     try:
@@ -89,7 +89,7 @@ def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> 
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, kind) from error
     except OSError as error:
-        if error.errno is None:  # gzip, bz2 and pyarrow report damaged data so
+        if error.errno is None:  # gzip, bz2 and pyarrow report damaged data in this way
             raise _damaged(path, kind) from error
         raise UserError(
             f"Expected to read {path}, found that the system cannot ({error.strerror}); check it."
@@ -105,7 +105,7 @@ def is_compressed(path: Path) -> bool:
 
 
 WINDOW, LAST_WINDOW = 1 << 24, 1 << 28
-"""Number of bytes in which a boundary between records is searched, and in which the last kind of boundary is."""
+"""Number of bytes in which a boundary is searched for, and the number for the last pattern of boundaries."""
 _LOOK_BACK = 1 << 16
 
 
@@ -114,8 +114,8 @@ def boundary(path: Path, at: int, boundaries: Sequence[re.Pattern[bytes]]) -> in
 
     Ranges of a file between such bytes have all of its records, each once.
 
-    boundaries: patterns of the bytes between two records, the best one first. If the next `WINDOW` bytes do not match a
-        pattern, the next one is tried; if none matches, the result is the end of the file.
+    boundaries: patterns of the bytes between two records, the best one first. A pattern is searched for in the next
+        `WINDOW` bytes, the last one in `LAST_WINDOW`. If none matches, the result is the end of the file.
     """
     size = storage.size(path)
     if at <= 0 or at >= size:
@@ -185,7 +185,6 @@ def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
 
 
 LINE_END = re.compile(rb"\r\n?+|\n")
-"""The end of a line."""
 
 
 def text(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
@@ -214,7 +213,7 @@ def byte_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def lines(path: Path) -> list[str]:
-    """Return the lines of a text file, which may be compressed; an empty line is a text without words.
+    """Return the lines of a text file, which may be compressed. Empty lines are kept.
 
     Raises:
         UserError: there is no file, or `blocks` or `characters` raises it.

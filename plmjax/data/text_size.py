@@ -25,7 +25,7 @@ def measure(
 ) -> TextSize:
     """Return the size of the text that `prepare` reads from these inputs.
 
-    split: of a published corpus, the split to measure.
+    split: the only split of a published corpus to measure.
 
     Raises:
         UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from plmjax.errors import UserError
 
-if TYPE_CHECKING:  # a command has the default before it imports NumPy
+if TYPE_CHECKING:  # a command reads the default before it imports NumPy
     import numpy as np
 
     from plmjax.contracts.vocabulary import Vocabulary
 
 MAX_UNKNOWN = 0.2
-"""Default of the largest fraction of unknown tokens."""
+"""Default maximum fraction of unknown tokens."""
 
 
 class UnknownTokens:
@@ -30,7 +30,7 @@ class UnknownTokens:
         Args:
             vocabulary: vocabulary of the tokenizer. If its unknown token has another role too, the tokenizer reads
                 every byte: no token of a text is unknown, and that token ends a document.
-            limit: largest fraction of unknown tokens.
+            limit: maximum fraction of unknown tokens.
 
         Raises:
             UserError: the limit is not a fraction.

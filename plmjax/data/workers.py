@@ -31,7 +31,9 @@ LOOK_EVERY = 5.0
 class _Worker(multiprocessing.context.SpawnProcess):
     """A worker process that ends when the executor terminates it, although it blocks SIGTERM (`Workers._submit`).
 
-    If one process ends, the executor terminates the others and waits for them. terminated: true after that.
+    If one process ends, the executor terminates the others and waits for them.
+
+    terminated: true if the process was still running when it was terminated.
     """
 
     terminated = False
@@ -48,7 +50,7 @@ class _Worker(multiprocessing.context.SpawnProcess):
 
     def terminate(self) -> None:
         """Kill the process."""
-        # The executor may do this twice, and while another thread asks for the exit code.
+        # The executor may call this twice, and while another thread reads the exit code.
         self.terminated |= not multiprocessing.connection.wait([self.sentinel], 0)
         self.kill()
 
@@ -76,7 +78,7 @@ _STARTING = threading.Lock()
 
 
 class Workers:
-    """`processes` workers; with one, this process does the work.
+    """Worker processes, `processes` of them. With one, this process does the work.
 
     make, arguments: every worker creates the object `make(*arguments)`; None creates no object.
     doing: the activity of the workers, for an error message.
@@ -103,11 +105,11 @@ class Workers:
     def results(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
         """Yield `function(object, *task)` for every task in order, or `function(*task)` if there is no object.
 
-        tasks may be a stream.
+        tasks: read as results are yielded, so they may be an endless stream.
 
         Raises:
             UserError: a process ended, or the work has a part that was defined in the `__main__` of this program.
-            Exception: what `make` or the function raised.
+            Exception: an exception of `make` or the function.
         """
         if self._executor is None:
             yield from (function(*self._own, *task) for task in tasks)
@@ -131,7 +133,7 @@ class Workers:
             ) from error
 
     def _ended(self) -> str:
-        """Return how the process ended that ended first, and advice."""
+        """Return the reason for which the first process ended, and advice."""
         started = [worker for worker in self._context.workers if worker.pid is not None]
         for worker in started:  # Python 3.11 forgets a process that starts while it ends the others
             worker.terminate()
@@ -195,7 +197,7 @@ def _end_with_parent() -> None:
 
 
 def _nothing(*own: object) -> None:
-    """Do nothing with the object of a process; the executor looks at all of its processes."""
+    """Do nothing. When this is submitted, the executor looks at all of its processes."""
 
 
 def _run(function: Callable, task: tuple) -> Any:

@@ -4,8 +4,8 @@ Raffel et al. 2020, "Exploring the limits of transfer learning with a unified te
 and tensorflow/datasets, tensorflow_datasets/text/c4_utils.py. The code tests the lines of a page one after another. A
 rule here tests all lines that the rules before it kept, which gives the same page.
 
-Deviation: the code is for English, where a line ends with one of four marks. In another language any mark that ends a
-sentence in it does, such as a danda or a closing guillemet.
+Deviation: the code is for English, where a line ends with one of four marks. In other languages, a line may also end
+with any other mark that ends a sentence, such as a danda or a closing guillemet.
 
 Deviation: the code counts sentences with the English model of NLTK's Punkt, which has to be downloaded. Here sentencex
 counts them (plmjax.data.sentences).
@@ -26,10 +26,10 @@ LEAST_SENTENCES = 3
 END_MARKS = (".", "?", "!", '"')
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 LEAST_PARAGRAPHS, LEAST_PARAGRAPH = 3, 200
-"""Number of paragraphs of mC4's pages, and the characters of each."""
+"""Minimum number of long paragraphs of a page in mC4, and of characters of a long paragraph."""
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 _WITHOUT_SPACES = ("ja", "th", "zh")
-"""Languages in which a bad word is found within other words."""
+"""Languages without spaces between words, in which a bad word is also found inside other text."""
 
 
 def _long_page(text: str, settings: Settings) -> str | Dropped:
@@ -89,7 +89,7 @@ def _paragraphs(text: str, settings: Settings) -> str | Dropped:
 
 
 def _bad_words(text: str, settings: Settings) -> str | Dropped:
-    # The pattern of `re` is kept by its own cache.
+    # `re` caches the compiled pattern.
     words = "|".join(map(re.escape, settings.bad_words))
     pattern = words if settings.language in _WITHOUT_SPACES else rf"(?:\W|^)({words})(?:\W|$)"
     found = re.search(pattern, text.lower())

@@ -1,4 +1,4 @@
-"""The rules by their names, and the published sets of them."""
+"""Cleaning rules by name, and published sets of rules."""
 
 from collections.abc import Iterable, Sequence
 
@@ -49,7 +49,7 @@ SETS: dict[str, tuple[str, ...]] = {
 
 
 def names(chosen: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the single rules, in the order of the names of rules and sets.
+    """Replace the names of sets by the names of their rules, in the given order.
 
     Raises:
         UserError: a name is unknown.
@@ -67,7 +67,8 @@ def check(chosen: Sequence[str], settings: Settings) -> None:
     """Check the names of single rules.
 
     Raises:
-        UserError: a library or the list of bad words of one of them is missing, or the list belongs to none of them.
+        UserError: the library of a rule is not installed or does not know the language; the bad-words rule has no list,
+            or a list is given without that rule.
     """
     if any(RULES[name] in language.RULES for name in chosen):
         language.check(settings)

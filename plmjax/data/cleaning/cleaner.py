@@ -1,8 +1,8 @@
 """Applies the rules of a preparation to a stream of documents, in the order that the user gives.
 
-The rules are divided into stages. A stage has rules on single documents, which run in any process, and at its end a
-rule that compares documents. Any process computes the keys of that rule, and they are compared in the order of reading.
-So the result does not depend on the number of processes.
+The rules are divided into stages. A stage has rules on single documents, which run in any process, and ends with at
+most one rule that compares documents. Any process computes the keys of that rule. The keys are compared in the order of
+reading, so the result does not depend on the number of processes.
 """
 
 import dataclasses
@@ -28,7 +28,10 @@ REPORT = "cleaning.json"
 
 
 class Stage(NamedTuple):
-    """Rules on documents, and the rule that compares documents after them. start: position of the first of them."""
+    """Rules on single documents, and the rule that compares documents after them, if there is one.
+
+    start: position of the first rule among all rules.
+    """
 
     start: int
     rules: tuple[TextRule, ...]
@@ -43,7 +46,7 @@ class Stage(NamedTuple):
 class Screened(NamedTuple):
     """The documents of a batch that the rules of a stage keep, with the keys of each for the last rule.
 
-    first: the number of documents and characters before the rules.
+    effects: the effect of each rule. first: numbers of documents and of characters before the rules.
     """
 
     documents: list[formats.Document]
@@ -70,7 +73,7 @@ class Cleaner:
 
     @functools.cached_property
     def stages(self) -> list[Stage]:
-        """The stages of the rules."""
+        """The rules in stages, each of which ends at a rule that compares documents, or at the last rule."""
         found, rules, start = [], [], 0
         for number, name in enumerate(self.names):
             rule = catalogue.RULES[name]
@@ -119,7 +122,7 @@ class Cleaner:
                 yield document._replace(text=text)
 
     def texts(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield texts after all rules, without those that are dropped, one after another in this process."""
+        """Apply all rules to texts one after another in this process, and yield the text that is kept."""
         documents = (formats.Document("text", "", text) for text in texts)
         for number in range(len(self.stages)):
             documents = self._stage(number, documents)
@@ -137,7 +140,7 @@ class Cleaner:
 
 
 def _lines(document: formats.Document) -> str:
-    """Return the lines of a document without the white space around them."""
+    """Return the lines of a document that are not blank, without the white space around them."""
     lines = (line.strip() for paragraph in formats.prose(document) for line in paragraph.splitlines())
     return "\n".join(filter(None, lines))
 
@@ -163,7 +166,7 @@ def cleaner(
     format: str = "auto",
     parts: records.Parts | None = None,
 ) -> Cleaner:
-    """Return the cleaner of rules and sets of rules, in their order, for documents of a format.
+    """Return a cleaner that applies rules and sets of rules, in this order, to documents of a format.
 
     bad_words: a file with a word or a phrase per line, for the rule that needs one.
 

@@ -1,7 +1,7 @@
 """Rules that drop repeated text: documents, lines, spans of sentences, and near duplicates.
 
-The keys of a text are hashes of its parts, and any process computes them. They are compared with those of all documents
-before in the order of reading, so that the first of several copies is kept for any number of processes.
+The keys of a text are hashes of its parts, and any process computes them. They are compared with the keys of all
+earlier documents in the order of reading. So the first of several copies is kept, for any number of processes.
 """
 
 import functools
@@ -20,9 +20,9 @@ from plmjax.errors import UserError
 SPAN = 3
 """Number of sentences of a span (Raffel et al. 2020, section 2.2)."""
 GRAM, BANDS, BAND = 5, 14, 8
-"""Words of a sequence, number of bands, and hashes of a band, as in examples/fineweb.py of huggingface/datatrove. Two
-documents that share a fraction s of their sequences are found with the probability 1 - (1 - s^8)^14: 0.05 at 0.5, 0.92
-at 0.8.
+"""Words of an n-gram, number of bands, and hashes of a band, as in examples/fineweb.py of huggingface/datatrove. Two
+documents whose sets of n-grams have the Jaccard similarity s are found with the probability 1 - (1 - s^8)^14: 0.05 at
+0.5, 0.92 at 0.8.
 """
 SEED = 1
 
@@ -56,8 +56,8 @@ def _line_keys(text: str, settings: Settings) -> np.ndarray:
 def _without_lines(text: str, repeated: np.ndarray, settings: Settings) -> str:
     """Return the lines that did not occur before.
 
-    Deviation: of several copies of a line, the code of C4 keeps that of the page whose address has the least hash. Here
-    the first one in the order of reading is kept.
+    Deviation: of several copies of a line, the code of C4 keeps the copy on the page whose URL has the smallest hash.
+    Here the first copy in the order of reading is kept.
     """
     return "\n".join(line for line, again in zip(text.split("\n"), repeated, strict=True) if not again)
 
@@ -93,9 +93,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def simplify(text: str) -> tuple[str, ...]:
-    """Return the words of a text in lower case, without punctuation and accents; a number is 0.
+    """Return the words of a text in lower case, without punctuation and accents; numbers become 0.
 
-    As simplify_text of huggingface/datatrove, src/datatrove/utils/text.py.
+    As in simplify_text of huggingface/datatrove, src/datatrove/utils/text.py.
     """
     text = unicodedata.normalize("NFD", _PUNCTUATION.sub("", text.lower()))
     if not text.isascii():
@@ -138,8 +138,8 @@ def _band_keys(text: str, settings: Settings) -> np.ndarray:
 def _without_similar(text: str, repeated: np.ndarray, settings: Settings) -> str | Dropped:
     """Return the text if it shares no band with an earlier document.
 
-    Deviation: FineWeb keeps one document of each group that is linked by shared bands. Here a document is compared with
-    those before it alone. If it links two documents that were kept, both stay.
+    Deviation: FineWeb keeps one document of each group that is linked by shared bands. Here a document is compared
+    only with earlier documents. If it links two earlier documents that were kept, both stay.
     """
     return Dropped("nearly the same text occurred before") if repeated.any() else text
 

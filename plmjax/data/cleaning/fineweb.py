@@ -1,10 +1,10 @@
-"""FineWeb's rules on the lines of a page, and its variants of C4's.
+"""FineWeb's rules on the lines of a page, and its variants of C4's rules.
 
 Penedo et al. 2024, "The FineWeb datasets", arXiv 2406.17557, section 3, with the thresholds of the released code:
 huggingface/datatrove, src/datatrove/pipeline/filters/.
 
-Deviation: in another language than English a line ends with any mark that ends a sentence (see c4.py). The code has a
-list of such marks for all languages since FineWeb 2.
+Deviation: in languages other than English, a line may also end with any other mark that ends a sentence (see c4.py).
+Since FineWeb 2 the code has a list of such marks for all languages.
 """
 
 from plmjax.data.cleaning.c4 import few_sentences
@@ -15,13 +15,13 @@ END_MARKS = (".", "'", '"', "!", "?")
 LEAST_ENDED = 0.12
 """A page is dropped if at most this fraction of its lines ends with a mark."""
 SHORT_LINE, MOST_SHORT = 30, 0.67
-"""Characters of a short line, and the fraction of short lines from which on a page is dropped."""
+"""Maximum number of characters of a short line, and the fraction of short lines from which on a page is dropped."""
 MOST_REPEATED = 0.01
-"""Share of the characters in repeated lines from which on a page is dropped."""
+"""Fraction of characters in repeated lines from which on a page is dropped."""
 MOST_ENDS = 0.3
-"""Maximum number of line ends for each word."""
+"""Maximum number of line ends per word."""
 LEAST_WORDS, LEAST_SENTENCES = 3, 5
-"""Words of a line and sentences of a page, in the variant of C4's rules."""
+"""Minimum number of words of a line and of sentences of a page, in the variants of C4's rules."""
 
 
 def _line_ends(text: str, settings: Settings) -> str | Dropped:

@@ -1,8 +1,8 @@
 """Gopher's rules on the quality and the repetitions of a page, as FineWeb applies them.
 
-Rae et al. 2021, "Scaling language models", arXiv 2112.11446, appendix A.1.1 and table A1, with the reading of
-huggingface/datatrove, src/datatrove/pipeline/filters/. Its rules of repeated paragraphs are left out: blank lines,
-which would divide paragraphs, are removed when a document is read.
+Rae et al. 2021, "Scaling language models", arXiv 2112.11446, appendix A.1.1 and table A1, as implemented in
+huggingface/datatrove, src/datatrove/pipeline/filters/. Gopher's rules on repeated paragraphs are left out: blank lines,
+which separate paragraphs, are removed when a document is read.
 """
 
 from collections import Counter
@@ -12,25 +12,25 @@ from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, f
 CODE = "huggingface/datatrove, src/datatrove/pipeline/filters"
 LEAST_WORDS, MOST_WORDS = 50, 100_000
 SHORTEST_WORD, LONGEST_WORD = 3, 10
-"""Mean number of characters of a word."""
+"""Minimum and maximum of the mean number of characters per word."""
 MOST_SYMBOLS = 0.1
-"""Maximum number of hash signs, or of ellipses, for each word."""
+"""Maximum number of hash signs, or of ellipses, per word."""
 MOST_BULLETS, MOST_ELLIPSES = 0.9, 0.3
-"""Share of the lines that begin with a bullet, and of those that end with an ellipsis."""
+"""Maximum fraction of lines that begin with a bullet, and of lines that end with an ellipsis."""
 LEAST_LETTERS = 0.8
-"""Share of the words with a letter."""
+"""Minimum fraction of words that have a letter."""
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 LEAST_STOP_WORDS = 2
 MOST_REPEATED_LINES, MOST_REPEATED_CHARACTERS = 0.3, 0.2
-"""Share of the lines that are repeated, and of the characters in them."""
+"""Maximum fraction of lines that are repeated, and of characters in repeated lines."""
 TOP_GRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Number of words -> maximum fraction of the characters in the most frequent sequence of so many words."""
+"""n -> maximum fraction of characters in the most frequent word n-gram."""
 REPEATED_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Number of words -> maximum fraction of the characters in sequences of so many words that occurred before."""
+"""n -> maximum fraction of characters in word n-grams that occurred before."""
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text that are more than one punctuation mark."""
+    """Return the words of a text, without single punctuation marks."""
     return [word for word in words(text) if word[0].isalnum() or len(word) > 1]
 
 

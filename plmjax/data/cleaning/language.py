@@ -1,7 +1,7 @@
 """The language of a document, detected by py3langid, whose model is part of its package.
 
 Deviation: C4 detects English with langdetect, which has had no release since 2021, and FineWeb with a model of fastText
-that has to be downloaded. The thresholds are theirs, the detector is not.
+that has to be downloaded. Here the thresholds are the same, but not the detector.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Counts of the documents and characters that each rule dropped or changed, with examples.
 
-It also counts the names of special tokens in the text, such as [MASK], read as tokens or as plain text.
+The report also counts the names of special tokens, such as [MASK], that the text has as tokens or as plain text.
 """
 
 import collections
@@ -15,7 +15,7 @@ EXAMPLES, EXAMPLE = 3, 120
 
 @dataclasses.dataclass
 class Count:
-    """Numbers of documents and of their characters."""
+    """Number of documents, and number of characters."""
 
     documents: int = 0
     characters: int = 0
@@ -27,8 +27,10 @@ class Count:
 
 @dataclasses.dataclass
 class Effect:
-    """The effect of one rule. changed: documents from which a part was removed, and the characters of these parts.
+    """The effect of one rule.
 
+    dropped: dropped documents and their characters.
+    changed: documents from which parts were removed, and the characters of these parts.
     examples: (place, reason or "", removed text).
     """
 
@@ -62,7 +64,7 @@ class Effect:
 class Report:
     """The effects of the rules of a preparation, in their order.
 
-    rules: (name, source) of each.
+    rules: (name, source) of each rule.
     """
 
     def __init__(self, rules: list[tuple[str, str]]) -> None:
@@ -151,6 +153,6 @@ class Report:
 
 
 def _most_common(names: collections.Counter[str]) -> str:
-    """Return the most frequent names with their numbers."""
+    """Return the most frequent names with their counts."""
     found = ", ".join(f"{name} {count:,}" for name, count in names.most_common(EXAMPLES))
     return f"{found}, ..." if len(names) > EXAMPLES else found

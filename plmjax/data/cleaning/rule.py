@@ -12,7 +12,7 @@ from plmjax.data import sentences
 
 
 class Dropped(NamedTuple):
-    """A document that a rule drops, with the reason."""
+    """The reason for which a rule drops a document."""
 
     reason: str
 
@@ -44,7 +44,7 @@ class TextRule(NamedTuple):
 class CorpusRule(NamedTuple):
     """A rule that compares documents: a part of a document is repeated if its key occurred before.
 
-    Only the comparison of keys (`find_repeated`) needs all documents. Both functions run anywhere.
+    Only the comparison of keys (`find_repeated`) needs all documents. `keys` and `without` run in any process.
 
     keys: function from a text to the keys of its parts, concatenated: hashes uint64 [parts * width].
     without: function from a text and its repeated parts, bool [parts], to the remaining text, or to the reason to drop
@@ -61,13 +61,13 @@ class CorpusRule(NamedTuple):
 
 Rule = TextRule | CorpusRule
 
-# The signs of vowels in Indic and other scripts are no word characters for `re`.
+# Vowel signs of Indic and other scripts are not word characters for `re`.
 _SIGNS = "".join(map(chr, (code for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")))
 _WORD = re.compile(rf"\w+(?:[.,'’/-]\w+|(?![\0-\x7f])[{_SIGNS}]\w*)*|\.+|[^\w\s]")
 
 
 def is_ended(line: str, marks: tuple[str, ...], settings: Settings) -> bool:
-    """Return whether a line ends with a published mark or, in other languages than English, like a sentence."""
+    """Return whether a line ends with one of `marks` or, in languages other than English, like a sentence."""
     return line.endswith(marks) or (settings.language != "en" and sentences.ends(line))
 
 
@@ -80,7 +80,7 @@ def kept_lines(text: str, keeps: Callable[[str], bool]) -> str:
 def words(text: str) -> tuple[str, ...]:
     """Return the words and the punctuation marks of a text.
 
-    Deviation: FineWeb takes them from spaCy, which needs a model for each language, and before from NLTK, which is 30
+    Deviation: FineWeb finds words with spaCy, which needs a model for each language, and earlier with NLTK, which is 30
     times slower than this pattern. Here a contraction such as "don't" is one word, and quotation marks are not changed.
     """
     return tuple(_WORD.findall(text))

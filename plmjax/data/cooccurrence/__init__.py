@@ -3,15 +3,15 @@
     DIRECTORY/
       cells-00000.bin ...    records of int32 row, int32 column, float32 value, little-endian, in shuffled order
       manifest.json          written last: settings, dataset, number of cells, sizes and checksums
-      begun.json             exists until the count is complete; finished parts are in `runs`
+      begun.json             exists until the count is complete, beside the files of finished parts (`runs`)
 
 The value of a cell is a sum of 1 / distance over all places where the column's word is at most `window` words from the
 row's word in the same document. Excluded words are removed first, so that windows reach across them
 (stanfordnlp/GloVe cooccur.c). A symmetric count covers both sides of the row's word, and a cell and its mirror are
 stored side by side. Other counts cover only the left side.
 
-Sums are stored as integer multiples of one over the least common multiple of the distances, so they are exact. No bit
-of the result depends on the cuts of the text, the memory or the number of processes.
+Sums are integers in units of 1 / L, where L is the least common multiple of the distances. So they are exact, and no
+bit of the result depends on the cuts of the text, the memory or the number of processes.
 """
 
 from plmjax.data.cooccurrence.cells import CELL, MANIFEST, Cells, Counting, open_cells

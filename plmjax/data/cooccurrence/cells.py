@@ -1,4 +1,4 @@
-"""A finished count: its settings, and its cells, which are found by position in O(1)."""
+"""A finished count: its settings, and its cells, which are read by position."""
 
 import bisect
 import dataclasses
@@ -130,7 +130,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def open_cells(directory: str | os.PathLike) -> Cells:
-    """Open a finished count. Its files are compared with their checksums once on a machine (`checksums`).
+    """Open a finished count. Its files are compared with their checksums once per machine (`checksums`).
 
     Raises:
         UserError: an error of `read_manifest`; a file that is missing, truncated or damaged; a folder in a bucket.

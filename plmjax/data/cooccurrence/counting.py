@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 MEMORY = 1024
 """MiB of all processes together."""
 PROCESS_MEMORY = 128
-"""MiB of these that a process needs besides its pairs and sums: for Python, NumPy and the text it reads."""
+"""MiB that each process needs besides its pairs and sums: for Python, NumPy and the text it reads."""
 PIECE = 1 << 16
 """Number of tokens whose pairs are numbered at once: few enough for the processor's cache."""
 LOOK_BACK = 1 << 10
-"""Number of tokens before a range that are read at once, until they hold the words of a window."""
+"""Number of tokens before a range that are read at a time, until the words of one window are found."""
 
 
 def check_words(vocabulary: Vocabulary, dataset: str | os.PathLike) -> None:
@@ -65,7 +65,7 @@ def count(
     An existing count with the same inputs is opened at once. A count that was stopped is continued.
 
     Args:
-        special: tokens that are not words, which are left out.
+        special: ids of tokens that are not words; they are left out.
         memory: MiB of all processes together, or of each process of a runner. Pages of the text that the system caches
             are not included.
         processes: number of processes that count; None uses one per core, as far as the memory allows.
@@ -173,7 +173,8 @@ def _check_same(output: Path, before: dict, made_from: dict) -> None:
 class _Work(NamedTuple):
     """The inputs of a process that counts a range of the text.
 
-    words: bool [V], true for tokens that are words and frequent enough. length: number of tokens of a range.
+    words: bool [V], true for each id of the vocabulary that is a word and frequent enough.
+    tokens: number of tokens of the text. length: number of tokens of a range.
     made_from: digest of the inputs of the count.
     """
 
@@ -241,7 +242,6 @@ class _Counter:
         runs.write_counted(folder, run, found[:used], weights=self._weights, made_from=self._work.made_from)
 
     def merge(self, folder: Path, group: list[runs.Run], capacity: int) -> None:
-        """Write several runs as one."""
         runs.merge(folder, group, capacity, self._work.made_from)
 
     def _pairs(self, run: runs.Run) -> Iterator[np.ndarray]:
@@ -267,7 +267,7 @@ class _Counter:
         return tokens[kept].astype(np.uint64), documents[kept]
 
     def _before(self, start: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the last words of the window before a token that are in the same document."""
+        """Return the words before a token in its document, at most as many as the window, and their documents."""
         words, documents = np.empty(0, np.uint64), np.empty(0, np.int64)
         begin = int(self._first_token(self._document(start)))
         while start > begin and len(words) < self._work.counting.window:
@@ -277,7 +277,7 @@ class _Counter:
         return words[-self._work.counting.window :], documents[-self._work.counting.window :]
 
     def _document(self, token: int) -> int:
-        """Return the document of a token."""
+        """Return the number of the document that contains a token."""
         return bisect.bisect_right(range(self._split.documents), token, key=self._first_token) - 1
 
     def _first_token(self, document: int) -> np.int64:

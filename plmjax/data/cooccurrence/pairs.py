@@ -53,7 +53,7 @@ def window_pairs(
     documents: int [N], the document of each word.
     first: pairs whose right word is before this index are left out.
 
-    In a symmetric count a pair has the smaller word in its row; in other counts it has the right word there.
+    The row of a pair is the smaller word id in a symmetric count, and the right word in other counts.
     """
     for distance in range(1, min(window, len(words) - 1) + 1):
         begin = max(first, distance)

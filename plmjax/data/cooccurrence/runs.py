@@ -19,7 +19,7 @@ SUM = np.dtype([("number", "<u8"), ("sum", "<i8")])
 FAN_IN = 64
 """Number of runs that are merged at once."""
 SORTED_AT_ONCE = 1 << 18
-"""Number of pairs or sums processed at once where memory is needed for more than the pairs themselves."""
+"""Number of pairs summed at once. Sums need memory beyond that of the pairs."""
 BYTES_OF_A_MERGED_SUM = 256
 MERGED_AT_ONCE = 1 << 20
 """Number of sums merged at once. More would not be faster."""
@@ -108,8 +108,8 @@ def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run
 def merge_sums(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
     """Yield the merged sums of runs in arrays of `SUM`, each number once and in ascending order, within `memory` bytes.
 
-    The next sums of every run are held in memory. Those up to the smallest of the runs' last numbers are complete and
-    are yielded.
+    The next sums of each run are held in a buffer. The smallest last number of all buffers is found, and the sums of
+    numbers up to it are complete and are yielded.
     """
     capacity = max(min(memory // BYTES_OF_A_MERGED_SUM, MERGED_AT_ONCE) // max(len(paths), 1), 1)
     with contextlib.ExitStack() as stack:
@@ -134,7 +134,7 @@ def merge_sums(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:
 
 
 def groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Group neighboring runs into groups as large as can be merged at once."""
+    """Divide runs into groups of up to `FAN_IN` neighbors, which are merged at once."""
     return [list(runs[begin : begin + FAN_IN]) for begin in range(0, len(runs), FAN_IN)]
 
 

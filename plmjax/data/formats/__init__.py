@@ -1,7 +1,7 @@
-"""Raw text to documents and their paragraphs, one file per format.
+"""Reads raw text as documents and their paragraphs, with one module per format.
 
-`inputs` lists files and folders and selects the format. A module per format splits a file into raw documents and
-removes its markup. `ranges` cuts the input into parts for several processes. `corpora` reads published corpora.
+`inputs` lists files and folders and selects the format. Each format splits a file into raw documents and removes
+their markup. `ranges` cuts the input into parts for several processes. `corpora` reads published corpora.
 `recognition` recognises formats. `records` reads the parts of a document with several texts.
 """
 

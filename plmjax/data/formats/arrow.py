@@ -43,7 +43,7 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
             columns.check(path, schema, key, parts)
             names = columns.names(schema, key, parts)
             for batch in batches:
-                batch.validate(full=True)  # of a damaged file, offsets may lead out of the buffers
+                batch.validate(full=True)  # in a damaged file, offsets may point outside the buffers
                 for start in range(0, len(batch), ROWS):
                     rows = batch.select(names).slice(start, ROWS)
                     yield from columns.documents(path, rows, done + start, key=key, parts=parts)

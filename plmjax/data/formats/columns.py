@@ -57,7 +57,7 @@ def _kind(schema: Any, key: str) -> Any:
     import pyarrow
 
     name, *fields = [key] if key in schema.names else key.split(".")
-    if schema.get_field_index(name) < 0:  # two of one name, too
+    if schema.get_field_index(name) < 0:  # also if two columns have this name
         return None
     kind = schema.field(name).type
     for field in fields:
@@ -93,5 +93,5 @@ def _text(found: Any, place: str) -> str:
 
 
 def _value(found: Any) -> Any:
-    """Return a value that JSON can represent; other values become their text, so that a message can quote them."""
+    """Return a value as it is; infinity and NaN, which JSON lacks, become text, so that a message can quote them."""
     return str(found) if isinstance(found, float) and not math.isfinite(found) else found

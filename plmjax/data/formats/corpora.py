@@ -17,7 +17,7 @@ from plmjax.files import storage
 
 SPLITS = ("train", "validation", "test")
 TRAINING = ("train", "validation")
-"""The splits of a run. The test split is read by an evaluation alone."""
+"""The splits that a training run reads. Only an evaluation reads the test split."""
 Progress = Callable[[int], None]
 
 
@@ -51,7 +51,7 @@ class Corpus:
     counted: tuple[str, ...]
 
     line_ends_are_words = False
-    """True if a line end counts as a word. The token after a document then stands for the last line end of it."""
+    """True if a line end counts as a word. The token after a document then stands for its last line end."""
 
     def files(self, inputs: Sequence[Path], splits: Iterable[str]) -> list[Path]:
         """Return the files that hold these splits.
@@ -80,10 +80,10 @@ class Corpus:
 class ByteCorpus(Corpus):
     """A file that is cut into its splits in order, each split one document (prep_enwik8.py, prep_text8.py).
 
-    sizes: bytes.
+    sizes: numbers of bytes.
 
-    A multi-byte character at a cut belongs to the split before the cut. An incomplete one at the end of the file is
-    left out.
+    A multi-byte character at a cut belongs to the split before the cut. An incomplete character at the end of the file
+    is left out.
     """
 
     def files(self, inputs: Sequence[Path], splits: Iterable[str]) -> list[Path]:
@@ -107,9 +107,9 @@ class ByteCorpus(Corpus):
 
 @dataclasses.dataclass(frozen=True)
 class WordCorpus(Corpus):
-    """A folder with a file for each split, whose words are between spaces. A document is an article.
+    """A folder with a file for each split, with spaces between words. Each article is a document.
 
-    sizes: words, with the end of each line. names: split -> the names of its file.
+    sizes: numbers of words and line ends. names: split -> possible names of its file.
     """
 
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(
@@ -160,7 +160,7 @@ _UNIT = re.compile(r"[^\n]{0,65535}\n|[^\n]{1,65535}(?= |\Z)|[^\n]{65535}")
 def units(text: str) -> list[str]:
     """Split a text into lines with their line ends, which add up to the text.
 
-    A line of more than 65,535 characters, such as the only one of text8, is cut before a space.
+    A line of more than 65,535 characters, such as text8's only line, is cut before a space.
     """
     return _UNIT.findall(text)
 
@@ -185,7 +185,7 @@ def _find(folder: Path, names: Iterable[str], corpus: str) -> Path:
 
 
 def _after_character(data: bytes, end: int) -> int:
-    """Return the end of the UTF-8 character that is cut at byte `end`, or `end`; its start if the data ends in it."""
+    """Move a cut at byte `end` to the end of its UTF-8 character, or to the start if the data ends inside it."""
     if end < len(data):
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
@@ -208,7 +208,7 @@ def _decode(data: bytes, path: Path, offset: int) -> str:
 
 
 def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Yield every line without its end, blank ones too."""
+    """Yield every line without its line end, also blank lines."""
     pending = ""
     for block in blocks:
         *complete, pending = (pending + block).split("\n")

@@ -36,7 +36,7 @@ def split_long(place: str, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def between(blocks: Iterable[str], separator: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
-    """Yield (text between two separators, true if a separator ends it); a long text in several parts.
+    """Yield the text between separators as (text, true if a separator ends it); a long text is split into parts.
 
     separator: pattern of the characters between two documents, such as a blank line.
     """

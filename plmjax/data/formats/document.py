@@ -28,10 +28,10 @@ class Format(NamedTuple):
     Attributes:
         split: function from (path, decompressed blocks of the file) to (place, text) of every raw document, with a few
             megabytes in memory.
-        prose: function from a raw document to its paragraphs without markup and boilerplate; empty without running
-            text.
-        boundaries: patterns of the bytes between two documents, the best one first, if a file can be read from there;
-            empty if it can only be read from its beginning.
+        prose: function from a raw document to its paragraphs without markup and boilerplate; empty if it has no
+            running text.
+        boundaries: patterns of the bytes between two documents at which reading can start, the best one first; empty
+            if a file can only be read from its beginning.
     """
 
     split: Callable[[Path, Iterator[bytes]], Iterator[tuple[str, str]]]

@@ -29,8 +29,7 @@ LIBRARIES = {
     "optax": "optax",
     "flax": "flax",
 }
-"""Import name -> distribution, in reading order. All are dependencies of the project, so that every machine has
-them."""
+"""Import name -> distribution, in reading order. All are dependencies of plmjax, so every machine has them."""
 LONGEST_SOURCE = 1 << 20
 _SKIPPED = {
     "test",
@@ -125,7 +124,7 @@ def _read(path: Path) -> list[tuple[str, list[str]]]:
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of strings with odd escapes
+            warnings.simplefilter("ignore")  # warnings of strings with invalid escapes
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates and files of other Python versions
         return []

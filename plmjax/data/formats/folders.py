@@ -6,7 +6,7 @@ from pathlib import Path
 from plmjax.errors import UserError, quoted
 from plmjax.files import json_text, storage
 
-# Hidden files, what Spark, Hadoop and Databricks keep of their work, and results that datasets keeps of its `map`.
+# Hidden files, working files of Spark, Hadoop and Databricks, and cached results of `map` in datasets.
 _NO_TEXT = re.compile(
     r"(?:^|/)(?:\.|_(?:SUCCESS|metadata|common_metadata)$|_(?:started|committed)_|"
     r"_(?:temporary|delta_log|spark_metadata)/|cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$)"
@@ -16,7 +16,7 @@ _ABOUT = re.compile(
     r"(?:^|/)(?:(?:readme|licen[cs]e|citation|notice)(?:\.[a-z]{2,4})?|dataset_infos?\.json|dataset_dict\.json)$",
     re.IGNORECASE,
 )
-"""Files about the data of a folder, where those are in files of `_DATA`."""
+"""Files that describe the data, left out of a folder that has files of `_DATA`."""
 _STATE, _INFO = "state.json", "dataset_info.json"
 
 

@@ -1,4 +1,4 @@
-"""Files and folders to raw documents, and raw documents to paragraphs, for every format.
+"""Reads files and folders as raw documents, and raw documents as paragraphs, in every format.
 
 `documents` runs in one process and only splits a stream into raw documents. It needs a few megabytes for any size of
 the input. `prose` converts one raw document to paragraphs and can run in any process. Files of every format may be
@@ -57,7 +57,7 @@ _BY_NAME: dict[str, Format] = {
     "jsonl": JSONL,
     "wet": WET,
 }
-"""The formats of a raw document. The other formats make documents of these: `tsv` makes records, `jsonl`."""
+"""The formats of raw documents, except published corpora. Tables give documents of these formats, such as `jsonl`."""
 _TABLES = {"parquet": parquet, "arrow": arrow}
 """The formats of files that are not read as a stream of bytes."""
 
@@ -65,7 +65,7 @@ _TABLES = {"parquet": parquet, "arrow": arrow}
 def declare_format(name: str, format: Format) -> Format:
     """Add a format that `--format` and `data.format` can name, and return it. `auto` does not recognise it.
 
-    format: its functions belong to a module, where worker processes find them.
+    format: its functions must be defined in a module that worker processes can import.
 
     Raises:
         UserError: plmjax has a format of this name.
@@ -74,18 +74,18 @@ def declare_format(name: str, format: Format) -> Format:
 
 
 def declared(format: str) -> Format | None:
-    """Return a format that a file declared, or None for those of plmjax."""
+    """Return a format that a user's file declared, or None for other formats."""
     return _BY_NAME[format] if format in DECLARED and format in _BY_NAME else None
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -> list[dict]:
     """Return the files that `documents` would read: path, bytes on disk and digest of every file.
 
-    The digest is the SHA-256 of a local file. In a bucket it is the checksum that the bucket stores, so that nothing is
-    read for it.
+    The digest is the SHA-256 of a local file. For a file in a bucket it is the checksum that the bucket stores, so the
+    file is not read. A TFDS dataset has one entry, without a digest.
 
     Raises:
-        UserError: an unknown format, or inputs that are missing or do not belong to it.
+        UserError: an unknown format, or inputs that are missing or do not belong to the format.
     """
     if format == DOCUMENTATION:
         return documentation.sources()
@@ -96,9 +96,9 @@ def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -
 
 
 def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str = "") -> list[Path]:
-    """Return the files of `inputs`, with folders in sorted order and without files that hold no text (see `folders`).
+    """Return the files of `inputs`, sorted within each folder, without files that have no text (see `folders`).
 
-    For a published corpus they are the files of `split`, or of the training and the validation split.
+    For a published corpus these are the files of `split`, or of the training and validation splits if it is empty.
 
     Raises:
         UserError: a path does not exist or is not UTF-8, a folder has no files, there is no path, or the format is
@@ -118,7 +118,7 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str 
         else:
             raise UserError(f"Expected a file or folder of text at {path}, found nothing; check the path.")
     for path in found:
-        # Other bytes of a name are halves of surrogate pairs in Python, which the JSON of a dataset cannot hold.
+        # Python reads bytes that are not UTF-8 as halves of surrogate pairs, which the JSON of a dataset cannot hold.
         if re.search("[\ud800-\udfff]", os.fspath(path)):
             raise UserError(f"Expected names of files in UTF-8, found {quoted(os.fspath(path), 300)}; rename it.")
     return found
@@ -146,9 +146,9 @@ def documents(
 
     progress: function that is called with the bytes read from disk since its last call.
     text_key: key of the text in a JSON object, a row of a table or an example of TFDS.
-    parts: parts of every record to read instead, as a document with the format "jsonl".
-    split: one split of a published corpus to read alone; otherwise its training and validation splits are read, and
-        every document has the name of its split.
+    parts: parts of each record to read instead of `text_key`; a record is then a document with the format "jsonl".
+    split: the only split of a published corpus to read. If it is empty, the training and validation splits are read,
+        and every document has the name of its split.
 
     Raises:
         UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.
@@ -226,9 +226,9 @@ def texts(
 ) -> Iterator[str]:
     """Yield cleaned documents to train a tokenizer on, in order: at most about `limit_bytes` of UTF-8.
 
-    A larger text is sampled: the documents with the smallest hashes of their raw text are used. So each document is
-    equally likely, wherever it is, and the same text gives the same sample. For this the complete text is read. None
-    yields all documents, one by one.
+    A larger text is sampled: it is read completely, and the documents whose raw text has the smallest hashes are used.
+    So each document is equally likely, wherever it is, and the same text gives the same sample. If `limit_bytes` is
+    None, all documents are yielded as they are read.
 
     For a published corpus these are the documents of the splits on which its vocabulary was counted.
     """
@@ -272,7 +272,7 @@ def _corpus_documents(
     parts: records.Parts | None,
     progress: Callable[[int], None],
 ) -> Iterator[Document]:
-    """Yield the documents of these splits of a published corpus. If there are several, each names its split."""
+    """Yield the documents of these splits of a published corpus. If there are several, documents name their split."""
     if parts:
         raise _no_records(format, format)
     for found in CORPORA[format].parts([storage.path(path) for path in inputs], splits, progress):
@@ -295,7 +295,7 @@ def format_of(path: Path, format: str = "auto") -> str:
 
 
 def boundaries(path: Path, format: str) -> tuple[re.Pattern[bytes], ...]:
-    """Return the boundaries between the documents of a file (see `Format`); empty if it is read from its beginning."""
+    """Return the boundaries of documents in a file (see `Format`); empty if it can only be read from its beginning."""
     if text_files.is_compressed(path):
         return ()
     format = format_of(path, format)
@@ -313,7 +313,8 @@ def file_documents(
 ) -> Iterator[Document]:
     """Yield the raw documents of a file.
 
-    bounds: first byte, and the byte after the last one or None, between two documents; None reads the whole file.
+    bounds: (first byte, byte after the last one or None for the end of the file), both at boundaries of documents;
+        None reads the whole file.
     """
     format = format_of(path, format)
     if format in _TABLES:

@@ -1,6 +1,7 @@
-"""The input divided into ranges for different processes: files, bytes of a file, or examples of TFDS.
+"""Divides the input into ranges for several processes: files, bytes of a file, or examples of TFDS.
 
-The ranges depend on the input alone, and so do their documents. A document belongs to the range in which it begins.
+The ranges depend only on the input and their size, and so do their documents. A document belongs to the range in which
+it begins.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ class Range(NamedTuple):
         begin: first byte or example.
         end: byte or example after the last one; None means the end.
         bytes: number of bytes on the disk, 0 if it is not known.
-        state: state of the file when the ranges were made, to notice a change; "" if it is no file.
+        state: state of the file when the ranges were made, to notice a change; "" if the range is not in a file.
     """
 
     name: str = ""
@@ -38,7 +39,7 @@ class Range(NamedTuple):
 class Input:
     """Raw text to read, with the arguments of `formats.documents`.
 
-    declared: a format of a user's file. With it a worker process gets the module that declares the format.
+    declared: a format that a user's file declares. To unpickle it, a worker process imports its module.
     """
 
     paths: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Recognition of the format of a raw text by its name and first bytes, and of files that are not prose.
 
-Only files that cannot be prose are refused. A text that is refused by mistake could not be used at all; a table that is
-accepted by mistake is visible in the prepared dataset.
+Only files that cannot be prose are refused. A text that is refused by mistake is read only if the user names its
+format; a table that is accepted by mistake is visible in the prepared dataset.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Documents that are records with named parts: a JSON object, a row of a table, Parquet or Arrow, an example of TFDS.
+"""Documents that are records with named parts: JSON objects, rows of TSV, Parquet or Arrow tables, TFDS examples.
 
 A record may hold several texts of one document, each a stream of the dataset (`source` and `target`), and numbers.
 """
@@ -49,7 +49,7 @@ def parse(text: str, place: str) -> dict[str, Any]:
     """Return a record that is written as a JSON object.
 
     Raises:
-        UserError: the text is no JSON object.
+        UserError: the text is not a JSON object.
     """
     try:
         record = json_text.parse(text)
@@ -62,7 +62,7 @@ def parse(text: str, place: str) -> dict[str, Any]:
 
 
 def value(record: Mapping[str, Any], key: str) -> Any:
-    """Return the value under a key, or under nested keys separated by dots, as `translation.en`; None if one is null.
+    """Return the value under a key, or under nested keys separated by dots, as `translation.en`; None for null.
 
     Raises:
         KeyError: the record has no such key.
@@ -80,7 +80,7 @@ def text(record: dict[str, Any], key: str, place: str, option: str) -> str:
     """Return the text under a key; `option` is the option that names the key. A missing value (null) is an empty text.
 
     Raises:
-        UserError: there is no text.
+        UserError: the key does not exist, or its value is not text.
     """
     where = ""
     try:
@@ -106,7 +106,7 @@ def number(record: dict[str, Any], key: str, place: str) -> float:
     """Return the number under a key, which may be written as a string.
 
     Raises:
-        UserError: there is no number.
+        UserError: the key does not exist, or its value is not a number.
     """
     there = f"the keys {listed(record)}"
     try:

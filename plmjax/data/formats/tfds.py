@@ -14,7 +14,7 @@ from plmjax.errors import UserError, listed, quoted
 
 
 def _builder(name: str, inputs: Sequence[str | os.PathLike]) -> Any:
-    """Return the builder of a dataset whose data are on the disk."""
+    """Return the builder of a dataset, after TFDS has downloaded and prepared the data if they are missing."""
     tfds = tensorflow_runtime.tensorflow_datasets()
 
     if len(inputs) > 1:
@@ -86,7 +86,7 @@ def documents(
 def _text_feature(name: str, features, key: str) -> str:
     """Return the feature of a dataset that contains its documents.
 
-    It is the feature `key`, or one with a usual name, or the only text feature.
+    It is the feature `key`. Without one, the key "text" means one with a usual name, or the only text feature.
     """
     tfds = tensorflow_runtime.tensorflow_datasets()
 

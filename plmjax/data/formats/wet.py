@@ -1,6 +1,6 @@
 """The format `wet`: the text of web pages, in the conversion records of Common Crawl's WET files.
 
-A WET file is a WARC file (ISO 28500), usually one member of gzip for each record.
+A WET file is a WARC file (ISO 28500), usually with one gzip member for each record.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from plmjax.errors import UserError, quoted
 _VERSION = b"WARC/1."
 _LONGEST_HEADER = 1 << 16
 _LEFT_OUT = ("warcinfo", "metadata")
-"""Types of records about the file or about a page."""
+"""Types of records that are left out: they describe the file or a page."""
 
 
 def recognise(head: bytes) -> bool:

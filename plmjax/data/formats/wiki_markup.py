@@ -1,12 +1,12 @@
-"""MediaWiki markup to the paragraphs of a page.
+"""Converts the MediaWiki markup of a page to paragraphs.
 
 Templates, tables, references, pictures and their captions, headings, lists of names and sections of references are left
 out. Other text is read as MediaWiki shows it: lines that follow each other are one paragraph, apostrophes are paired by
 its rules (includes/parser/Parser.php, doQuotes), and `<nowiki>` shows markup as text.
 
 Regular expressions remove the innermost templates, tables and links first. mwparserfromhell, which has a grammar, is
-much slower than a tokenizer, and its text has the names of local namespaces, unpaired apostrophes, and `<ref` wherever
-a page does not close what it opens.
+much slower than a tokenizer, and its text keeps the names of local namespaces, unpaired apostrophes, and the `<ref` of
+elements that a page does not close.
 """
 
 import html
@@ -17,7 +17,7 @@ from plmjax.data import sentences
 from plmjax.data.formats import wikipedia_languages
 
 _GONE = "\0"
-"""A mark for a removed part, until the end, so that the marks before and after it stay apart. No XML has it."""
+"""Placeholder for a removed part, so that the markup before and after it is not joined. XML cannot contain it."""
 _MARKS = "'\"[]{}|=*#:;<>!_~/-\n"
 # Elements whose content is not prose. <ref ... /> has no content.
 _OPAQUE = re.compile(
@@ -28,7 +28,7 @@ _OPAQUE = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TEMPLATE = re.compile(r"\{\{(?:[^{}]|(?<!\{)\{(?!\{)|(?<!\})\}(?!\}))*\}\}")
-_NUMBER = re.compile(r"\{\{\s*formatnum\s*:([^|]*)", re.I)  # MediaWiki's own, no template
+_NUMBER = re.compile(r"\{\{\s*formatnum\s*:([^|]*)", re.I)  # a function of MediaWiki, not a template
 _VARIANTS = re.compile(r"-\{((?:(?!-\{|\}-).)*)\}-", re.DOTALL)
 _VARIANT = re.compile(r"(?:^|;)\s*(?:[^;:=]*=>\s*)?[a-z]{2,4}(?:-[a-z]+)?\s*:\s*([^;]*)", re.I)
 _TABLE = re.compile(r"^[ \t:*#\0]*\{\|(?:(?!^[ \t:*#\0]*\{\|).)*?^[ \t]*\|\}", re.DOTALL | re.MULTILINE)
@@ -41,7 +41,7 @@ _LINK = re.compile(
 _URL_PART = r"[^\s<>\[\]|()（）]"
 _URL = re.compile(
     rf"https?://(?:{_URL_PART}|\({_URL_PART}*\))*(?<![,;.:!?。，、])"
-)  # marks at its end are the sentence's
+)  # punctuation after a URL belongs to the sentence
 _LINE_TAG = re.compile(r"<br\b[^<>]*>", re.I)
 _BLOCK_TAG = re.compile(r"</?(?:p|div|blockquote|center|h[1-6]|hr|ul|ol|dl|tr|td|th|caption|poem)\b[^<>]*>", re.I)
 _ITEM_TAG = re.compile(r"<(?:li|dd|dt)\b[^<>]*>", re.I)
@@ -55,8 +55,8 @@ _TAG = re.compile(
 )
 _QUOTES = re.compile(r"('{2,})")
 _SWITCH = re.compile(r"__(?:(?![a-z])\w)+?__")
-# Links that show a picture or put the page into a category, and those to the same page of another Wikipedia. The names
-# are English and Chinese; the dump replaces those of other languages.
+# Prefixes of links that show a picture, put the page into a category, or lead to the same page of another Wikipedia.
+# The names are English and Chinese; `wikipedia_dump` replaces the names in other languages by English ones.
 _HIDDEN = wikipedia_languages.CODES | {
     *("file", "image", "media", "category", "文件", "檔案", "档案", "图像", "圖像", "分类", "分類")
 }
@@ -70,9 +70,9 @@ _GAP = re.compile(r" +(?=[,)]|\.(?:[\s\"'”’)]|$))")
 _HEADING = re.compile(r"(={1,6})(.+)\1")
 _AND = re.compile(r"\s*(?:[,&/、]|\s(?:and|und|et|y|e|en|och|og|i|a|и|та|й|ja|και|și|ve|و|at)\s|及|與|与|と)\s*", re.I)
 _DEEPEST = 100
-"""Levels of nested constructs that are read, as many as MediaWiki reads."""
+"""Maximum number of levels of nested constructs that are read, as in MediaWiki."""
 _LEAST = 40
-"""Characters of a line that may be running text without the end of a sentence; a shorter one is a title or a name."""
+"""Minimum length of running text that does not end like a sentence; a shorter line is a title or a name."""
 
 
 def prose(markup: str) -> list[str]:
@@ -85,8 +85,8 @@ def prose(markup: str) -> list[str]:
     text = _LINE_TAG.sub(" ", _URL.sub("", text))
     text = _TAG.sub("", _ITEM_TAG.sub("\n*", _BLOCK_TAG.sub("\n", text)))
     paragraphs: list[str] = []
-    pending = ""  # lines of a paragraph that is not at its end
-    section, left_out = 0, ""  # level of the section whose text is left out, and which: its lists, or all
+    pending = ""  # lines of the paragraph that is being read
+    section, left_out = 0, ""  # level of the section that is left out, and its part: "lists" or "all"
 
     def end() -> None:
         nonlocal pending
@@ -171,7 +171,7 @@ def _without_quotes(line: str) -> str:
         parts[at] = parts[at][extra:]
     bold, italic = (sum(len(parts[at]) in (length, 5) for at in runs) for length in (3, 2))
     if bold % 2 and italic % 2:
-        # One of the bold marks is an apostrophe before an italic one: after a word of one letter, or else another.
+        # One bold mark is an apostrophe and an italic mark: after a word of one letter, else any word, else a space.
         places: dict[str, int] = {}
         for at in runs:
             if len(parts[at]) == 3:
@@ -205,6 +205,7 @@ def _tidy(line: str) -> str:
 def _is_prose(text: str, listed: bool) -> bool:
     """Return whether a text is prose.
 
-    It ends like a sentence, or has two of: some length, no place in a list, a script without final marks.
+    It is prose if it ends like a sentence, or if two of these are true: it has at least `_LEAST` characters, it is not
+    in a list, its script may end sentences without a mark.
     """
     return sentences.ends(text) or (len(text) >= _LEAST) + (not listed) + sentences.is_unstopped(text) >= 2

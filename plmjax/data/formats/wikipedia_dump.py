@@ -12,11 +12,11 @@ from plmjax.data.text_files import with_end
 from plmjax.errors import UserError, quoted
 
 _NAMESPACES = {"-2": "Media", "6": "File", "14": "Category"}
-"""Keys of the namespaces whose links are no text -> their English names, which every Wikipedia knows."""
+"""Key of each namespace whose links are not text -> its English name, which every Wikipedia knows."""
 
 
 def _in_english(namespaces: dict[str, str], markup: str) -> str:
-    """Return markup whose links have English names of namespaces. namespaces: name in the dump -> English name."""
+    """Replace the names of namespaces in links by English names. namespaces: name in the dump -> English name."""
     for name, english in namespaces.items():
         local = re.escape(name).replace(r"\ ", "[ _]+")
         markup = re.sub(rf"\[\[[ _]*{local}[ _]*:", f"[[{english}:", markup, flags=re.IGNORECASE)

@@ -15,8 +15,8 @@ CODES = frozenset(
     "tpi tr trv ts tt tum tw ty tyv udm ug uk ur uz ve vec vep vi vls vo vro wa war wo wuu xal xh xmf yi yo yue "
     "za zea zgh zh zh-classical zh-min-nan zh-yue zu".split()
 )
-"""The codes of the Wikipedias (meta.wikimedia.org/wiki/List_of_Wikipedias), with earlier ones that are links still. A
-page cannot have a title that begins with one of them and a colon."""
+"""The codes of the Wikipedias (meta.wikimedia.org/wiki/List_of_Wikipedias), with former codes that still work in links.
+The title of a page cannot begin with a code and a colon."""
 
 _END_MATTER = """
     References|External links|External link|See also|Further reading|Notes|Bibliography|Sources|Footnotes|Citations

@@ -18,18 +18,18 @@ _DIRECTION_FIELDS = ("input_ids", "segment_ids", "next_ids", "next_weights", "do
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalStreams(Layout):
-    """Every sentence between the begin and the end token. Row b of a batch continues row b of the previous batch.
+    """All sentences, each between a begin and an end token. Row b of a batch continues row b of the previous batch.
 
     Forward, the target is the token after each input: inputs begin w1 .. wn, targets w1 .. wn end. Backward, the target
     is the token before each input: inputs end wn .. w1, targets wn .. w1 begin. An input and its target are always in
     the same sentence (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning,
-    so that a state can be carried from batch to batch in that direction too. So both directions of one row of a batch
-    have different text.
+    so that a state can be carried from batch to batch in that direction too. So the two directions of a row have
+    different text.
 
-    Adds for the forward direction next_ids int32 [B T], next_weights float32 [B T] and document_starts bool [B T], the
-    first input of every document; for the other direction backward_input_ids, backward_segment_ids, backward_next_ids,
-    backward_next_weights and backward_document_starts, in its reading order; and is_first int32 [B], 1 where a row does
-    not continue the previous batch.
+    Adds for the forward direction: next_ids int32 [B T]; next_weights float32 [B T]; document_starts bool [B T], true
+    at the first input of every document. Adds for the backward direction, in its reading order: backward_input_ids,
+    backward_segment_ids, backward_next_ids, backward_next_weights, backward_document_starts. Adds for both: is_first
+    int32 [B], 1 where a row does not continue the previous batch.
     """
 
     continues: ClassVar[bool] = True
@@ -72,11 +72,11 @@ class BidirectionalStreams(Layout):
 
 
 class TwoWayRows(InOrder):
-    """Row r has T gaps between neighboring tokens, from gap r*T on, and backward those of row count - 1 - r.
+    """Row r has the gaps r*T .. r*T + T - 1 forward, and the gaps of row count - 1 - r backward.
 
-    A sentence of n tokens with its begin and end tokens has n + 1 gaps. Forward, the token before a gap is the input
-    and the token after it is the target. Backward it is the other way round. In training, a last row that is not full
-    is dropped; in held-out text it is padded.
+    A gap is a place between neighboring tokens. A sentence of n tokens with its begin and end tokens has n + 1 gaps.
+    Forward, the token before a gap is the input and the token after it is the target. Backward it is the other way
+    round. In training, a last row that is not full is dropped; in held-out text it is padded.
     """
 
     def __init__(self, split: Split, layout: BidirectionalStreams, sequence_length: int, vocabulary: Vocabulary):

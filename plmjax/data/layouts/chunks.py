@@ -28,7 +28,7 @@ class Chunks(Layout):
             raise UserError(f"Expected --data.layout.overlap of 0 or more, found {self.overlap}; change it.")
 
     def check(self, sequence_length: int) -> None:
-        """Raise UserError if the length is wrong, or a row has no more than the repeated tokens."""
+        """Raise UserError if the length is invalid or not above `overlap`."""
         super().check(sequence_length)
         if self.overlap >= sequence_length:
             raise UserError(
@@ -52,10 +52,10 @@ class Chunks(Layout):
 
 
 class BlockRows(LayoutRows):
-    """Row r has T tokens from r*S on of the joined documents, with S = T - overlap (see `Chunks`).
+    """Row r has the T tokens of the joined documents from token r*S on, with S = T - overlap (see `Chunks`).
 
     Every token but the first is a target once. In training, a last row that is not full is dropped. In held-out text it
-    is padded, and the padding is no target.
+    is padded, and padding is not a target.
     """
 
     def __init__(self, split: Split, layout: Chunks, sequence_length: int, vocabulary: Vocabulary):

@@ -17,9 +17,9 @@ from plmjax.data.store import Dataset
 class ContiguousStreams(Chunks):
     """Rows as in `Chunks`, but row b of a batch continues row b of the previous batch, for models with a carry.
 
-    Adds the fields of `Chunks`, and is_first int32 [B], 1 where a row does not continue the previous batch (the first
-    batch of an epoch or of an evaluation), so that its carry must be reset; document_starts bool [B T], true for the
-    first token of every document.
+    Adds the fields of `Chunks`; is_first int32 [B], 1 where a row does not continue the previous batch (the first batch
+    of an epoch or of an evaluation), so its carry must be reset; document_starts bool [B T], true at the first token of
+    every document.
     """
 
     continues: ClassVar[bool] = True

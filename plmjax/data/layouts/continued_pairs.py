@@ -1,10 +1,11 @@
 """Rows that continue a text and end in a pair of segments, as in XLNet (zihangdai/xlnet data_utils.py).
 
-The first half of a row continues the first half of the row before it. The pair begins where the first half ends: A is
+The first half of a row continues the first half of the previous row. The pair begins where the first half ends: A is
 the text up to the end of a random sentence, and B follows A or comes from elsewhere in the text. So the next row reads
 the text of A again, as its first half.
 
-Deviation: B comes from anywhere in the text; in the release from the part of the text that one stream of a batch reads.
+Deviation: B comes from anywhere in the text. In the release it comes from the part of the text that one stream of a
+batch reads.
 Deviation: Python's `random` is replaced by counter-based draws; every distribution is the published one
 (tests/data/layouts/test_continued_pairs.py compares with a transcription of the procedure).
 """
@@ -37,8 +38,8 @@ class ContinuedPairs(Layout):
 
     Adds: token_type_ids int32 [B T], 0 up to the first [SEP], 1 up to the second, 2 for [CLS]; backwards bool [B], true
     for rows that read the text from its end to its beginning; is_first int32 [B], 1 where a row does not continue the
-    previous batch; document_starts bool [B T], true for the first token that a row reads of every document, in its
-    first half.
+    previous batch; document_starts bool [B T], true in the first half of a row at the first token of every document, in
+    the reading order of the row.
     """
 
     continues: ClassVar[bool] = True
@@ -89,7 +90,7 @@ class ContinuedPairs(Layout):
 
 
 class ContinuedPairRows(LayoutRows):
-    """Rows that read the text from its beginning, T / 2 tokens further each, and as many from its end.
+    """Rows that read the text from its beginning, each T / 2 tokens after the one before, or likewise from its end.
 
     In training and in held-out text, a last row that is not full is dropped (see `ContinuedPairs`).
     """

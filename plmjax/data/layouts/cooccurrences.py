@@ -32,8 +32,7 @@ class Cooccurrences(Layout):
     min_count: int = 5
     """Minimum number of occurrences in the training text for a word to be counted."""
     held_out: float = 0.0
-    """Fraction of the cells held out for evaluation, each with its mirror cell. Held-out documents come on top of
-    it."""
+    """Fraction of the cells held out for evaluation, each with its mirror cell, besides the held-out documents."""
 
     def __post_init__(self) -> None:
         check_ranges("data.layout", self, held_out=FRACTION)
@@ -50,7 +49,7 @@ class Cooccurrences(Layout):
             cooccurrence.count(dataset, vocabulary.special, self._folder(dataset), self._counting())
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the rounded weight of each word over all cells, as if all words had the same neighbors, int64 [V]."""
+        """Return the counts of the words that have cells, scaled to the sum of all cells and rounded, int64 [V]."""
         times = np.array(dataset.unigram_counts(), np.float64)
         times[list(vocabulary.special)] = 0
         times[times < self.min_count] = 0

@@ -1,7 +1,8 @@
-"""Documents cut into sequences, several of them in a row (ModernBERT; Warner et al., arXiv 2412.13663).
+"""Documents cut into sequences, several of which fill a row (ModernBERT; Warner et al., arXiv 2412.13663).
 
-A sequence starts where the previous one of its document ended, and no text is left out. Its length is that of a row, or
-drawn, as in EuroBERT's last phase (Boizard et al., arXiv 2503.05500). A record has 16 bytes, and no token is copied.
+A sequence starts where the previous one of its document ended, and no text is left out. Its maximum length is the
+length of a row, or drawn, as in EuroBERT's last phase (Boizard et al., arXiv 2503.05500). The index has 16 bytes per
+sequence, and no tokens.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from plmjax.data.store import Dataset
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 
 SEQUENCE = np.dtype([("first", "<i8"), ("a_length", "<u4"), ("b_length", "<u4")])
-"""Tokens first..first + a_length of the split; b_length is 0."""
+"""A sequence: tokens first..first + a_length - 1 of the split. b_length is 0."""
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 _WINDOW = 1 << 16
@@ -26,7 +27,7 @@ _WINDOW = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Documents(Layout):
-    """[CLS] text [SEP] of one document each, several packed into a row. No token has a type.
+    """Sequences [CLS] text [SEP] of one document each, several packed into a row, without token types.
 
     Adds: cls_positions int32 [B K].
     """
@@ -35,7 +36,7 @@ class Documents(Layout):
     pack: int = 8
     """Maximum number of sequences packed into one row."""
     shortest_length: int = 0
-    """If above 0, the length of each sequence is drawn between it and the length of a row, with special tokens."""
+    """If above 0, each sequence's length, with special tokens, is drawn uniformly from this to the length of a row."""
 
     def __post_init__(self) -> None:
         check_ranges("data.layout", self, pack=FROM_1, shortest_length=FROM_0)
@@ -100,7 +101,7 @@ class DocumentRows(SequenceRows):
         return {name: field for name, field in super().fields(rows).items() if name != "token_type_ids"}
 
     def _capacity(self, documents: np.ndarray, number: int) -> np.ndarray:
-        """Return the tokens of text of the sequence `number` of each document."""
+        """Return the maximum number of text tokens in sequence `number` of each document."""
         shortest = self._layout.shortest_length or self._length
         key = order.fold_in(order.fold_in(self._seed, documents), number)
         return shortest + order.randint(key, self._length - shortest + 1) - SPECIAL_TOKENS

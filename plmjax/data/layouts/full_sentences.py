@@ -72,7 +72,7 @@ class FullSentenceRows(LayoutRows):
     def fields(self, rows: np.ndarray) -> Fields:
         begins, following = self._begins[rows], self._begins[rows + 1]
         starts = self._text.starts
-        # The separator after a document is left out where the row ends with the document.
+        # The separator after a document is left out if the row ends with the document.
         stops = following - (starts[np.searchsorted(starts, following)] == following)
         lengths = stops - begins
         input_ids = np.full((len(rows), self._length), max(self._vocabulary.pad, 0), np.int32)
@@ -91,7 +91,7 @@ def _build(split: Split, capacity: int, folder: Path) -> None:
 
 
 def row_begins(split: Split, capacity: int) -> Iterator[np.ndarray]:
-    """Yield int64 arrays: the starts of rows of at most `capacity` tokens in the joined text, and at the end its size.
+    """Yield the starts of rows of at most `capacity` tokens in the joined text, and last the text's size, int64.
 
     The successor of the row that starts at each sentence is computed for a window of sentences at once. Then the real
     rows are found by following the successors.

@@ -21,11 +21,11 @@ class JoinedText:
         self._between = between
 
     def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the document starts among tokens start[b]..start[b]+length, in the form of `places_within`."""
+        """Return the document starts among tokens start[b]..start[b]+length-1, in the form of `places_within`."""
         return places_within(self.starts[:-1], start, length)
 
     def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
-        """Write tokens start[b]..stop[b] to the beginning of out[b], for every row b."""
+        """Write tokens start[b]..stop[b]-1 to the beginning of out[b], for every row b."""
         first = np.searchsorted(self.starts, start, "right") - 1
         last = np.searchsorted(self.starts, stop - 1, "right") - 1
         places = zip(start.tolist(), stop.tolist(), first.tolist(), last.tolist(), strict=True)
@@ -58,14 +58,14 @@ class ReversedText:
         return places_within(self._starts, start, length)
 
     def copy(self, start: np.ndarray, stop: np.ndarray, out: np.ndarray) -> None:
-        """Write tokens start[b]..stop[b] to the beginning of out[b], for every row b."""
+        """Write tokens start[b]..stop[b]-1 to the beginning of out[b], for every row b."""
         self._text.copy(self.size - stop, self.size - start, out)
         for row, length in zip(out, (stop - start).tolist(), strict=True):
             row[:length] = row[:length][::-1].copy()
 
 
 def places_within(places: np.ndarray, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ascending `places` that are among start[b]..start[b]+length, for every row b.
+    """Return the ascending `places` that are among start[b]..start[b]+length-1, for every row b.
 
     Returns:
         The rows b and the offsets within them, int64.

@@ -38,7 +38,7 @@ class LayoutRows:
         return order.shuffle(step * batch_size + places, self.count, key)
 
     def is_first(self, step: int, batch_size: int) -> bool:
-        """Return whether training batch `step` starts anew, instead of continuing the rows of the previous batch.
+        """Return whether the rows of training batch `step` do not continue the rows of the previous batch.
 
         It is always true except for streams. Among held-out batches it is true for the first only.
         """
@@ -51,7 +51,7 @@ class LayoutRows:
     def evaluation(self, step: int, batch_size: int, places: np.ndarray) -> np.ndarray:
         """Return the rows at `places` of evaluation batch `step`, int64.
 
-        Every row occurs once, in order; -1 where none is left.
+        Every row occurs once, in order; -1 where no row is left.
         """
         numbers = step * batch_size + places
         return np.where(numbers < self.count, numbers, -1)
@@ -66,11 +66,11 @@ class Layout:
     """Base class of every layout: a frozen dataclass of its settings."""
 
     continues: ClassVar[bool] = False
-    """True if a row of a batch continues the same row of the batch before, so that rows cannot be mixed."""
+    """True if row b of a batch continues row b of the previous batch, so that rows cannot be shuffled."""
     backwards: ClassVar[bool] = False
     """True if rows hold the text from its end to its beginning."""
     in_pieces: ClassVar[bool] = True
-    """False if rows that do not continue cannot be cut from a part of the text either, because they count all of it."""
+    """True if rows can be cut from one piece of the text, unless `continues`; false if they need all of the text."""
     shortest: ClassVar[int] = 1
     longest: ClassVar[int] = np.iinfo(np.int32).max
     """Number of tokens of the shortest and of the longest possible row."""

@@ -132,13 +132,13 @@ class PairedRows(LayoutRows):
 
 
 def _lengths(stream: Split, documents: np.ndarray, row_length: int) -> np.ndarray:
-    """Return the number of tokens of documents in a row, each with one special token."""
+    """Return the lengths of documents in a row: with one special token each, and truncated."""
     sizes = stream.document_tokens[documents + 1] - stream.document_tokens[documents]
     return np.minimum(sizes + 1, row_length)
 
 
 class _Side:
-    """The texts of one stream at their positions in some rows; documents and present [B K]."""
+    """The texts of one stream, placed in rows. documents, present: [B K], as from `packing.slots`."""
 
     def __init__(self, stream: Split, documents: np.ndarray, present: np.ndarray, row_length: int):
         lengths = np.where(present, _lengths(stream, documents, row_length), 0)

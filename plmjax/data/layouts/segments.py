@@ -5,8 +5,8 @@ row's length, or for a few sequences a shorter one. Its sentences go to the firs
 and then to the second. A later sentence that still fits into the first segment goes there. All random draws of a
 sequence depend on its first sentence only. So a record has 16 bytes, and no token is copied.
 
-Deviation: in the release the first sequence of a file has the row's length as its target; here it is drawn as all
-others.
+Deviation: in the release the first sequence of a file has the row's length as its target; here it is drawn like
+all others.
 Deviation: Python's `random` is replaced by counter-based draws; every distribution is the published one
 (tests/data/layouts/test_segments.py compares with a transcription of the procedure).
 """
@@ -25,13 +25,12 @@ from plmjax.data.store import Dataset
 from plmjax.errors import PROBABILITY, UserError, check_ranges
 
 SEQUENCE = np.dtype([("first", "<i8"), ("sentences", "<u4"), ("a_length", "<u2"), ("b_length", "<u2")])
-"""Sentences first..first + sentences of the split; a_length and b_length are the tokens that are kept in each
-segment."""
+"""Sentences first..first + sentences - 1 of the split, and the numbers of tokens that are kept in segments A and B."""
 
 _SHORTEST_TARGET = 5
 _WINDOW = 1 << 20
 
-# Numbers of the draws from a sequence's key; after the last comes one coin for each of its sentences.
+# Numbers of the draws from a sequence's key. From _COINS on there is one coin for each of its sentences.
 _IS_SHORT, _LENGTH, _IS_SINGLE, _COINS = range(4)
 
 
@@ -46,7 +45,7 @@ class SingleSegment(Layout):
     single_probability: float = 0.1
     """Fraction of the sequences that are one segment."""
     short_probability: float = 0.05
-    """Fraction of the sequences with a shorter target length, drawn uniformly from 5."""
+    """Fraction of the sequences with a target length drawn uniformly from 5 to the length of a row."""
     pack: int = 1
     """Maximum number of sequences packed into one row."""
 
@@ -110,7 +109,7 @@ class SegmentRows(SequenceRows):
         return np.where(short, length, self._length)
 
     def _sides(self, first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (bool [n sentences], true in the second segment; tokens of both segments, int64 [n] each)."""
+        """Return (bool [n, sentences], true for those in B; tokens of A, int64 [n]; tokens of B) of n sequences."""
         at, key = np.asarray(self._split.sentence_offsets), order.fold_in(self._seed, first)
         single = order.bernoulli(order.fold_in(key, _IS_SINGLE), self._layout.single_probability)
         half = np.where(single, np.iinfo(np.int64).max, (self._target(key) - SPECIAL_TOKENS) // 2)

@@ -24,11 +24,12 @@ from plmjax.data.store import Dataset, Split
 from plmjax.errors import PROBABILITY, UserError, check_ranges
 
 PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("b_length", "<u2"), ("label", "u1")])
-"""Tokens a_start..a_start + a_length of the split, b likewise. label is 1 where B is from another document or, if
-swapped, from before A."""
+"""A has tokens a_start..a_start + a_length - 1 of the split, and B likewise. label is 1 if B is from another document,
+or if the parts are swapped, so that B is from before A.
+"""
 
 MANY_SINGLE = 0.5
-"""Share of documents of one sentence from which on a run says it."""
+"""Fraction of documents with only one sentence from which on a run reports it."""
 _TRIES = 10
 _LANES = 1 << 14
 _TASK_PAIRS = 1 << 19
@@ -51,7 +52,7 @@ class SentencePairs(Layout):
     swap_probability: ClassVar[float] = 0.0
 
     short_probability: float = 0.1
-    """Fraction of the passes over a document that make pairs for a shorter target length, drawn uniformly from 2."""
+    """Fraction of the passes over a document with a target length drawn uniformly from 2 to the maximum."""
     random_next_probability: float = 0.5
     """Probability that the second part comes from another document. It always does if only one sentence is left."""
     duplicates: int = 10
@@ -69,7 +70,7 @@ class SentencePairs(Layout):
             )
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
-        """Check the labels; this layout needs no index.
+        """Check that the training text gives pairs with both labels. No index is built.
 
         Raises:
             UserError: all pairs of the training text would have the same label.
@@ -83,7 +84,7 @@ class SentencePairs(Layout):
             )
 
     def remarks(self, dataset: Dataset) -> Iterator[str]:
-        """Yield a line for a split that has one document, whose random pairs come from it, or only single sentences."""
+        """Yield a line for each split that has only one document, or mostly documents with one sentence."""
         for split, text in (("train", "training"), ("validation", "held-out")):
             documents = dataset.documents(split)
             if documents == 1 and self.random_next_probability:

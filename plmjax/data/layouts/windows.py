@@ -18,7 +18,7 @@ class Windows(ContiguousStreams):
     An objective that is trained on windows (`AwdLstmPretraining`) ends each window among the tokens that the next row
     repeats, and starts the next window there. The mean length of a window is `sequence_length - overlap` tokens.
 
-    Adds the fields of streams, and overlap int32 [B], the same in every row.
+    Adds the fields of `ContiguousStreams`, and overlap int32 [B], the same in every row.
     """
 
     overlap: int = 20
@@ -32,7 +32,7 @@ class Windows(ContiguousStreams):
             )
 
     def check(self, sequence_length: int) -> None:
-        """Raise UserError if the length is wrong, or a window of sequence_length - 2 overlap tokens would be empty."""
+        """Raise UserError if the length is invalid or at most twice `overlap`, so that a window could be empty."""
         super().check(sequence_length)
         if 2 * self.overlap >= sequence_length:
             raise UserError(

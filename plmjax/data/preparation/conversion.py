@@ -1,7 +1,6 @@
 """The functions that convert a unit: raw documents to cleaned documents, and cleaned documents to files of tokens.
 
-They depend on their arguments alone and write into the folder of the unit. So any process can call them, also
-repeatedly.
+They depend only on their arguments and files of the preparation. So any process can call them, also repeatedly.
 """
 
 import collections
@@ -65,8 +64,7 @@ class Conversion:
         source: the raw text.
         validation: fraction of the documents to hold out for evaluation.
         max_unknown: fraction of unknown tokens above which the tokenizer is refused.
-        piece_tokens: least number of tokens of a record; None takes the default of `store.ShardWriter`.
-        sizes: sizes of the parts.
+        piece_tokens: minimum number of tokens of a record; None takes the default of `store.ShardWriter`.
         made_from: digest of all inputs of the dataset.
     """
 
@@ -144,9 +142,9 @@ class Conversion:
         seals.write(files.seal_of(path), self.made_from, [path.name])
 
     def join(self, output: Path, number: int, units: int, parts: int) -> None:
-        """Combine the masks of all parts, and write for each unit which parts of its documents are repeated."""
+        """Combine the masks of all parts of the keys, and write for each unit a mask of repeated document parts."""
         paths = [files.part_file(output, number, part, parts) for part in range(parts)]
-        bits = zip(*map(files.arrays, paths), strict=True)  # for each unit, those of every part
+        bits = zip(*map(files.arrays, paths), strict=True)  # for each unit, the bits of every part
         for unit, found in zip(range(units), bits, strict=True):
             folder = files.folder(output, unit)
             keys, counts = self._keys(folder, number)
@@ -164,7 +162,7 @@ class Conversion:
             storage.remove(files.seal_of(path))
 
     def _keys(self, folder: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and their number by document."""
+        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and their number per document."""
         width = self.cleaner.stages[number].last.width
         values, lengths = files.concatenate(files.keys_file(folder, number))
         return values.reshape(-1, width), lengths // width
@@ -176,7 +174,7 @@ class Conversion:
         progress: Progress = Progress(),
         results: Results | None = None,
     ) -> None:
-        """Write the tokens of a unit. The arguments are those of `screen`.
+        """Write the tokens of a unit. Its arguments are described in `screen`.
 
         Raises:
             UserError: unreadable input, or too many unknown tokens in the first unit.
@@ -295,7 +293,7 @@ class Conversion:
         return self.cleaner.screen(number, documents)
 
     def convert_batch(self, number: int, documents: list[formats.Document]) -> Converted:
-        """Apply the rules of the last stage, if `number` is its number, to a batch, and return its tokens.
+        """Tokenize a batch, after the rules of stage `number` if there is such a stage.
 
         A document is left out if one of its streams has no token.
         """
@@ -375,7 +373,7 @@ def _select(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
 
 
 def _runs(part: Tokenized, tokens: int | None) -> Iterator[Tokenized]:
-    """Split a batch into parts of about `tokens` tokens of whole documents; None yields the batch at once."""
+    """Split a batch between documents into parts of about `tokens` tokens; None yields the whole batch."""
     if tokens is None:
         yield part
         return

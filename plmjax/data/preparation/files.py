@@ -29,7 +29,7 @@ from plmjax.errors import UserError
 from plmjax.files import json_text, seals, storage
 
 FOLDER = "units"
-"""Folder in that of the dataset."""
+"""Folder of the units, in the folder of the dataset."""
 WRITTEN = "unit.json"
 UNIGRAM = "unigram.npz"
 
@@ -45,7 +45,7 @@ def screened_file(number: int) -> str:
 
 
 def is_written(unit: Path, made_from: str) -> bool:
-    """Return whether a unit has its tokens. Files that were moved before a stop are missing."""
+    """Return whether a unit has all files of its tokens. A stopped preparation may have moved some to the dataset."""
     return seals.read(unit / WRITTEN, made_from) is not None
 
 

@@ -13,8 +13,9 @@ from plmjax.errors import UserError
 from plmjax.files import json_text, locks, seals, storage
 
 BEGUN = "begun.json"
-"""File in the output folder from the start. It marks the folder as ours, and as unfinished while there is no manifest.
-It has a digest of what the dataset is made from, so that finished units are used by a preparation of the same alone."""
+"""File that is in the output folder from the start. It marks the folder as plmjax's, and as unfinished while there is
+no manifest. It has a digest of all inputs of the dataset, so that finished units are used only for the same dataset.
+"""
 
 
 def is_finished(output: Path, sources: list[dict], description: dict, tokenizer: Tokenizer) -> bool:
@@ -48,13 +49,13 @@ def is_finished(output: Path, sources: list[dict], description: dict, tokenizer:
         )
     try:
         store.open_dataset(output)
-    except UserError:  # damaged since: made again
+    except UserError:  # damaged since it was written: it is prepared again
         return False
     return True
 
 
 def _content(source: dict) -> dict:
-    """Return the entries of a source that determine the dataset, without its path."""
+    """Return the entries of a source that determine the dataset: not its path, if it has a digest."""
     return {key: value for key, value in source.items() if key != "path" or "digest" not in source}
 
 

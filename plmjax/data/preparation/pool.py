@@ -14,8 +14,8 @@ from plmjax.data.workers import WAITING, Workers
 class Pool:
     """Converts units with `processes` processes, or with a runner of Apache Beam.
 
-    If there are fewer units than processes, as with one large compressed file, this process reads them one after
-    another, and the others convert their batches.
+    If there are fewer units than processes, as with one large compressed file, this process reads the units one after
+    another, and the others convert batches of documents.
 
     output: folder of the dataset. runner, runner_options: see `plmjax.data.beam`; "" uses processes.
     """

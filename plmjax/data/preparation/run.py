@@ -1,4 +1,4 @@
-"""Prepare a dataset from raw text, once: units on several processes or machines, then their files in one dataset."""
+"""Prepares a dataset from raw text, once: converts units on several processes or machines, then joins their files."""
 
 import collections
 import contextlib
@@ -66,9 +66,9 @@ def prepare(
             script.
         clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
         bad_words: a file with a word or a phrase per line, for the rule of bad words.
-        special_names: names of special tokens, such as <|endoftext|>, that are read as these tokens where the text has
-            them, besides those of tokens without a role (`Tokenizer`); other names are plain text.
-        piece_tokens: least number of tokens of a record, the part of a dataset in a bucket that is read at once; None
+        special_names: names of special tokens, such as <|endoftext|>, that are read as these tokens in a text. Names of
+            tokens without a role (`Tokenizer`) always are; other names are plain text.
+        piece_tokens: minimum number of tokens of a record, the part of a dataset in a bucket that is read at once; None
             takes 4,194,304. A record holds whole documents.
         processes: number of processes that tokenize; None uses one per core.
         runner: a runner of Apache Beam that takes the place of the processes (see `plmjax.data.beam`).
@@ -76,7 +76,7 @@ def prepare(
 
     Raises:
         UserError: unreadable input, no document in it, too many unknown tokens, a full disk, an `output` that holds
-            something else, a name that is not one of a special token, or a runner that is not installed.
+            something else, a name that no special token has, or a runner that is not installed.
     """
     tensorflow_runtime.require("describes a prepared dataset, for TensorFlow Datasets too")
     output = storage.path(output)
@@ -162,7 +162,7 @@ def _explain_full_disk(output: Path) -> Iterator[None]:
 
 
 def _show_nothing(line: object) -> None:
-    """Take the place of `print` where no progress is asked for."""
+    """Replace `print` if no progress is shown."""
 
 
 def _show_counts(dataset: store.Dataset, show: Callable[[object], None]) -> store.Dataset:
@@ -203,9 +203,9 @@ def _shards(
     unknown: UnknownTokens,
     bar: Bar,
 ) -> tuple[dict[str, list[dict]], dict[str, np.ndarray]]:
-    """Convert all units. Return the records of the shards by split, and the training text's unigrams by stream.
+    """Convert all units. Return the records of the shards by split, and the training text's unigram counts by stream.
 
-    report, unknown: the counts of the units are added in their order.
+    report, unknown: receive the counts of the units, in order.
     """
     stages = [number for number, stage in enumerate(conversion.cleaner.stages) if stage.last]
     for number in stages:
@@ -229,7 +229,7 @@ def _shards(
                 file = f"{files.FOLDER}/{folder.name}/{name}"
                 shards[split].append(record | {"file": file, "index": len(shards[split])})
                 tokens += sum(stream["tokens"] for stream in record["streams"].values())
-        bar.tokens = tokens  # those of units on other processes, or of an earlier run, were not added yet
+        bar.tokens = tokens  # tokens from other processes or an earlier run were not added yet
         with (folder / files.UNIGRAM).open("rb") as file, np.load(file) as counts:
             for stream in counts.files:
                 unigrams[stream] = unigrams.get(stream, 0) + counts[stream]

@@ -5,9 +5,9 @@ from typing import NamedTuple
 from plmjax.data import formats
 
 UNIT_BYTES = 1 << 25
-"""Number of bytes of a unit, where the input does not have more than `MOST`."""
+"""Number of bytes of a unit, if the input has at most `MOST` such units."""
 MOST = 4096
-"""Number of units above which they become larger."""
+"""Approximate maximum number of units. A larger input has larger units."""
 
 
 class Unit(NamedTuple):
@@ -23,7 +23,7 @@ class Unit(NamedTuple):
 
 
 def units(source: formats.Input, total: int, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
-    """Divide an input into units, as a function of the input alone.
+    """Divide an input into units, which depend only on the input and `unit_bytes`.
 
     total: bytes of the input.
     """
@@ -31,7 +31,7 @@ def units(source: formats.Input, total: int, unit_bytes: int = UNIT_BYTES) -> li
     groups: list[list[formats.Range]] = []
     full = 0
     for part in source.ranges(size):
-        # Ranges without a known size, such as those of TFDS, have about the size that was asked for.
+        # Ranges without a known size, such as those of TFDS, have about the requested size.
         if not groups or full >= size or not part.bytes:
             groups.append([])
             full = 0

@@ -2,7 +2,7 @@
 
 A piece is a record of a prepared dataset: whole documents, some million tokens (`store.PIECE_TOKENS`). Its range in the
 object and its checksum are in the manifest. A run copies the held-out text once. In the background it reads the pieces
-of the training text for the current and the next window, and removes those that are used up.
+of the training text for the current and the next window, and removes pieces that are used up.
 
     order.py     the rows of a step: pieces are permuted, and rows are shuffled within a window of pieces; the lanes of
                  a batch, which different hosts may read

@@ -114,8 +114,8 @@ def open_dataset(
     limit: bytes that the dataset may take on the disk of a host; None for no limit.
 
     Raises:
-        UserError: those of `store.open_dataset`; a limit for a folder that is no bucket, or smaller than the held-out
-            text; a dataset without ranges of its pieces.
+        UserError: an error of `store.open_dataset`; a limit for a folder that is not in a bucket, or one smaller than
+            the held-out text; a dataset without the ranges of its pieces.
     """
     if limit is None:
         return store.open_dataset(path, vocab_size=vocab_size, report=report)

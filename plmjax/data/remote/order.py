@@ -1,15 +1,15 @@
 """The order of rows in two levels: pieces of the dataset in random order, and rows shuffled within a window of pieces.
 
 A row of the full shuffle (`order.shuffle`) may be anywhere, so every step would need all of the dataset. Here the rows
-of a step are in one window of pieces, or in two at its end. Every place of the order is a pure function of the seed: a
-step reads nothing of the steps before it.
+of a step are in one window of pieces, or in two where one window ends. Every place of the order is a pure function of
+the seed, so a step does not depend on earlier steps.
 
 The rows of a batch are divided into lanes, each with pieces and an order of its own. A host that builds a part of the
-batch reads the pieces of the lanes in that part alone: with as many hosts as lanes, every piece is read by one host.
+batch reads only the pieces of the lanes in that part. With as many hosts as lanes, every piece is read by one host.
 
 The order counts rows before any is cut from the text, because the number of rows of a piece is known only when it has
 been read. So an epoch visits every piece once, and a visit takes a number of its rows that is proportional to its
-tokens. A visit continues where the last one ended: every row of a piece is used once before one of them is used again.
+tokens. A visit continues where the last one ended: every row of a piece is used once before any row is used again.
 
 Deviation: the full shuffle uses every row of an epoch once. Here an epoch takes one row for every `length` tokens of a
 piece, and a layout that cuts more rows (such as several passes over the text) spreads them over several epochs.
@@ -63,7 +63,8 @@ class TwoLevelOrder:
 
     Args:
         visits: int [P], the number of rows that a visit to each piece takes; pieces with 0 are left out.
-        window: number of pieces whose rows are shuffled together. All windows of an epoch have as many, or one less.
+        window: maximum number of pieces whose rows are shuffled together. The windows of an epoch have equally many
+            pieces, or numbers that differ by one.
         key: key of the order.
 
     Memory is about 50 bytes per piece. A place is found in O(log P) after one permutation of the pieces per epoch.
@@ -148,8 +149,8 @@ class LaneOrder:
         visits: int [P], the number of rows that a visit to each piece takes; pieces with 0 are left out.
         window: maximum number of pieces, of all lanes together, whose rows are mixed.
         key: key of the order.
-        batch_size: rows of a batch. The number of lanes is its largest divisor of at most `window`, and at most the
-            number of pieces.
+        batch_size: number of rows of a batch. The number of lanes is its largest divisor that is at most `window` and
+            at most the number of pieces.
     """
 
     def __init__(self, visits: np.ndarray, window: int, key: np.ndarray, batch_size: int):
@@ -173,7 +174,7 @@ class LaneOrder:
         return np.asarray(places, np.int64) // self._share
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, Places]:
-        """Return (lane, place in the order of the lane) of rows.
+        """Return the lanes of rows, int64 [n], and the rows in the orders of these lanes.
 
         numbers: int [n], row numbers over all batches, 0 or more.
         """
@@ -183,7 +184,7 @@ class LaneOrder:
         found = Places(*(np.empty(len(lanes), np.int64) for _ in Places._fields))
         masks = {lane: lanes == lane for lane in np.unique(lanes).tolist()}
         spans = {lane: self.orders[lane].spans(own[here]) for lane, here in masks.items()}
-        # One call for the windows of all lanes: its time hardly depends on their number.
+        # One call for all lanes: its time hardly depends on the number of lanes.
         permuted = np.empty(len(lanes), np.int64)
         every = Spans(*(np.concatenate(arrays) for arrays in zip(*spans.values(), strict=True)))
         permuted[np.concatenate([np.flatnonzero(here) for here in masks.values()])] = every.permute()
@@ -199,7 +200,7 @@ def _assign_lanes(visits: np.ndarray, lanes: int, key: np.ndarray) -> np.ndarray
     if not len(visits):
         return lane
     rows = [(0, own) for own in range(lanes)]
-    drawn = order.permute(np.arange(len(visits)), len(visits), key)  # pieces of the same size are in no order
+    drawn = order.permute(np.arange(len(visits)), len(visits), key)  # a random order for pieces of the same size
     for piece in np.lexsort((drawn, -visits)).tolist():
         total, own = heapq.heappop(rows)
         lane[piece] = own

@@ -16,7 +16,7 @@ _NO_SUCH_RANGE = "416"
 
 
 class Range(NamedTuple):
-    """Bytes start..start + size of a file of a dataset, with their CRC-32C from the manifest."""
+    """Bytes start..start + size - 1 of a file of a dataset, with their CRC-32C from the manifest."""
 
     file: str
     start: int

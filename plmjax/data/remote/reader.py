@@ -25,9 +25,9 @@ AHEAD = 1
 
 
 class Disk:
-    """The pieces of a run on the disk, and the bytes that they take together with the copy of the held-out text.
+    """The pieces of a run on the disk, and the number of bytes that they and the copy of the held-out text take.
 
-    most_bytes: maximum of these bytes so far.
+    bytes: the current number. most_bytes: the maximum so far.
     """
 
     def __init__(self, dataset: RemoteDataset) -> None:
@@ -106,7 +106,7 @@ class Reader:
     def rows(self, windows: np.ndarray, pieces: np.ndarray) -> dict[int, LayoutRows]:
         """Return a dict from piece to its rows; wait for pieces that are not there yet.
 
-        Pieces that only windows before all of `windows` need are removed.
+        Pieces are removed if only windows before the first of `windows` need them.
 
         windows, pieces: int64 [n], of the rows of a batch. Windows never go back from call to call.
 
@@ -127,7 +127,7 @@ class Reader:
             return {piece: self._rows[piece] for piece in wanted}
 
     def fail(self, error: Exception) -> None:
-        """End the reading with an error. Only the first one is kept, and none after `close`."""
+        """End the reading with an error. Only the first error is kept, and no error after `close`."""
         with self._state:
             if self._error is None and not self._closing.is_set():
                 self._error = error

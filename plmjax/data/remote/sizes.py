@@ -12,7 +12,7 @@ def parse_bytes(option: str, text: str) -> int:
     """Parse a number of bytes with a unit B, kB, MB, GB, TB, KiB, MiB, GiB or TiB.
 
     Raises:
-        UserError: `text` is no number of bytes above 0; the message has the option's name.
+        UserError: `text` is not a number of bytes above 0; the message has the option's name.
     """
     found = _SIZE.fullmatch(text.strip())
     try:

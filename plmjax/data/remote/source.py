@@ -29,7 +29,7 @@ class PieceRows:
         order: the order of the rows.
         key: key of the rows within a piece.
         lanes: the lanes of the order to read.
-        first: number of rows that were read before from each of these lanes. Numbers never go back from call to call.
+        first: number of rows that were read before from each of these lanes. Later batches never have earlier rows.
 
     Raises:
         UserError: a window does not fill its part of one batch, or the limit is too small for two windows.
@@ -90,7 +90,7 @@ class PieceRows:
 class RemoteBatches(Batches):
     """Batches with rows of `parts`, which fetch their pieces. Errors are raised unchanged.
 
-    They do not pass through tf.data, which would print them with a traceback and raise another error.
+    Errors do not pass through tf.data, which would print them with a traceback and raise another error.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RemoteSource(DatasetSource):
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> RemoteBatches:
         """Return the phase's global batches start, start + 1, ... without end, or only the rows `places` of each.
 
-        The pieces of the lanes of these rows are read. The batches of an earlier call end, because all calls share the
+        Only the lanes that contain these rows are read. The batches of an earlier call end, because all calls share the
         limit.
 
         places: rows in ascending order.
@@ -189,7 +189,7 @@ def check_layout(layout: Layout) -> None:
 
 
 def source(layout: Layout, dataset: Dataset, vocabulary: Vocabulary, *, seed: int, window: int) -> DatasetSource:
-    """Return the batches of a dataset. If it is read in pieces, rows are shuffled among `window` of them."""
+    """Return the source of a dataset's batches. If it is read in pieces, rows are shuffled within `window` of them."""
     if isinstance(dataset, RemoteDataset):
         return RemoteSource(layout, dataset, vocabulary, seed=seed, window=window)
     return DatasetSource(layout, dataset, vocabulary, seed)

@@ -8,7 +8,7 @@
       train.fields.NAME.npy             float64 [documents], one number for every document
       unigram.STREAM.npy                int64 [V], occurrences of each token in the stream's train split
       tokenizer/                        the tokenizer's own files
-      manifest.json                       written last: sizes, checksums, offsets of the payloads, counts, sources;
+      manifest.json                     written last: sizes, checksums, offsets of the payloads, counts, sources;
                                         the range of every record in its file, with its checksum
       checked/HOSTNAME.json             files whose checksums a machine has verified (`checksums`)
 
@@ -16,7 +16,7 @@ A dataset holds one stream, `text`, or several streams of the same documents, su
 has three byte features for every stream: STREAM/tokens (uint16, or int32 where the vocabulary needs it),
 STREAM/sentence_lengths (int32, tokens of each sentence) and STREAM/document_lengths (int32, sentences of each
 document); and for every number that documents have, fields/NAME (float64). All are little-endian. The reader maps
-tokens where they lie inside the record, so any token is found in O(1) and reading needs no TensorFlow.
+tokens where they lie inside the record, so any token is read without the others, and reading needs no TensorFlow.
 """
 
 from plmjax.data.store.manifest import (

@@ -20,7 +20,7 @@ TEXT = "text"
 FIELDS = "fields"
 """Name that replaces the stream's name in files of numeric document fields."""
 RECORD = "record"
-"""Name in a piece of the manifest of the record's place: its first byte in the file, its bytes, and their CRC-32C."""
+"""Key of a piece in the manifest, for the place of its record: [first byte in the file, number of bytes, CRC-32C]."""
 TFDS_METADATA = ("dataset_info.json", "features.json")
 LENGTHS = np.dtype("<i4")
 NUMBERS = np.dtype("<f8")
@@ -112,7 +112,7 @@ def check(manifest: Any) -> None:
 def _check_ranges(shard: dict[str, Any], widths: dict[str, int]) -> None:
     """Raise ValueError unless the ranges of a file's records are consecutive and contain their payloads.
 
-    Files that were written before records had a range have none.
+    Files of earlier versions have no ranges.
 
     widths: name of a payload -> bytes of each of its numbers.
     """

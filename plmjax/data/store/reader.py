@@ -1,4 +1,4 @@
-"""Opens a prepared dataset: checks that it is complete, and finds any token of any stream in O(1)."""
+"""Opens a prepared dataset: checks that it is complete, and reads any range of tokens of any stream."""
 
 import bisect
 import fcntl
@@ -68,9 +68,9 @@ class Split:
         return cls(name, sentence_offsets, document_offsets, pieces)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Return tokens start..stop of the split, [stop - start] uint16 or int32.
+        """Return tokens start..stop-1 of the split, [stop - start] uint16 or int32.
 
-        It is a view if all of them are in one document.
+        The result is a view if the tokens are in one piece, such as those of one document.
         """
         piece = bisect.bisect_right(self._starts, start) - 1
         if stop <= self._starts[min(piece + 1, len(self._pieces))]:
@@ -148,9 +148,9 @@ class Dataset:
         return sum(stream["tokens"] for stream in self.manifest["splits"]["train"]["streams"].values())
 
     def check_tokenizer(self, fingerprint: str, whose: str, advice: str) -> None:
-        """Raise UserError if the dataset was made with another tokenizer than that of `whose`.
+        """Raise UserError if the dataset was made with a tokenizer of another fingerprint.
 
-        The message ends with `advice`.
+        whose: owner of the expected tokenizer, for the message. advice: end of the message.
         """
         if self.tokenizer_fingerprint != fingerprint:
             raise UserError(
@@ -158,7 +158,7 @@ class Dataset:
             )
 
     def check_size(self, vocab_size: int | None) -> None:
-        """Raise UserError if the dataset has more tokens than a model of `vocab_size`; None is not checked."""
+        """Raise UserError if the dataset has a larger vocabulary than the model, `vocab_size`. None checks nothing."""
         if vocab_size is not None and self.vocab_size > vocab_size:
             raise UserError(
                 f"Expected a dataset of at most {vocab_size} tokens, the model's vocabulary, found that "
@@ -189,11 +189,11 @@ class Dataset:
         return self.manifest["splits"][self._files_of(name)]["streams"][TEXT]["sentences"]
 
     def index(self, settings: dict[str, Any], build: Callable[[Path], None]) -> cache.Index:
-        """Return the index of rows with these settings. `build(folder)` writes its files if there is none yet."""
+        """Return the index of rows with these settings. `build(folder)` writes its files if there is no such index."""
         return cache.on_disk(self.directory / "index", settings, build)
 
     def all_held_out(self) -> "Dataset":
-        """Return the dataset with its train split in place of the validation split, to evaluate on all of its text."""
+        """Return the dataset with its train split in place of the validation split, to evaluate on it."""
         return Dataset(self.directory, self.manifest, held_out="train")
 
     def fields(self, split: str) -> dict[str, np.ndarray]:
@@ -237,7 +237,7 @@ def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]],
 
     Files can only be memory-mapped from a disk. The copy gets its name only when every file has the manifest's
     checksum, so an interrupted copy is never used. A damaged copy is replaced. Other processes of the machine wait for
-    the copying process, which may die.
+    the copying process, and one of them copies if it dies.
 
     name: name of the copy in the user's cache folder.
     expected: the files, each with its size and checksum.
@@ -270,11 +270,11 @@ def open_dataset(
 
     Args:
         vocab_size: rows of the model's embedding, which must cover every token id.
-        report: function that is called with a line when reading took long.
+        report: function that is called with a line if reading took long (`checksums.REPORTED_BYTES`).
 
     Raises:
         UserError: the folder is missing, was never finished, has another format version, misses a file, has a truncated
-            or damaged file, or holds more tokens than the model knows.
+            or damaged file, or has a larger vocabulary than the model.
     """
     directory = storage.path(directory)
     dataset = Dataset(directory, read_manifest(directory))
@@ -290,7 +290,8 @@ def open_dataset(
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Return the manifest of a finished dataset, after a check that every file has its size.
 
-    Raise the errors of `open_dataset`, but for checksums of other files.
+    Raises:
+        UserError: an error of `open_dataset`. The vocabulary and the checksums of other files are not checked.
     """
     if not directory.is_dir():
         raise UserError(f"Expected a prepared dataset at {directory}, found no folder; run plmjax prepare.")

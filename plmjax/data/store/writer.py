@@ -52,7 +52,7 @@ class ShardWriter:
     Files of one split may be written by different processes. Their `index` determines their order in the dataset.
 
     streams: names of the texts of every document. fields: names of the numbers of every document.
-    piece_tokens: least number of tokens of a record, over all streams; None takes `PIECE_TOKENS`. Documents that are
+    piece_tokens: minimum number of tokens of a record, over all streams; None takes `PIECE_TOKENS`. Documents that are
         added together stay together.
     """
 
@@ -92,9 +92,9 @@ class ShardWriter:
     def add(
         self, document: Mapping[str, Sequence[Sequence[int] | np.ndarray]], fields: Mapping[str, float] | None = None
     ) -> None:
-        """Append one document: for each stream the token ids of each sentence. Empty sentences are left out.
+        """Append one document: for each stream the token ids of each sentence.
 
-        A document with an empty stream is left out.
+        Empty sentences are left out, and so is a document with an empty stream.
         """
         texts = {}
         for stream, sentences in document.items():
@@ -235,10 +235,10 @@ def finish(
     sources: input files.
     description: any JSON that describes the preparation.
     reports: name -> text of further files that belong to the dataset.
-    unigrams: what `unigram` returns for the training split; None if its records still have their counts.
+    unigrams: result of `unigram` for the training split; None computes it from the records.
 
     Raises:
-        UserError: no document was written.
+        UserError: the training split has no document.
     """
     directory = storage.path(directory)
     shards = {split: sorted(shards.get(split, []), key=lambda record: record["index"]) for split in SPLITS}
@@ -270,7 +270,7 @@ def finish(
     for split, records in shards.items():
         manifest["splits"][split] = _rename_shards(directory, split, records, streams)
     listed = {record["file"] for records in shards.values() for record in records}
-    for path in directory.glob("corpus-*.tfrecord-*"):  # left by a preparation that was interrupted
+    for path in directory.glob("corpus-*.tfrecord-*"):  # left by an interrupted preparation
         if path.name not in listed:
             path.unlink()
     with storage.output(directory, last=MANIFEST) as folder:
@@ -339,7 +339,7 @@ def _write_field(directory: Path, folder: Path, split: str, *, name: str, entry:
 
 
 def _offsets(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield 0 and the sums of all lengths up to each of them, int64."""
+    """Yield 0, and then the cumulative sums of all lengths, as int64 arrays."""
     at = np.zeros(1, np.int64)
     yield at
     for part in lengths:

@@ -12,7 +12,7 @@ MOST_SENTINELS = 1 << 14
 WHITE_SPACE = "\t\n\x0b\x0c\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 """Characters at which the tokenizers library cuts words.
 
-Deviation: it cuts at U+0085 too, as transformers does, which is an unknown character to SentencePiece.
+Deviation: the library also cuts at U+0085, as in transformers. To SentencePiece U+0085 is an unknown character.
 """
 PRIVATE = 0x10F000
 """First of the characters that stand for symbols while a text is normalized."""
@@ -67,13 +67,13 @@ def bpe(model, lowercase: bool):
 
 
 def word(normalizer, splitter=None, table: dict[str, int] | None = None):
-    """Return a tokenizer of whole words and punctuation marks, split as in BERT without another `splitter`."""
+    """Return a tokenizer of whole words and punctuation marks, split by `splitter`, or as in BERT if it is None."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     engine = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
     engine.normalizer = normalizer
     engine.pre_tokenizer = splitter or pre_tokenizers.BertPreTokenizer()
-    # The prefix marks pieces that continue a word. There are none here. With an empty prefix every word would be one.
+    # The prefix marks pieces that continue a word; no word has this one. An empty prefix would mark every word.
     engine.decoder = decoders.WordPiece(prefix="\0")
     return engine
 
@@ -106,7 +106,7 @@ def whitespace(lowercase: bool):
 
 
 def byte(lowercase: bool):
-    """Return a tokenizer of single bytes. It has no unknown token: a byte outside of its vocabulary is an error."""
+    """Return a tokenizer of single bytes. It has no unknown token: a byte that its vocabulary lacks is an error."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     engine = Tokenizer(models.WordLevel())
@@ -124,7 +124,7 @@ def byte(lowercase: bool):
 def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     """Convert a SentencePiece model to the tokenizers library, with the same normalization table, pieces and scores.
 
-    If it does not change the result, text is first split at white space, as in transformers, which is several times as
+    If this does not change the result, text is first split at white space, as in transformers. That is several times as
     fast.
 
     config: contents of tokenizer_config.json.
@@ -166,7 +166,7 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
                 [*first, normalizers.Replace("\r\n", "\n\n"), *steps] if rules.precompiled_charsmap else first + steps
             )
         splitters = [pre_tokenizers.Metaspace("▁", "never", split=not crossing)]
-    if symbols and trainer.model_type == trainer.BPE:  # no merge makes such a piece, so it must be a part by itself
+    if symbols and trainer.model_type == trainer.BPE:  # no merge makes a symbol, so the text is split at symbols
         pattern = Regex("|".join(re.escape(symbol) for symbol in symbols))
         splitters.append(pre_tokenizers.Split(pattern, "isolated"))
     engine.normalizer = normalizers.Sequence(steps)
@@ -178,7 +178,7 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
         if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
             raise UserError(f"Expected extra_ids from 0 to {MOST_SENTINELS:,}, found {quoted(count)}; correct it.")
         add_sentinels(engine, count)
-    if owner.startswith("deberta"):  # whose model has all special tokens but this one
+    if owner.startswith("deberta"):  # DeBERTa's model lacks only this special token
         engine.add_special_tokens([AddedToken(BERT_SPECIAL["mask"], normalized=False, special=True)])
     return engine
 
@@ -210,7 +210,7 @@ def _around_symbols(folding, symbols: Sequence[str]) -> list:
 
 
 def special_pieces(content: bytes) -> tuple[dict[str, str], list[str]]:
-    """Return the special pieces that a SentencePiece model names, by role, and all its pieces that no text contains."""
+    """Return the special pieces of a SentencePiece model by role, and its control pieces, which no text contains."""
     proto = model_proto(content)
     ids = {role: getattr(proto.trainer_spec, f"{role}_id") for role in ("pad", "unk", "bos", "eos")}
     named = {role: proto.pieces[index].piece for role, index in ids.items() if 0 <= index < len(proto.pieces)}
@@ -230,16 +230,16 @@ def spelling_steps(proto, config: dict, model_type: str) -> list:
 
     ALBERT and XLNet unify quotation marks and drop accents. ALBERT also folds case (transformers
     tokenization_albert.py). DeBERTa composes accents and unifies white space (tokenization_deberta_v2.py). The
-    tokenizer class tells the system of a model, or else the model_type. A model with neither is treated as ALBERT's if
-    it has ALBERT's special tokens, no capital letters and no accents, and its own normalization keeps capital letters,
-    which would all be unknown.
+    tokenizer class, or else the model_type, tells which of these a model is. A model with neither is treated as
+    ALBERT's if it has ALBERT's special tokens, no capital letters and no accents, and its own normalization keeps
+    capital letters, which would all be unknown.
 
-    Deviation: both releases also separate a comma from the number before it where a piece joins them; transformers'
-    readers of a spiece.model do not either. Those readers add a space after every symbol that the model's user defined
-    (full stops and brackets in ALBERT's). Here, as in SentencePiece and the published tokenizer.json, no space is
-    added.
-    Deviation: transformers 5 leaves out the table of a DeBERTa's model, such as that from ﬁ to fi. It is applied here,
-    as in SentencePiece, which the released code calls.
+    Deviation: the releases of ALBERT and XLNet also separate a comma from the number before it if a piece joins them.
+    This is not done here, nor in transformers' readers of a spiece.model. Those readers add a space after every symbol
+    that the model's user defined (full stops and brackets in ALBERT's). Here, as in SentencePiece and the published
+    tokenizer.json, no space is added.
+    Deviation: transformers 5 leaves out the normalization table of a DeBERTa model, which maps for example ﬁ to fi. It
+    is applied here, as in SentencePiece, which the released code calls.
     """
     from tokenizers import Regex, normalizers
 
@@ -279,7 +279,7 @@ def _looks_like_albert(proto) -> bool:
 def _merges(proto, table: dict[str, int]) -> list[tuple[str, str]]:
     """Return the merges of a SentencePiece BPE model: every split of a piece into two pieces, best score first.
 
-    SentencePiece joins the neighbors whose union has the highest score, for any history of merges.
+    SentencePiece joins the neighbors whose union has the highest score, however each of them was merged before.
     """
     merges = []
     for piece in sorted((p for p in proto.pieces if p.type == p.NORMAL), key=lambda p: -p.score):

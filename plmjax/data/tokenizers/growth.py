@@ -1,8 +1,8 @@
 """An upper bound for the growth of a text in the steps of a tokenizer.json.
 
-Nine steps that each write ten letters for one turn one letter into a gigabyte, in a file of 2 KB. The bound of each
-character is computed from the last step to the first: a step replaces it by characters, each with the bound of the
-later steps.
+A file of 2 KB with nine steps, each of which replaces one letter by ten, turns one letter into a gigabyte. The bound of
+each character is computed from the last step to the first: a step replaces the character by others, each with the bound
+of the later steps.
 """
 
 import base64
@@ -18,9 +18,9 @@ from plmjax.errors import UserError
 from plmjax.files import json_text
 
 MOST = 2000
-"""Largest number of characters that one may become. Unicode's forms make up to 18 (U+FDFA), and some apply twice."""
+"""Maximum number of characters that one may become. Unicode's forms make up to 18 (U+FDFA), and some apply twice."""
 FORMS = {"NFC": "NFD", "NFD": "NFD", "NFKC": "NFKD", "NFKD": "NFKD"}
-"""Form -> form of single characters that it begins with."""
+"""Normalization form -> the decomposition with which it starts."""
 _BYTES = {number: character for character, number in byte_alphabet().items()}
 Bound = Callable[[str], float]
 
@@ -102,7 +102,7 @@ def _before(step: dict[str, Any], later: Bound, heaviest: float, character: str)
         return max(heaviest, sum(map(later, unicodedata.normalize(FORMS[kind], character))))
     if kind == "Lowercase":
         return sum(map(later, character.lower()))
-    if kind == "BertNormalizer":  # which may do less, and puts spaces around Chinese characters
+    if kind == "BertNormalizer":  # it may do less, and puts spaces around Chinese characters
         forms = (character, character.lower(), unicodedata.normalize("NFD", character))
         forms += (unicodedata.normalize("NFD", character).lower(), " ")
         return max(sum(map(later, form)) for form in forms) + 2 * later(" ")

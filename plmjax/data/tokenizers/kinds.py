@@ -36,15 +36,17 @@ SENTENCEPIECE = ("sentencepiece-unigram", "sentencepiece-bpe", "t5-unigram", "xl
 BYTE_LEVEL = ("byte-bpe", "gpt2-bpe")
 """Kinds that merge bytes: RoBERTa's, and GPT-2's, whose only special token separates documents."""
 COUNTED = ("whitespace", "byte")
-"""Kinds whose vocabulary has the symbols of the whole training text, the most frequent first: words between white
-space with `<eos>` for a line end, as Transformer-XL reads WikiText, and the bytes that occur, as it reads enwik8. Their
-special tokens are words like others."""
+"""Kinds whose vocabulary has the symbols of the whole training text, the most frequent first. `whitespace` has the
+words between white space, with `<eos>` for a line end, as Transformer-XL reads WikiText; `byte` has the bytes that
+occur, as Transformer-XL reads enwik8. Their special tokens are words like others.
+"""
 CASED = (*BYTE_LEVEL, *COUNTED, "t5-unigram", "xlnet-unigram")
 """Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, Transformer-XL, T5, XLNet). The other kinds have an
-uncased form, which is the default in training."""
+uncased form, which is the default in training.
+"""
 BYTES = 256
 SENTINELS = 100
-"""Number of sentinel tokens, for hidden spans of a text, after the pieces of T5's tokenizer."""
+"""Number of T5's sentinel tokens, which replace masked spans and follow all pieces."""
 SENTINEL = "<extra_id_{number}>"
 """Name of a sentinel in T5. Number 0 is the last id, 1 the one before it, ..."""
 # Names of each role in published vocabularies, in order of preference.

@@ -16,16 +16,17 @@ from plmjax.files import json_text, storage
 log = logging.getLogger(__name__)
 
 GENERIC = ("", "PreTrained", "TokenizersBackend")
-"""Classes that follow tokenizer.json alone, without their endings "Tokenizer" and "Fast". "" stands for no class."""
+"""Classes that use only tokenizer.json. Names have no endings "Tokenizer" and "Fast"; "" stands for no class."""
 CLASSES: dict[str, tuple[str, ...]] = {
     "vocab.txt": ("Bert", "ConvBert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert"),
     "merges.txt": ("Bart", "GPT2", "Herbert", "LED", "Longformer", "OpenAIGPT", "Roberta"),
     "spiece.model": ("Albert", "BigBird", "DebertaV2", "Reformer", "T5", "XLNet"),
 }
-"""File -> classes, as in `GENERIC`, that read it as we do. Others split words by other rules, or number the same pieces
-differently."""
+"""File -> classes, named as in `GENERIC`, that read it as plmjax does. Others split words by other rules, or number the
+same pieces differently.
+"""
 OTHER_NAMES = {"spm.model": "spiece.model"}
-"""Name of a file in the folder of a system, DeBERTa's -> the usual name."""
+"""File name in DeBERTa's folder -> usual file name."""
 OPTIONS = {
     ("normalizer", "BertNormalizer"): {
         "do_lower_case": "lowercase",
@@ -36,7 +37,7 @@ OPTIONS = {
 }
 """Step of tokenizer.json -> option of a class -> its name in the step."""
 CASE_OF = {"Herbert": False, "OpenAIGPT": True}
-"""Class of words' pieces -> whether it lowercases, whatever its options say."""
+"""Class -> true if it lowercases, false if not, whatever its options say."""
 
 
 def load(path: str | Path, model_type: str = "") -> Tokenizer:
@@ -44,8 +45,8 @@ def load(path: str | Path, model_type: str = "") -> Tokenizer:
 
     A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model (spm.model in DeBERTa's). The
     first of these that exists is read. Options and added tokens come from the files beside it (`settings.read`). If
-    they contradict a tokenizer.json they are followed, as in transformers, unless their class is one that follows
-    tokenizer.json alone. The dropout of merges is left out, so that a text always has the same ids.
+    they contradict a tokenizer.json they are followed, as in transformers, unless their class uses only
+    tokenizer.json. The dropout of merges is left out, so that a text always has the same ids.
 
     A vocab.txt without options is normalized as its tokens are spelled (`spelling.wordpiece_normalizer`). A
     spiece.model without a class is normalized as the model_type of the config.json beside it requires, or else
@@ -111,7 +112,7 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
         options = options | {settings.DECODER: settings.decoder(engine)}
     files[settings.CONFIG] = (json.dumps(options, indent=2, ensure_ascii=False) + "\n").encode()
     tokenizer = Tokenizer(engine, files, special)
-    if tokenizer.kind != "byte":  # which may lack any byte
+    if tokenizer.kind != "byte":  # a byte tokenizer may lack any byte
         with in_file(forms[form]):
             tokenizer.encode("A tokenizer that cannot encode, such as one with an odd pattern, is found at once.")
     return tokenizer
@@ -225,7 +226,7 @@ def _from_words(file: Path, options: dict[str, Any]):
 
     White space at the end of a line is not part of its token. If a token occurs twice, its last id is used.
 
-    Deviation: empty lines at the end are no tokens; to transformers they are one, for which the model has no embedding.
+    Deviation: empty lines at the end are not tokens. To transformers they are one token, which has no embedding.
     """
     tokens = [line.rstrip() for line in file.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     table = {token: index for index, token in enumerate(tokens)}

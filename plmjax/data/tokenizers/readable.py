@@ -12,7 +12,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 def readable(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     """Return the text of every id, with plain spaces: " you" if the vocabulary has Ġyou or ▁you.
 
-    A WordPiece keeps its ##, the usual notation. Bytes that are no whole character, and characters that cannot be
+    A WordPiece keeps its ##, the usual notation. Bytes of an incomplete character, and characters that cannot be
     printed, are escaped as in Python (\\xe2, \\n). An id without a token is [id 123].
     """
     spell = _SPELLINGS.get(tokenizer.kind, str)

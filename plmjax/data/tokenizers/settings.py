@@ -1,8 +1,8 @@
 """The files beside a vocabulary: class and options of its tokenizer, its special and its added tokens.
 
-transformers before version 5 wrote special_tokens_map.json and added_tokens.json. It reads them only if
-tokenizer_config.json has no added_tokens_decoder, and then the former overrides tokenizer_config.json. `read` does the
-same and returns all of it in the form of tokenizer_config.json.
+transformers before version 5 wrote special_tokens_map.json and added_tokens.json. These two files are read only if
+tokenizer_config.json has no added_tokens_decoder, and then special_tokens_map.json overrides tokenizer_config.json.
+`read` does the same as transformers and returns all settings in the form of tokenizer_config.json.
 """
 
 import logging
@@ -64,7 +64,7 @@ def read(folder: Path) -> Settings:
 
     Raises:
         UserError: a file is not JSON.
-        ValueError: a value has another form than in transformers; it names the file.
+        ValueError: a value has another form than in transformers; the message names the file.
     """
     options = read_json(folder / CONFIG)
     older = DECODER not in options and any((folder / name).is_file() for name in (MAP, ADDED))
@@ -168,7 +168,7 @@ def _special_tokens(options: Mapping[str, Any], origin: Mapping[str, str]) -> "I
 
 
 def _token(value: Any, place: str) -> "tokenizers.AddedToken":
-    """Return a token from its JSON: its text alone if it is special, or an object with its text and flags."""
+    """Return a token from its JSON: only its text if it is special, or an object with its text and flags."""
     from tokenizers import AddedToken
 
     json_text.check(value, (str, {"content": str}), place)

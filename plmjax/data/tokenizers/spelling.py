@@ -1,6 +1,7 @@
 """Spellings: the normalization of a text before it is split, and the normalizer that fits a vocabulary.
 
-A vocabulary with a token that a normalizer changes was not made with that normalizer, and could never match the token.
+If a normalizer changes a token of a vocabulary, the vocabulary was not made with it, and no text that it normalizes
+contains the token.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Collection, Sequence
 LETTERS_WITH_MARKS = r"[\p{L}\p{Mc}]&&[^\p{Latin}\p{Greek}\p{Cyrillic}\p{Common}\p{Inherited}]"
 """Characters whose marks are a part of their script's spelling: those of Hangul, kana, Devanagari, Thai, Arabic, ..."""
 ACCENTS = rf"(?<![\p{{Mn}}[{LETTERS_WITH_MARKS}]])\p{{Mn}}+"
-"""Marks of Latin, Greek and Cyrillic letters, and those behind no letter, such as the one that makes an emoji of ❤."""
+"""Marks of Latin, Greek and Cyrillic letters, and those after no letter, such as the one that makes ❤ an emoji."""
 _CHUNK = 100_000
 _SPECIAL_NAME = re.compile(r"\[\S+\]|<\S+>")
 
@@ -55,8 +56,8 @@ def lowercase_only():
 def wordpiece_normalizer(tokens: Collection[str]):
     """Return the normalizer of a WordPiece vocabulary (vocab.txt) without options.
 
-    It is BERT's uncased one unless more than one token in a hundred has a capital letter. If that would change a token,
-    it is `lowercase_and_strip`, and if that would too, `lowercase_only`.
+    It is BERT's cased normalizer if more than one token in a hundred has a capital letter. Otherwise it is BERT's
+    uncased normalizer or `lowercase_and_strip`, the first that changes no token, or else `lowercase_only`.
     """
     if is_cased(tokens):
         return bert_normalizer(lowercase=False)
@@ -102,7 +103,7 @@ def is_cased(tokens: Collection[str]) -> bool:
 
 
 def _keeps(normalizer, words: Sequence[str], lowercase: bool) -> bool:
-    """Return whether a normalizer changes no word, after lower case if `lowercase`."""
+    """Return whether a normalizer changes no word; words are lowercased first if `lowercase`."""
     from tokenizers import normalizers
 
     lower = normalizers.Lowercase().normalize_str if lowercase else str

@@ -21,7 +21,7 @@ from plmjax.data.tokenizers.word_cache import WordCache, components
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.files import json_text, storage
 
-if TYPE_CHECKING:  # what needs no tokenizer runs without the library
+if TYPE_CHECKING:  # code that needs no tokenizer runs without the library
     import tokenizers
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -31,7 +31,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def _explain_failures(texts: Iterable[str], alphabet: str) -> Iterator[None]:
     """Convert an error of the tokenizers library during encoding into a UserError.
 
-    Its pattern engine aborts with a Rust panic, which is not an Exception.
+    The library's pattern engine aborts with a Rust panic, which is not an Exception.
 
     alphabet: the bytes of a tokenizer of bytes, each as the character of that number; "" for another kind.
     """
@@ -81,10 +81,10 @@ class Tokenizer:
 
         Args:
             engine: the tokenizer of the library.
-            files: its other forms by file name.
+            files: other files of the tokenizer, name -> content.
             special: role -> token.
-            read: ids of further special tokens that are read where a text has their names; those without a role are
-                always read.
+            read: ids of special tokens with a role that are parsed from their names in a text; those without a role
+                always are.
         """
         self._engine = engine
         self._files = files
@@ -125,7 +125,7 @@ class Tokenizer:
         """Return the same tokenizer, but with the special tokens of these names parsed in a text.
 
         Raises:
-            UserError: a name in --special_names that is not one of a special token, or of one that is found in no text.
+            UserError: a name in --special_names that no special token has, or whose token is never parsed.
         """
         if not (names := list(names)):
             return self
@@ -148,9 +148,9 @@ class Tokenizer:
 
     @functools.cached_property
     def _names(self) -> re.Pattern | None:
-        """Pattern of the names of special tokens that are read as other tokens.
+        """Pattern of the names of special tokens that are read as other tokens in a text.
 
-        The unknown word of WikiText, <unk>, is read as itself: as an unknown word.
+        WikiText's <unk> is not one of them, because it is read as itself, the unknown word.
         """
         read = zip(self._hidden, self.encode_batch([*self._hidden]), strict=True)
         names = sorted((token for token, ids in read if ids != [self._engine.token_to_id(token)]), key=len)
@@ -178,9 +178,8 @@ class Tokenizer:
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the ids of every word of every sentence, each encoded as after a space.
 
-        Every word has at least one id.
-
-        A word that normalization removes completely, such as a lone control character, becomes the unknown token.
+        Every word has at least one id: a word that normalization removes completely, such as a lone control character,
+        becomes the unknown token.
         """
         space = " " if self.kind == "byte-bpe" else ""
         pieces = iter(self.encode_batch([space + word for words in sentences for word in words]))
@@ -264,11 +263,11 @@ def _restore(description: str, files: dict[str, bytes], special: dict[str, str],
 
 
 def _hide_tokens(engine: "tokenizers.Tokenizer", description: dict, hidden: Collection[str]) -> tuple[Any, dict]:
-    """Return an engine that gives the same ids except those of hidden tokens, and its description.
+    """Return an engine that gives the same ids but never the ids of hidden tokens, and its description.
 
     The hidden tokens keep their ids under random names, which no text has. Removing them from the added tokens is not
-    enough: a normalizer turns <PAD> into <pad>, and SentencePiece's pieces include it. The returned description lacks
-    them among the added tokens.
+    enough: a normalizer turns <PAD> into <pad>, which is one of SentencePiece's pieces. The returned description has no
+    hidden tokens among its added tokens.
     """
     import tokenizers
 
@@ -288,7 +287,7 @@ def _hide_tokens(engine: "tokenizers.Tokenizer", description: dict, hidden: Coll
         options["merges"] = [
             (first, second) for first, second in merges if hidden.isdisjoint((first, second, first + second[start:]))
         ]
-    # Made from the parts, since scores are not read back exactly from JSON, and a pattern of many words slowly.
+    # Built from its parts: scores are not read back exactly from JSON, and a pattern of many words is read slowly.
     reader = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(vocabulary, **options))
     reader.normalizer, reader.pre_tokenizer = engine.normalizer, engine.pre_tokenizer
     steps = components(description, "normalizer")
@@ -362,7 +361,7 @@ def vocabulary_of(engine, kind: str, special: dict[str, str]) -> Vocabulary:
 
 
 def _sentinels(table: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the id of the first sentinel and the ids of the next ones as long as they count down from it."""
+    """Return the ids of the sentinels 0, 1, ..., as long as each id is one less than the id before it."""
     first = table.get(SENTINEL.format(number=0), -1)
     found = (table.get(SENTINEL.format(number=number), -1) for number in itertools.count())
     counted = itertools.takewhile(lambda pair: pair[0] == first - pair[1] >= 0, zip(found, itertools.count()))

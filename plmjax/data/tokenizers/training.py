@@ -38,7 +38,7 @@ SAMPLE = 64 * 2**20
 
 
 def sample(kind: str) -> int | None:
-    """Return the number of bytes of text for training a kind; None for all text, for kinds that count it.
+    """Return the number of bytes of text on which to train a kind; None for all text, for the kinds of `COUNTED`.
 
     More text hardly changes the other kinds.
     """
@@ -98,7 +98,7 @@ def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
     """Create a tokenizer of the special tokens and these words, most frequent first, and save it to `directory`.
 
     The words determine its normalizer (`spelling.word_normalizer`) and its splitter (`word_splitter`). It lowercases
-    unless one word in a hundred has a capital letter.
+    unless more than one word in a hundred has a capital letter.
     """
     lowercase = not spelling.is_cased(words)
     normalizer = spelling.word_normalizer(words, lowercase)
@@ -111,7 +111,7 @@ def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
 def _finish(engine, kind: str, lowercase: bool, *, directory: str | Path, files: dict[str, bytes]) -> Tokenizer:
     """Return the tokenizer of an engine with a vocabulary, and save it.
 
-    files: extra files besides those of its kind.
+    files: files besides the usual ones of the kind.
     """
     from tokenizers import AddedToken
 
@@ -166,7 +166,7 @@ def check(kind: str, vocab_size: int, special_names: Sequence[str] = ()) -> None
 def _train_by_counts(kind: str, vocab_size: int, texts: Iterable[str], lowercase: bool):
     """Return the engine of a kind of `COUNTED`, with the symbols of these texts: the most frequent first.
 
-    Equally frequent words are in the order of their first occurrence, bytes in that of their values.
+    Equally frequent words are in the order of their first occurrence, and equally frequent bytes in ascending order.
     """
     from tokenizers import models
 
@@ -178,7 +178,7 @@ def _train_by_counts(kind: str, vocab_size: int, texts: Iterable[str], lowercase
         for text in texts:
             counts.update(text.split())
         end, unknown = KINDS[kind].values()
-        del counts[end]  # a line end is counted by no paper
+        del counts[end]  # a line end has the first id, for any count
         words = [word for word, _ in counts.most_common(vocab_size - 1)]
         words = words if unknown in words else [unknown, *words[: vocab_size - 2]]
         table = {word: number for number, word in enumerate([end, *words])}
@@ -200,7 +200,7 @@ def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: 
     """Train merges inside words. Marks distinguish parts of a word: ## inside it (wordpiece) or </w> at its end (bpe).
 
     The library numbers `##x` and `x</w>` in the order of a hash table with a random seed, and breaks ties between
-    merges by number. To get the same result twice, they are counted here and passed as tokens that come first.
+    merges by number. To get the same result twice, these tokens are found here and passed as the first tokens.
     """
     from tokenizers import models, trainers
 
@@ -286,7 +286,7 @@ def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -
         files["vocab.json"] = json.dumps(model["vocab"], ensure_ascii=False).encode()
         files["merges.txt"] = "".join(["#version: 0.2\n", *(f"{a} {b}\n" for a, b in model["merges"])]).encode()
     config = {f"{role}_token": token for role, token in special.items()}
-    # These classes rebuild normalization from their options. None has an option for our lower case.
+    # These classes rebuild normalization from their options. None has an option for plmjax's lower case.
     if kind == "wordpiece" and not lowercase:
         config |= {"do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": True}
     if kind == "byte-bpe":

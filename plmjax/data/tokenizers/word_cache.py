@@ -1,7 +1,7 @@
 """Cached tokenization: the ids of each word are computed once. It is several times as fast as the tokenizers library.
 
-The ids are the same. The reason is a property of many normalizers and pre-tokenizers: they do not look across a space
-(nor, in BERT's splitter, across a punctuation mark). Then the ids of a text are those of its parts, concatenated.
+The ids are the same, because many normalizers and pre-tokenizers do not look across a space (nor, in BERT's splitter,
+across a punctuation mark). Then the ids of a text are the concatenated ids of its parts.
 """
 
 import re
@@ -107,7 +107,7 @@ def _separation(description: dict) -> tuple[Callable[[str], list[str] | None] | 
         return None, None
     if kinds == ["BertPreTokenizer"]:
         chinese = any(n.get("handle_chinese_chars") for n in normalizers)
-        # A replacement could join the parts on both sides of a punctuation mark. That of accents does not.
+        # A replacement could join the parts on both sides of a punctuation mark. The replacement of accents does not.
         accents = {"type": "Replace", "pattern": {"Regex": ACCENTS}, "content": ""}
         kinds_left = {n["type"] for n in normalizers if n != accents}
         plain = kinds_left <= {"BertNormalizer", *(("NFD", "Lowercase", "NFC") if accents in normalizers else ())}

@@ -1,4 +1,4 @@
-"""A splitter of text into the words of a given vocabulary, such as that of a file of word vectors.
+"""Splits text into the words of a given vocabulary, such as the vocabulary of a file of word vectors.
 
 Vocabularies define words differently: "don't" or "do" and "n't", "U.S." or "U", ".", "S", ".", "new_york", "3.5",
 Chinese words of several characters in a text without spaces. So the words decide: at each position the longest word is
@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 MOST_LISTED = 200_000
-"""Maximum number of words with inner punctuation, or in a script without spaces, that a splitter knows. The first ones
-of the vocabulary are known. The pattern of as many takes 0.3 seconds to load and 100 MB."""
+"""Maximum number of words with inner punctuation, or in a script without spaces, that a splitter knows: the first ones
+of the vocabulary. A pattern of this many words takes 0.3 seconds to load and 100 MB.
+"""
 LONGEST_LISTED = 64
 """Maximum number of characters of such a word."""
 _UNSPACED = (
@@ -24,7 +25,9 @@ _NEGATION = "n't"
 
 
 def word_splitter(words: Sequence[str]):
-    """Return a pre-tokenizer that does not split these words; of those that need a list, the first `MOST_LISTED`.
+    """Return a pre-tokenizer that does not split these words.
+
+    Of the words that must be listed in a pattern, only the first `MOST_LISTED` are.
 
     words: in the form after normalization, most frequent first.
     """
