@@ -93,7 +93,7 @@ def write_counted(folder: Path, run: Run, pairs: np.ndarray, *, weights: np.ndar
     seals.write(run.seal(folder), made_from, [run.path(folder).name])
 
 
-def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run:
+def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> None:
     """Merge neighboring runs into one, and remove them. made_from: digest of the inputs of the count."""
     whole = Run(runs[0].start, runs[-1].stop)
     with storage.replace_file(whole.path(folder)) as scratch, scratch.open("wb") as file:
@@ -102,7 +102,6 @@ def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run
     seals.write(whole.seal(folder), made_from, [whole.path(folder).name])
     for run in runs:
         run.remove(folder)
-    return whole
 
 
 def merge_sums(paths: Sequence[Path], memory: int) -> Iterator[np.ndarray]:

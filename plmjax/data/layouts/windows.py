@@ -28,7 +28,7 @@ class Windows(ContiguousStreams):
         if self.overlap < 1:
             raise UserError(
                 f"Expected --data.layout.overlap of at least 1 for windows of varying length, found {self.overlap}; "
-                "change it, or take the layout Streams for windows of one length."
+                "change it, or take the layout ContiguousStreams for windows of one length."
             )
 
     def check(self, sequence_length: int) -> None:

@@ -60,7 +60,7 @@ SETTINGS = [
     (lambda: layouts.PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
     (lambda: layouts.Chunks(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
     (lambda: layouts.ContiguousStreams(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
-    (lambda: layouts.Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout Streams"),
+    (lambda: layouts.Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout ContiguousStreams"),
     (lambda: layouts.Cooccurrences(held_out=1.5), "--data.layout.held_out from 0 to"),
     (lambda: layouts.Cooccurrences(window=0), "a window from 1 to 22"),
 ]
