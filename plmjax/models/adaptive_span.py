@@ -94,7 +94,7 @@ class AdaptiveSpanConfig(ModelConfig):
     ramp: int = 32
     """Number of tokens over which a mask falls from 1 to 0, R."""
     initial_fraction: float = 0.0
-    """Initial fraction of the longest span, the same for every head."""
+    """Fraction of the longest span that every head has at first."""
     persistent_size: int = 0
     """Number of persistent vectors of each head, P; above 0 they replace the feed-forward network."""
     dropout: float = 0.3

@@ -34,7 +34,8 @@ def batches(
 
     Args:
         run: an experiment, with the `workdir` of its run; or a run directory, without `workdir`.
-        init_from, report: as for `plmjax.runs.resolve.resolve`.
+        init_from: as for `plmjax.runs.resolve.resolve`.
+        report: as for `plmjax.runs.resolve.resolve`.
         first_step: number of steps to leave out.
 
     Raises:
