@@ -44,8 +44,8 @@ class Rules:
     forced_eos_token_id: int | None = None
     """Id of the last token of a text of maximum length; -1 and None force none."""
     renormalize_logits: bool | None = None
-    """If true, normalize the probabilities of the allowed tokens to a sum of 1 again, for the scores of beams. None does
-    not.
+    """If true, normalize the probabilities of the allowed tokens to a sum of 1 again, for the scores of beams.
+    None does not.
     """
     eos_token_id: tuple[int, ...] = ()
     """Ids of the tokens that end a text, instead of the tokenizer's own."""
