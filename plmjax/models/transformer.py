@@ -123,7 +123,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def make_attention(self) -> MultiHeadAttention:
-        """Return the attention of the layer."""
+        """Return the self-attention; a layer with another kind of attention overrides this."""
         config = self.config
         return attention_of(config, config.d_model, config.encoder_attention_heads, self.execution)
 

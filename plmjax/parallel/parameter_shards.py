@@ -1,8 +1,9 @@
-"""Parameter shards: every device stores and updates one shard, and computes with a gathered copy of all parameters.
+"""Parameter shards: every device stores and updates one shard of the parameters, and computes with gathered copies.
 
 The shards are float32 (ZeRO, arXiv 1910.02054). A step casts the shard of each matrix to the dtype of the matrix
-products, and gathers the shards into the copy once, before the loop over layers. The gradient with respect to the copy
-is reduce-scattered into the shards.
+products, and gathers the shards into a copy once, before the loop over layers. With rings, the matrices of stacked
+layers are gathered within the loop instead, one layer at a time (`plmjax.training.gradients.rings`). The gradient with
+respect to the copy is reduce-scattered into the shards.
 """
 
 import dataclasses

@@ -238,7 +238,7 @@ def grid(devices: Sequence[jax.Device]) -> tuple[int, int] | None:
 
 
 def in_rows(devices: Sequence[jax.Device]) -> list[jax.Device]:
-    """Return the devices of a slice, row by row."""
+    """Return the devices of a slice sorted by their coordinates, or by id if they have none."""
     return sorted(devices, key=lambda device: tuple(getattr(device, "coords", (device.id,))))
 
 

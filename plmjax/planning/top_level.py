@@ -140,7 +140,11 @@ def between_calls(text: str) -> dict[str, int]:
 
 
 def _read(bundle: str, part: _Part, conditions: _Conditions) -> None:
-    """Read the branches in a bundle before it is added to a part, and end the branches whose region begins there."""
+    """Read a bundle that is about to be added to a part.
+
+    Branches to a region that begins in the bundle move from `branches` to `skipped`. The conditions of the bundle are
+    read, and its own branches whose condition is known are added to `branches`.
+    """
     number = len(part.lines)
     if "region" in bundle:
         for region in schedules.REGION.findall(bundle):

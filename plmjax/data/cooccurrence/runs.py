@@ -149,7 +149,10 @@ def _starts(values: np.ndarray) -> np.ndarray:
 
 
 def _sum_equal(numbers: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Sum the sums of equal numbers; return sorted numbers, each once, as an array of `SUM`."""
+    """Return an array of `SUM` with each number once and the total of its sums.
+
+    numbers: in ascending order. sums: the sum that belongs to each of them.
+    """
     starts = _starts(numbers)
     out = np.empty(len(starts), SUM)
     out["number"], out["sum"] = numbers[starts], np.add.reduceat(sums, starts)

@@ -228,7 +228,10 @@ class _Boundaries:
         return (before if before == place else after), before
 
     def _within(self, first: int, last: int, backwards: bool) -> np.ndarray:
-        """Return the boundaries from `first` to before `last`, in the reading order of the direction."""
+        """Return the boundaries from `first` to `last` - 1, in ascending order.
+
+        backwards: true if all positions are counted from the end of the text.
+        """
         if backwards:
             first, last = self._text.size + 1 - last, self._text.size + 1 - first
         found, place = [], self._after(max(first, 0))

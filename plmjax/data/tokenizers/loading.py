@@ -123,10 +123,12 @@ def _short(name: str) -> str:
 
 
 def _form(forms: dict[str, Path], name: str) -> str:
-    """Return the name of the file to read. name: class of the tokenizer.
+    """Return the name of the file to read: tokenizer.json, or else a file that the class reads as plmjax does.
+
+    forms: name of a file -> its path. name: class of the tokenizer; empty if none is named.
 
     Raises:
-        UserError: the class reads the files of this folder in its own way.
+        UserError: there is no tokenizer.json, and the class makes other ids from the other files.
     """
     if "tokenizer.json" in forms:
         return "tokenizer.json"

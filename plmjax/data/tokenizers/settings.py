@@ -199,7 +199,10 @@ def _tokens_of_older_file(numbers: dict[str, Any], special: set[str]) -> "dict[i
 
 
 def _is_word(engine: "tokenizers.Tokenizer", token: "tokenizers.AddedToken", number: int) -> bool:
-    """Return whether the token is a plain word of a vocabulary of words, and no flag changes the text beside it."""
+    """Return whether a WordLevel vocabulary reads the token as its word `number` anyway, and the token has no flags.
+
+    The flags are lstrip, rstrip and single_word.
+    """
     from tokenizers import models
 
     plain = not (token.lstrip or token.rstrip or token.single_word) and isinstance(engine.model, models.WordLevel)

@@ -27,7 +27,8 @@ _NEGATION = "n't"
 def word_splitter(words: Sequence[str]):
     """Return a pre-tokenizer that does not split these words.
 
-    Of the words that must be listed in a pattern, only the first `MOST_LISTED` are.
+    Words with punctuation inside, or in a script without spaces, would be split. So its pattern lists them: the first
+    `MOST_LISTED` that have at most `LONGEST_LISTED` characters. Others of this kind are split.
 
     words: in the form after normalization, most frequent first.
     """

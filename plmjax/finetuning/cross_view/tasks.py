@@ -48,7 +48,7 @@ class TaskModules:
 class CrossViewTask(TaskObjective, abc.ABC):
     """Base class of the tasks of cross-view training.
 
-    In its methods, the fields of a batch have the names of the task's ordinary objective, without the task's name.
+    Its methods receive batches in which the fields of the task have no prefix: `labels`, not TASK/labels.
     """
 
     views: ClassVar[tuple[str, ...]]

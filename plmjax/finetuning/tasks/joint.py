@@ -36,7 +36,7 @@ class NamedTask:
 class JointExamples(Examples):
     """Examples of several tasks.
 
-    parts: the examples of each of `tasks`, one task after the other.
+    parts: one `Examples` for each of `tasks`.
     """
 
     parts: list[Any]

@@ -246,7 +246,7 @@ class TextGeneration(Decoding, GeneratesText, TaskObjective):
         return self.judge.names
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """Return the scorer's signatures, and the settings of generation as decoding."""
+        """Return the scorer's signatures, and under "decoding" the settings of generation in words."""
         return self.judge.signatures() | {"decoding": in_words(self.decoding().explicit())}
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
