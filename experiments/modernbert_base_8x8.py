@@ -97,6 +97,7 @@ def _stages(
             log_every=50,
             evaluate_every=1000,
             evaluation_batches=20,
+            rings="off",
         ),
         checkpoint=Checkpoint(every=1000, keep=10, best="eval/loss"),
         phases=(
