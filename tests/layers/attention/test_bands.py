@@ -140,3 +140,23 @@ def test_keys_of_all_bands_are_those_of_the_blocks(name: str) -> None:
     found = bands.Bands.of(VISIBLE[name], 1000, 1000 + OFFSET)
     seen = {found.start + block * found.size + key for block in range(found.blocks) for key in range(found.width)}
     assert seen == set(range(found.start, found.start + found.keys)) and found.blocks > 1
+
+
+def test_a_band_has_every_key_that_its_queries_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random windows on both sides, on one side, and away from the query; rows of any length behind any memory."""
+    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
+    monkeypatch.setattr(bands, "MAX_BLOCK_SIZE", 16)
+    monkeypatch.setattr(bands, "TILE", 4)
+    draw, banded = np.random.default_rng(0), 0
+    for before, after, queries, memory in draw.integers([-6, -6, 1, 0], [24, 24, 50, 20], (1000, 4)).tolist():
+        keys = queries + memory
+        found = bands.Bands.of(MaskTerms((Window(before, after),), memory), queries, keys)
+        if found is None:
+            continue
+        banded += 1
+        query, key = np.arange(queries)[:, None], np.arange(keys)
+        distances = key - query - memory
+        first = found.start + query // found.size * found.size
+        in_band = (key >= first) & (key < first + found.width)
+        assert not np.any((distances >= -before) & (distances <= after) & ~in_band), (before, after, queries, memory)
+    assert banded > 200
