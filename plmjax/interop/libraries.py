@@ -38,12 +38,18 @@ class NativeFiles:
     config: class of its config; systems whose configs derive from it have the same files.
     part: the branch of a run's parameters in the files: the encoder, or empty for the complete language model.
     load, save: functions that read a module and its parameters from a folder, and write them.
+    architecture: name of the class in the files; empty if they name none, and the class of the module stands for it.
     """
 
     config: type
     part: str
     load: Callable[..., tuple[nn.Module, dict[str, Any]]]
     save: Callable[[nn.Module, Mapping[str, Any], Path], None]
+    architecture: str = ""
+
+    def name(self, module: nn.Module) -> str:
+        """Return the name of a module's class, as --architecture takes it."""
+        return self.architecture or type(module).__name__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +106,7 @@ LIBRARIES: Mapping[str, Library] = {
         neobert.evidence,
         transformers_files.open_tensors,
         neobert.load,
-        NativeFiles(neobert.NeoBertConfig, "", neobert.load, neobert.save),
+        NativeFiles(neobert.NeoBertConfig, "", neobert.load, neobert.save, neobert.CLASS),
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",

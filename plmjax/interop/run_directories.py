@@ -218,7 +218,7 @@ def _from_native_files(own: NativeFiles, module: nn.Module, params: Mapping[str,
         own.save(module, params, Path(folder))
         _same_bits(own.load(Path(folder))[1], params, "its own files")
     checked = "a round trip through its own files gives every bit back"
-    return _Imported(type(module).__name__, own.part, *task_of(module), checked)
+    return _Imported(own.name(module), own.part, *task_of(module), checked)
 
 
 def export_checkpoint(checkpoint: str | Path, directory: str | Path, architecture: str = "auto") -> str:
@@ -375,7 +375,7 @@ def _export_native(
 ) -> str:
     config = description.experiment.model
     module = config.module(Purpose.ENCODING if own.part else Purpose.PRETRAINING, Execution())
-    params, name = params[own.part] if own.part else params, type(module).__name__
+    params, name = params[own.part] if own.part else params, own.name(module)
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
     with locks.lock(output), storage.output(output) as folder:

@@ -64,7 +64,8 @@ def test_a_run_is_imported_and_exported(tmp_path: Path) -> None:
     neobert.save(module, random_params(module), source)
     said = run_directories.import_checkpoint(source, tmp_path / "run")
     assert "chandar-lab/NeoBERT, by model_type neobert in config.json" in said
-    assert "reads back bit for bit" in run_directories.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    said = run_directories.export_checkpoint(tmp_path / "run", tmp_path / "out", "NeoBERTLMHead")
+    assert said.startswith("exported   NeoBERTLMHead of step 0 to ") and "reads back bit for bit" in said
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "out" / file).read_bytes() == (source / file).read_bytes()
 
