@@ -112,13 +112,16 @@ def test_any_encoder_searches_a_table_and_compares_pairs_with_a_score(small_run:
     assert found["retrieval/queries"] == found["retrieval/passages"] == 3 and 0 < found["retrieval/mrr@10"] <= 1
     assert (tmp_path / "found" / "search.trec").read_text().splitlines()[0].startswith("q2 Q0 p")
     scored = tmp_path / "scored.tsv"
-    rows = [(text, other, 2.0 if text == other else 1.0) for text in texts for other in texts]
+    texts = [*texts, "the man saw a film", "plot"]
+    # No text beside itself, and no pair in both orders: equal similarities would have ranks by their last bits.
+    rows = [(text, other, float(len(text + other) % 7)) for text, other in itertools.combinations(texts, 2)]
     scored.write_text("query\tpositive\tsame\n" + "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows), encoding="utf-8")
     found = score_retrieval(small_run, scored, score="same")
     vectors = embed(small_run, texts)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    expected = spearmanr([row[2] for row in rows], (unit @ unit.T).reshape(-1)).statistic
-    assert found["retrieval/spearman"] == pytest.approx(expected, abs=1e-6) and found["retrieval/pairs"] == 9
+    similarities = (unit @ unit.T)[np.triu_indices(len(texts), 1)]
+    expected = spearmanr([row[2] for row in rows], similarities).statistic
+    assert found["retrieval/spearman"] == pytest.approx(expected, abs=1e-6) and found["retrieval/pairs"] == 10
     with pytest.raises(UserError, match=r"Expected a column 'query' in the header of .*; set --data.query"):
         score_retrieval(small_run, pairs)
     with pytest.raises(UserError, match=r"Expected no --split for the table .*pairs.tsv, found test"):
