@@ -16,17 +16,16 @@ the paper took OLMo's byte-level BPE, with special tokens in BERT's template, an
 Plans for v5e:8x8 (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured; refined ms a step:
 
     run           rows of   rows    ms a step        roofline, ms   MFU            GiB of 16   tokens a second
-    experiment    1,024     1,536   245 to 275                103   37 to 42 %           6.6   5.7 to 6.4 million
+    experiment    1,024     1,536   244 to 265                107   39 to 42 %           7.7   5.9 to 6.4 million
     experiment    8,192       192   439 to 480                169   35 to 38 %           7.9   3.3 to 3.6 million
     published     1,024     4,608   698 to 754                315   41 to 44 %           7.7   6.3 to 6.8 million
     published     8,192       576   1,283 to 1,399            507   36 to 39 %           7.9   3.4 to 3.7 million
 
-The first line is a plan with `--training.rings auto`; by a third of the published step it is 233 to 251 ms without
-rings. 2e10 tokens take an hour, and the two long phases of `published` 88 to 95 hours. The products of attention fill
-half of a matrix unit, because a head has 64 features (docs/notes/tpu_step.md, "Attention of long rows"). The layers do
-not travel along rings (`rings="off"`): with rows of 8,192 tokens they would wait longer than without. On v6e:8x8 the
-phases of `experiment` took 150 to 172 and 304 to 335 ms before the bands of windows became narrower (commit 8ac1f423).
-The compiler takes a quarter of an hour of one core for each row length.
+2e10 tokens take an hour, and the two long phases of `published` 88 to 95 hours. The products of attention fill half of
+a matrix unit, because a head has 64 features (docs/notes/tpu_step.md, "Attention of long rows"). The layers do not
+travel along rings (`rings="off"`): they would wait longer than without. On v6e:8x8 the phases of `experiment` took 150
+to 172 and 304 to 335 ms before the bands of windows became narrower (commit 8ac1f423). The compiler takes a quarter of
+an hour of one core for each row length.
 
 Result to expect of `published`: GLUE 88.4 (MNLI 89.1, SST-2 96.0, CoLA 65.1), BEIR 41.6 with one vector a text (tables
 5 and 7 of the paper). Its training took 246 hours of eight H100 for Base, at 24 to 26 % of their peak. This run was
