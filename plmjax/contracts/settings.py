@@ -55,7 +55,7 @@ class GenerationSettings(Protocol):
     """Settings of generation: plmjax.generation.options.Generation."""
 
     def with_defaults(self, other: Any) -> Self:
-        """Return these settings, with the values of `other` where none is set here."""
+        """Return these settings. Settings that are not set take their values from `other`."""
 
     def explicit(self) -> dict[str, Any]:
         """Return a dict from name to value of the settings that are set."""

@@ -3,7 +3,7 @@
     DIRECTORY/
       cells-00000.bin ...    records of int32 row, int32 column, float32 value, little-endian, in shuffled order
       manifest.json          written last: settings, dataset, number of cells, sizes and checksums
-      begun.json             exists until the count is complete, beside the files of finished parts (`runs`)
+      begun.json             exists while the count is not complete, beside the files of finished parts (`runs`)
 
 The value of a cell is a sum of 1 / distance over all places where the column's word is at most `window` words from the
 row's word in the same document. Excluded words are removed first, so that windows reach across them

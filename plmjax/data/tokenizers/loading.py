@@ -125,7 +125,7 @@ def _short(name: str) -> str:
 def _form(forms: dict[str, Path], name: str) -> str:
     """Return the name of the file to read: tokenizer.json, or else a file that the class reads as plmjax does.
 
-    forms: name of a file -> its path. name: class of the tokenizer; empty if none is named.
+    forms: dict from file name to path. name: class name of the tokenizer; empty if the folder names none.
 
     Raises:
         UserError: there is no tokenizer.json, and the class makes other ids from the other files.
