@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,91 +39,69 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def joined(*some: Guard) -> list[str]:
     """The address, or the sentence, of each of the guards, which join at the same time."""
-    found: dict[int, str] = {}
 
-    def join(index: int) -> None:
+    def join(guard: Guard) -> str:
         try:
-            found[index] = some[index].join()
+            return guard.join()
         except Explained as error:
-            found[index] = str(error)
+            return str(error)
 
-    threads = [threading.Thread(target=join, args=(index,)) for index in range(len(some))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[index] for index in range(len(some))]
+    with ThreadPoolExecutor(len(some)) as threads:
+        return list(threads.map(join, some))
 
 
-def left(*some: Guard) -> None:
-    for guard in some:
-        guard.leave()
-
-
-def test_hosts_that_join_have_one_address_of_a_port_of_its_own() -> None:
+def guards_of(count: int, seconds: float = 20) -> list[Guard]:
+    """The guards of all hosts of a run, which have joined: they have one address of a port of its own."""
     address = f"localhost:{free_port()}"
-    three = [Guard(address, 3, index, 20) for index in range(3)]
-    (start, *others) = joined(*three)
-    assert others == [start, start] and start.startswith("localhost:") and start != address
-    assert sorted(three[0].members) == [1, 2] and three[0].registry.complete
-    left(*three)
+    some = [Guard(address, count, index, seconds) for index in range(count)]
+    start, *others = joined(*some)
+    assert others == [start] * (count - 1) and start.startswith("localhost:") and start != address
+    assert sorted(some[0].members) == [*range(1, count)] and some[0].registry.complete
+    return some
 
 
-def test_hosts_of_another_run_are_refused_and_host_0_says_who_is_missing() -> None:
+def test_hosts_of_another_run_are_refused_and_those_that_wait_are_told_who_is_missing() -> None:
+    """A host that waits may go before host 0."""
+
+    class Second(Guard):
+        def join(self) -> str:
+            try:
+                return super().join()
+            finally:
+                self.leave()
+
     address = f"localhost:{free_port()}"
-    first = Guard(address, 2, 0, 1.5)
-    missing, *refused = joined(first, Guard(address, 3, 1, 0.7), Guard(address, 9, 8, 0.7))
-    for host, said in zip(("1 of 3", "8 of 9"), refused, strict=True):
-        assert f"within 0.7 s, found: host 0 waits for hosts 0 to 1, found host {host};" in said
-    assert "Expected 2 hosts within 1.5 s, found none for 1;" in missing
-    left(first)
+    first = Guard(address, 3, 0, 1.5)
+    some = (first, Second(address, 3, 1, 20), Guard(address, 2, 1, 0.7), Guard(address, 9, 8, 0.7))
+    missing, told, *refused = joined(*some)
+    for host, said in zip(("1 of 2", "8 of 9"), refused, strict=True):
+        assert f"within 0.7 s, found: host 0 waits for hosts 0 to 2, found host {host};" in said
+    assert told == missing and "Expected 3 hosts within 1.5 s, found none for 2;" in missing
+    assert not first.members
+    first.leave()
 
 
-@pytest.mark.parametrize(
-    ("address", "count", "index"),
-    [("localhost", 2, 0), (":5", 2, 0), ("localhost:x", 2, 0), ("localhost:5", 2, 2), ("localhost:5", 2, -1)],
-)
-def test_an_address_without_name_or_port_and_a_host_beyond_the_count_are_refused(
-    address: str, count: int, index: int
-) -> None:
-    with pytest.raises(UserError, match="Expected --coordinator NAME:PORT and --host from 0 to below --hosts, found"):
-        Guard(address, count, index, 1).join()
-
-
-def test_a_port_that_is_taken_is_named() -> None:
+def test_an_address_that_is_none_and_a_port_that_is_taken_are_named() -> None:
+    for address, index in ((":5", 0), ("localhost:x", 0), ("localhost:5", 2), ("localhost:5", -1)):
+        with pytest.raises(UserError, match="--coordinator NAME:PORT and --host from 0 to below --hosts, found"):
+            Guard(address, 2, index, 1).join()
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match=f"Expected port {port} of host 0 to be free for --coordinator, found: "):
             Guard(f"localhost:{port}", 2, 0, 1).join()
 
 
-def ends(guard: Guard, script: str) -> int:
-    """The exit code of a guard whose trainer is a shell script that says nothing."""
-    child, trainer = socket.socketpair()
-    trainer.close()
-    read, write = os.pipe()
-    pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ)
-    try:
-        return guard.watch(pid, child, read)
-    finally:
-        child.close()
-        os.close(read)
-        os.close(write)
-
-
 class Watched:
-    """A guard with its ends: those of its trainer, of host 0 or of the other host."""
+    """A guard, that of host 0 if one is given, with its ends: those of its trainer, of host 0 or of the other host."""
 
-    def __init__(self, index: int) -> None:
-        self.index, self.guard = index, Guard(f"localhost:{free_port()}", 2 if index else 1, index, 5)
+    def __init__(self, first: Guard | None = None) -> None:
+        self.guard = first or Guard(f"localhost:{free_port()}", 2, 1, 5)
         self.trainer, self.child = socket.socketpair()
         self.server, ours = socket.socketpair()
         self.lines = {"trainer": JsonConnection(self.trainer), "server": JsonConnection(self.server)}
-        if index:
+        if first is None:
             self.guard.server = JsonConnection(ours)
             self.guard._selector.register(ours, guards.selectors.EVENT_READ, self.guard._from_server)
-        else:
-            self.guard.join()
         self.said: list[Any] = []
 
     def watch(self, script: str, *messages: Any, to: str = "trainer", said: bytes = b"") -> int:
@@ -165,7 +144,7 @@ class Watched:
 def test_a_command_ends_as_its_trainer_does(
     index: int, script: str, code: int, sentence: str | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    watched = Watched(index)
+    watched = Watched(*([] if index else guards_of(1)))
     assert watched.watch(f"echo one >&2; {script}") == code
     last = "" if sentence is None else f"plmjax: This host stopped: {sentence}\n"
     assert capfd.readouterr().err == f"one\n{last}"
@@ -180,7 +159,7 @@ def test_a_command_ends_as_its_trainer_does(
 def test_the_sentence_of_a_trainer_that_failed_and_whether_it_did_alone_reach_host_0(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    watched = Watched(1)
+    watched = Watched()
     code = watched.watch(
         f"exit {CRASHED}", {"agree": "a", "value": "b"}, {"failed": "Too large.", "alone": True}, {"agree": "c"}
     )
@@ -202,7 +181,7 @@ def test_the_last_message_of_a_trainer_and_the_stop_that_follows_may_come_after_
         server.send(STOP)
 
     for ended, code, printed in ((2, 2, ""), (CRASHED, 7, f"plmjax: {STOP['sentence']}\n")):
-        watched = Watched(1)
+        watched = Watched()
         thread = threading.Thread(target=fail, args=(watched.trainer.dup(), watched.lines["server"]))
         thread.start()
         assert watched.watch(f"exit {ended}") == code
@@ -212,7 +191,7 @@ def test_the_last_message_of_a_trainer_and_the_stop_that_follows_may_come_after_
 
 
 def test_all_that_a_trainer_said_is_passed_on_before_the_sentence(capfd: pytest.CaptureFixture[str]) -> None:
-    watched, said = Watched(1), b"a line of errors\n" * 20_000
+    watched, said = Watched(), b"a line of errors\n" * 20_000
     assert watched.watch("sleep 30", STOP, to="server", said=said) == 7
     assert capfd.readouterr().err == f"{said.decode()}plmjax: {STOP['sentence']}\n"
 
@@ -220,7 +199,7 @@ def test_all_that_a_trainer_said_is_passed_on_before_the_sentence(capfd: pytest.
 @pytest.mark.parametrize("script", ["sleep 30", f"exit {CRASHED}", "kill -ABRT $$"])
 def test_a_trainer_follows_the_stop_of_the_run(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Its own end, if it fails because another host did, is not what is said."""
-    watched = Watched(1)
+    watched = Watched()
     assert watched.watch(script, STOP, {"stop": 8, "sentence": "Later.", "stacks": False}, to="server") == 7
     assert capfd.readouterr().err == f"plmjax: {STOP['sentence']}\n" and watched.said == []
 
@@ -228,7 +207,7 @@ def test_a_trainer_follows_the_stop_of_the_run(script: str, capfd: pytest.Captur
 def test_every_stack_is_asked_for_before_a_trainer_that_hangs_is_killed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    watched, ready = Watched(1), tmp_path / "ready"
+    watched, ready = Watched(), tmp_path / "ready"
 
     def stop() -> None:
         while not ready.exists():
@@ -240,72 +219,45 @@ def test_every_stack_is_asked_for_before_a_trainer_that_hangs_is_killed(
     assert capfd.readouterr().err == f"stacks\nplmjax: {STOP['sentence']}\n"
 
 
-def test_a_host_0_that_is_gone_or_silent_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    watched = Watched(1)
-    beat = {"beat": {"silent_seconds": 0.3, "count": 1}}
-    assert watched.watch("sleep 30", beat) == UNAVAILABLE
-    assert "Host 0 has not been heard from for 0.3 s; run the same command" in capfd.readouterr().err
+def test_a_host_0_that_is_gone_or_silent_is_named_and_one_that_is_there_is_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    beat = {"beat": {"silent_seconds": 0.6, "count": 1}}
+    watched, start = Watched(), time.monotonic()
+
+    def here() -> None:
+        for _ in range(20):
+            watched.lines["server"].send({"here": True})
+            time.sleep(0.05)
+
+    threading.Thread(target=here).start()
+    assert watched.watch("sleep 30", beat) == UNAVAILABLE and time.monotonic() - start > 1.5
+    assert "Host 0 has not been heard from for 0.6 s; run the same command" in capfd.readouterr().err
     assert watched.said == [beat]
-    watched = Watched(1)
+    watched = Watched()
     watched.server.shutdown(socket.SHUT_RDWR)
     assert watched.watch("sleep 30") == UNAVAILABLE
     assert "Host 0 is gone (its connection closed); run the same command" in capfd.readouterr().err
 
 
-def test_a_host_0_that_is_there_is_not_silent() -> None:
-    watched, done = Watched(1), threading.Event()
-
-    def here() -> None:
-        while not done.wait(0.05):
-            watched.lines["server"].send({"here": True})
-
-    thread = threading.Thread(target=here)
-    thread.start()
-    try:
-        assert watched.watch("sleep 1.2", {"beat": {"silent_seconds": 0.8}}) == 0
-    finally:
-        done.set()
-        thread.join()
-
-
-@pytest.mark.parametrize("code", [0, SAVED])
-def test_host_0_stays_until_every_trainer_has_ended_and_every_guard_is_gone(code: int) -> None:
-    address = f"localhost:{free_port()}"
-    first, second = (Guard(address, 2, index, 20) for index in range(2))
-    joined(first, second)
+def test_host_0_stays_until_every_trainer_has_ended_and_every_guard_is_gone() -> None:
+    first, second = guards_of(2)
 
     def end() -> None:
         time.sleep(0.7)
-        second.server.send({"ended": code, "sentence": "", "alone": False})
+        second.server.send({"ended": SAVED, "sentence": "", "alone": False})
         time.sleep(0.1)
         second.leave()
 
     thread = threading.Thread(target=end)
     thread.start()
-    assert ends(first, f"exit {code}") == code
-    assert first.registry.hosts[1].ended == code and not first.members
+    assert Watched(first).watch(f"exit {SAVED}") == SAVED
+    assert first.registry.hosts[1].ended == SAVED and not first.members
     thread.join()
-    left(first)
-
-
-def test_a_host_that_waits_for_one_that_is_missing_is_told_and_may_go_first() -> None:
-    first = Guard(f"localhost:{free_port()}", 3, 0, 0.6)
-
-    class Second(Guard):
-        def join(self) -> str:
-            try:
-                return super().join()
-            finally:
-                self.leave()
-
-    sentences = joined(first, Second(first.address, 3, 1, 20))
-    assert sentences[0] == sentences[1] and "found none for 2;" in sentences[0]
-    assert not first.members
-    left(first)
 
 
 def test_what_is_agreed_reaches_the_trainer_alone() -> None:
-    watched = Watched(1)
+    watched = Watched()
     copy = watched.trainer.dup()
     assert watched.watch("sleep 0.2", {"here": True}, {"agreed": "a"}, {"start": "x:1"}, to="server") == 0
     copy.settimeout(0.1)
@@ -314,12 +266,9 @@ def test_what_is_agreed_reaches_the_trainer_alone() -> None:
 
 
 def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
-    address = f"localhost:{free_port()}"
-    three = [Guard(address, 3, index, 20) for index in range(3)]
-    joined(*three)
-    first, second, third = three
+    first, second, third = guards_of(3)
     threading.Timer(0.5, third.server.connection.close).start()
-    assert ends(first, "sleep 30") == UNAVAILABLE
+    assert Watched(first).watch("sleep 30") == UNAVAILABLE
     assert "of 3 is gone (its connection closed)" in capfd.readouterr().err
     second.server.connection.settimeout(0.1)
     found = second.server.receive()
@@ -327,13 +276,13 @@ def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(capf
     (stop,) = [message for message in found if "stop" in message]
     here = socket.gethostname()
     assert stop["stop"] == UNAVAILABLE and stop["sentence"].startswith(f"Host 2 (worker 2, {here}) of 3 is gone")
-    left(first, second)
+    second.leave()
 
 
 def test_a_stop_from_outside_is_passed_to_the_trainer_alone() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
-    watched = Watched(0)
+    watched = Watched(*guards_of(1))
     assert watched.watch(f"trap 'exit {SAVED}' TERM; sleep 0.2; kill -TERM $PPID; sleep 0.5; sleep 0.5") == SAVED
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(stopping.SIGNALS)

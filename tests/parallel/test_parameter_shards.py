@@ -80,9 +80,5 @@ def test_pieces_are_those_of_large_matrices_of_layers_that_devices_divide(
     """Each of eight devices owns 128 values of a layer's kernel (16 x 64), and 8 of its bias (4 x 16)."""
     monkeypatch.setattr(shares_of_parameters, "SMALLEST_PIECE", smallest)
     assert {name for name, kept in shares()[0].stacked.items() if kept} == found
-    assert not any(jax.tree.leaves(shares(zero=False)[0].stacked))
-
-
-def test_without_zero_every_device_owns_all_that_it_computes_with() -> None:
-    found, _ = shares(zero=False)
-    assert found.sharded == found.gathered
+    whole, _ = shares(zero=False)  # every device owns all that it computes with
+    assert not any(jax.tree.leaves(whole.stacked)) and whole.sharded == whole.gathered

@@ -8,15 +8,7 @@ import pytest
 
 from plmjax.parallel import peak, topologies
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_measured_yet(monkeypatch):
-    monkeypatch.setattr(peak, "MEASURED", {})
-
-
-@pytest.fixture
-def mesh():
-    return jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+MESH = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
 
 
 @pytest.mark.parametrize(
@@ -29,29 +21,22 @@ def mesh():
         ([100, 100], [(200, 1.0), (210, 1.0), (105, 0.5)]),  # no step beats the rate
     ],
 )
-def test_a_rate_that_a_step_comes_near_is_measured_again(measured, steps, mesh, monkeypatch):
+def test_a_rate_that_a_step_comes_near_is_measured_again(measured, steps, monkeypatch):
+    """Runs and phases of a process share what it has measured."""
     rates = iter(map(float, measured))
+    monkeypatch.setattr(peak, "MEASURED", {})
     monkeypatch.setattr(peak, "measure_flops", lambda: next(rates))
-    peak_flops = peak.PeakFlops(mesh)
+    peak_flops = peak.PeakFlops(MESH)
+    assert peak.PeakFlops(MESH).rate == peak_flops.rate == measured[0]
     assert [peak_flops.mfu(rate) for rate, _ in steps] == [pytest.approx(share) for _, share in steps]
-    assert next(rates, None) is None
+    assert next(rates, None) is None and peak.PeakFlops(MESH).rate == max(measured)
 
 
-def test_runs_and_phases_of_a_process_share_what_it_has_measured(mesh, monkeypatch):
-    rates = iter([100.0, 400.0])
-    monkeypatch.setattr(peak, "measure_flops", lambda: next(rates))
-    first, second = peak.PeakFlops(mesh), peak.PeakFlops(mesh)
-    assert first.rate == second.rate == 100.0
-    assert second.mfu(60.0) == 60 / 400  # doubtful, so measured again
-    assert first.rate == 100.0 and peak.PeakFlops(mesh).rate == 400.0
-
-
-def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
+def test_a_data_sheet_is_never_measured_again(monkeypatch):
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: 100.0)
     monkeypatch.setattr(peak, "measure_flops", lambda: pytest.fail("measured"))
-    peak_flops = peak.PeakFlops(mesh)
-    assert (peak_flops.rate, peak_flops.origin) == (200.0, "of the data sheet")
-    assert peak_flops.mfu(190.0) == 0.95
+    peak_flops = peak.PeakFlops(MESH)
+    assert (peak_flops.rate, peak_flops.origin, peak_flops.mfu(190.0)) == (200.0, "of the data sheet", 0.95)
 
 
 def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):
@@ -68,4 +53,3 @@ def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):
     monkeypatch.setattr(peak, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(peak, "jax", types.SimpleNamespace(jit=product))
     assert peak.measure_flops(size=64, seconds=0.3) == pytest.approx(2 * 64**3 / 0.05)
-    assert next(seconds, None) is None

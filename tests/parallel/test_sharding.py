@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from plmjax.parallel import sharding
 
@@ -42,25 +42,6 @@ def test_zero_cuts_every_moment_that_data_parallelism_leaves_whole(axes, paramet
     assert whole["first"]["layer"]["kernel"].spec == parameter
 
 
-def test_zero_cuts_a_vocabulary_along_its_features():
-    table = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((64, 16), jnp.float32), ("vocab", "embed"))
-    bias = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((64,), jnp.float32), ("vocab",))
-    params, grid = {"table": table, "bias": bias}, mesh(8, 1, 1)
-    cut = sharding.shard_over_data(params, sharding.shardings_of(params, grid), grid)
-    assert cut["table"].spec == PartitionSpec(None, "data") and cut["bias"].spec == PartitionSpec("data")
-
-
-def test_bytes_on_a_device_are_those_of_its_part():
-    grid = mesh(8, 1, 1)
-    tree = {"cut": PartitionSpec("data"), "whole": PartitionSpec()}
-    shapes = {"cut": jax.ShapeDtypeStruct((16, 3), jnp.float32), "whole": jax.ShapeDtypeStruct((5,), jnp.bfloat16)}
-    placed = {
-        name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(grid, tree[name]))
-        for name, one in shapes.items()
-    }
-    assert sharding.bytes_on_device(placed) == 2 * 3 * 4 + 5 * 2
-
-
 def test_what_does_not_divide_evenly_is_left_whole():
     axes, grid = ("vocab", "embed"), mesh(1, 4, 2)
     assert sharding.partition_spec(axes, (30, 12), grid) == PartitionSpec("tensor", "fsdp")
@@ -70,26 +51,18 @@ def test_what_does_not_divide_evenly_is_left_whole():
     assert sharding.partition_spec(("batch", "length"), (12, 6), mesh(2, 4, 1)) == PartitionSpec(None, None)
 
 
-def test_zero_cuts_the_longest_dimension_but_the_last():
-    grid = mesh(8, 1, 1)
-    shapes = {"first": (24, 16, 64), "second": (16, 24, 64), "last": (3, 5, 64), "none": (3, 5, 7)}
-    params = {
-        name: nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), (None,) * 3)
-        for name, shape in shapes.items()
-    }
+def test_zero_cuts_the_longest_dimension_but_the_last_and_a_table_along_its_features():
+    """A device holds the bytes of its part. A state of another shape, such as Adafactor's sums of rows, is whole."""
+    grid, axes = mesh(8, 1, 1), {"table": ("vocab", "embed"), "bias": ("vocab",)}
+    shapes = {"first": (24, 16, 64), "second": (16, 24, 64), "last": (3, 5, 64), "none": (3, 5, 7),
+              "table": (64, 16), "bias": (64,)}  # fmt: skip
+    plain = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    params = {name: nn.LogicallyPartitioned(leaf, axes.get(name, (None,) * 3)) for name, leaf in plain.items()}
     cut = sharding.shard_over_data(params, sharding.shardings_of(params, grid), grid)
-    assert {name: list(one.spec).index("data") for name, one in cut.items() if "data" in one.spec} == {
-        "first": 0,
-        "second": 1,
-        "last": 2,
-    }
-
-
-def test_a_state_of_another_shape_than_its_parameter_is_whole():
-    """As the row and column sums of Adafactor."""
-    params = {"kernel": jax.ShapeDtypeStruct((16, 64), jnp.float32)}
-    grid = mesh(8, 1, 1)
-    own = {"kernel": NamedSharding(grid, PartitionSpec("data"))}
-    state = {"mean": params, "rows": {"kernel": jax.ShapeDtypeStruct((16,), jnp.float32)}}
-    found = sharding.optimizer_state(state, params, own, grid)
-    assert found["mean"]["kernel"].spec == PartitionSpec("data") and found["rows"]["kernel"].spec == PartitionSpec()
+    found = {name: list(one.spec).index("data") for name, one in cut.items() if "data" in one.spec}
+    assert found == {"first": 0, "second": 1, "last": 2, "table": 1, "bias": 0}
+    held = [jax.ShapeDtypeStruct(plain[name].shape, jnp.bfloat16, sharding=cut[name]) for name in ("bias", "none")]
+    assert sharding.bytes_on_device(held) == 2 * (64 / 8 + 3 * 5 * 7)
+    state = {"mean": plain, "rows": plain | {"table": jax.ShapeDtypeStruct((16,), jnp.float32)}}
+    placed = sharding.optimizer_state(state, plain, cut, grid)
+    assert placed["mean"]["table"] == cut["table"] and placed["rows"]["table"].spec == PartitionSpec()

@@ -14,30 +14,30 @@ from plmjax.parallel.stopping import StopSignals
 from tests.paths import ROOT
 
 
-def test_sigterm_is_remembered_however_often_it_comes() -> None:
+def test_the_first_signal_is_remembered_and_a_ctrl_c_after_it_stops_at_once() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with StopSignals() as stop:
-        assert stop.received is None
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.received is signal.SIGTERM
+    for first in (signal.SIGTERM, signal.SIGINT):
+        with StopSignals() as stop:
+            assert stop.received is None
+            for number in (first, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                assert stop.received is first
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-def test_a_ctrl_c_after_the_first_signal_stops_at_once(first: signal.Signals) -> None:
-    with StopSignals() as stop:
-        os.kill(os.getpid(), first)
-        assert stop.received is first
-        with pytest.raises(KeyboardInterrupt):
+def test_a_loop_leaves_ignored_signals_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopSignals() as stop:
             os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_the_first_signal_is_the_one_that_is_remembered() -> None:
-    stop = StopSignals()
-    assert stop.handle(signal.SIGINT) and stop.handle(signal.SIGTERM)
-    assert stop.received is signal.SIGINT
-    assert not stop.handle(signal.SIGINT)
+            assert stop.received is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.received is signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 BUSY = """
@@ -75,8 +75,7 @@ def ended(*arguments: str, signals: tuple[signal.Signals, ...]) -> tuple[int, st
     return process.returncode, out + rest, errors
 
 
-@pytest.mark.parametrize("where", ["inside", "outside"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code", "where"), [(signal.SIGTERM, 75, "inside"), (signal.SIGINT, 130, "outside")])
 def test_a_watched_process_with_nothing_to_save_ends_at_once(number: signal.Signals, code: int, where: str) -> None:
     """Also where Python does not get to call its own handlers."""
     sentence = f"program: Stopped by {number.name} with nothing new to save; run the same command again.\n"
@@ -101,19 +100,6 @@ def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None
     _, errors = process.communicate(timeout=300)
     assert errors == "program: Stopped by SIGTERM with nothing new to save; run the same command again.\n"
     assert process.returncode == 75
-
-
-def test_a_loop_in_a_process_of_its_own_leaves_ignored_signals_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with StopSignals() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert stop.received is None
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.received is signal.SIGTERM
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_a_vote_is_known_two_steps_later_and_at_once_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,6 @@ from tests.families import STEPS
 from tests.third_party import experiments
 
 
-def test_unigram_entropy_counts_every_token_once_more() -> None:
-    nats = evaluation.unigram_nats(np.array([3, 0]), 4)
-    np.testing.assert_allclose(nats, -np.log(np.array([4, 1, 1, 1]) / 7), rtol=1e-6)
-
-
 def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike() -> None:
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = {"row_ids": jax.ShapeDtypeStruct((1,), np.int32, sharding=place)}
@@ -60,10 +55,11 @@ def test_the_joint_loss_has_every_term_as_in_training() -> None:
 
 
 @pytest.mark.nightly
-def test_the_joint_loss_has_the_coefficients_of_its_phase(tmp_path: Path) -> None:
+def test_a_run_is_judged_by_the_joint_loss_with_the_coefficients_of_its_phase(tmp_path: Path) -> None:
     settings = {"steps": 2, "evaluate_every": 1, "evaluation_batches": 1}
     phases = (Phase(fraction=0.5), Phase(fraction=0.5, changes=("objective.discriminator_weight=3",)))
     run = dataclasses.replace(experiments.changed(experiments.electra(), training=settings), phases=phases)
+    run = experiments.changed(run, checkpoint={"every": 1, "best": "eval/joint_loss"})
     loop.train(run, tmp_path, STEPS["electra"][1](run.data), tokenizer={})
     lines = [line for line in metrics.read(tmp_path / "metrics.jsonl") if "eval/joint_loss" in line]
     for line, weight in zip(lines, (50, 3), strict=True):

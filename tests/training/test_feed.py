@@ -1,6 +1,5 @@
 """Batches on their way to the devices."""
 
-import itertools
 from collections.abc import Iterator
 
 import jax
@@ -10,26 +9,7 @@ from plmjax.data.mixing import Portion
 from plmjax.training import feed
 
 
-def test_batches_come_in_order_and_their_source_is_closed_where_a_run_ends_first() -> None:
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = {"row_ids": jax.ShapeDtypeStruct((2,), np.int32, sharding=place)}
-    ended = []
-
-    def source() -> Iterator[feed.HostBatch]:
-        try:
-            for step in itertools.count():
-                yield {"row_ids": np.array([2 * step, 2 * step + 1], np.int32)}
-        finally:
-            ended.append(step)
-
-    opened = source()  # a name of its own: otherwise Python would close it with the frame that reads it
-    batches = feed.on_device(opened, shapes)
-    assert [next(batches)["row_ids"].tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]] and not ended
-    batches.close()
-    assert ended
-
-
-def test_every_device_has_its_rows_until_the_source_ends() -> None:
+def test_every_device_has_its_rows_until_the_source_ends_or_the_run_does() -> None:
     """The devices of a mesh need not be in the order of the rows, and some have the same rows."""
     devices = np.array(jax.devices())[[5, 2, 7, 0, 3, 6, 1, 4]].reshape(4, 2)
     mesh = jax.sharding.Mesh(devices, ("data", "tensor"))
@@ -39,13 +19,27 @@ def test_every_device_has_its_rows_until_the_source_ends() -> None:
     assert feed.local_rows(shapes).tolist() == list(range(12))
     draws = np.random.default_rng(0)
     source = [{name: draws.normal(size=size).astype(np.float32) for name, size in sizes.items()} for _ in range(4)]
+    ended = []
+
+    def opened() -> Iterator[feed.HostBatch]:
+        try:
+            yield from source
+        finally:
+            ended.append(True)
+
     for ahead in (1, 3, 9):
-        found = list(feed.on_device(iter(source), shapes, ahead))
-        assert len(found) == 4
+        found = list(feed.on_device(opened(), shapes, ahead))
+        assert len(found) == 4 and ended.pop()
         for ours, batch in zip(found, source, strict=True):
             for name, array in ours.items():
                 assert array.sharding == place
                 np.testing.assert_array_equal(array, batch[name])
+    own = opened()  # a name of its own: otherwise Python would close it with the frame that reads it
+    batches = feed.on_device(own, shapes, 1)
+    next(batches)
+    assert not ended
+    batches.close()
+    assert ended
 
 
 def test_metrics_of_a_mixture_have_the_names_of_its_sources() -> None:

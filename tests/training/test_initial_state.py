@@ -1,6 +1,7 @@
-"""The state before the first step: its keys, its constants, and the rule that updates it."""
+"""The state before the first step: its keys, and its constants with the data that they are made from."""
 
-import dataclasses
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -11,12 +12,14 @@ import optax
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.parallel import mesh as meshes
-from plmjax.training import initial_state
+from plmjax.training import constants
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.initial_state import InitialState
 from tests.third_party import experiments
-from tests.training.test_program import bert
 
 ONE = jax.sharding.NamedSharding(meshes.make(experiments.gpt2().mesh, jax.devices()[:1]), jax.sharding.PartitionSpec())
 
@@ -73,16 +76,29 @@ def test_constants_are_made_of_their_sources_and_not_left_out() -> None:
         begin(0, short)
 
 
-class Inspected(Objective):
-    """Its module returns outputs for inspection beside its variables."""
+def test_tokens_that_the_text_lacks_are_counted_as_none() -> None:
+    """A model may have more tokens than the text, and a task counts none."""
+    vocabulary, description = Vocabulary.placeholder(5), Description(experiments.gpt2(), 0, {})
+    for counts, expected in ((np.array([7, 0, 3]), [7, 0, 3, 0, 0]), (None, [0] * 5)):
+        found = constants.of_run(vocabulary, counts, description).token_counts
+        assert found.tolist() == expected and found.dtype == np.int64
 
-    def init(self, module: Any, key: jax.Array, batch: Any, *, constants: Any, carry: Any) -> dict[str, Any]:
-        return variables(key) | {"intermediates": {"hidden": batch["tokens"]}}
 
+def test_parameters_of_another_checkpoint_have_the_axes_of_their_module(tmp_path: Path) -> None:
+    def init(key: jax.Array) -> dict[str, Any]:
+        kernel = nn.LogicallyPartitioned(jax.random.normal(key, (2, 3)), ("embed", "mlp"))
+        return {"lm": {"kernel": kernel, "bias": jnp.zeros(3)}}
 
-def test_outputs_for_inspection_are_no_variables() -> None:
-    run = dataclasses.replace(bert(rows=4), objective=Inspected())
-    (phase,) = run.resolved_phases
-    batch = {"tokens": jax.ShapeDtypeStruct((4, 8), jnp.int32)}
-    make = initial_state.initial_variables(run, phase, nn.Module(), vocabulary=Vocabulary.placeholder(128), batch=batch)
-    assert make(jax.random.key(0)).keys() == {"params", "statistics"}
+    sources = constants.of_run(Vocabulary.placeholder(5), None, Description(experiments.gpt2(), 0, {}))
+    kernel, bias = np.full((2, 3), 7.0), np.ones(3)
+    for name, found, message in (
+        ("same", {"kernel": kernel, "bias": bias}, ""),
+        ("turned", {"kernel": kernel.T, "bias": bias}, r"lm/kernel of shape \(2, 3\) .*/turned, found \(3, 2\)"),
+        ("less", {"kernel": kernel}, r"lm/bias of shape \(3,\) .*/less, found no such parameter"),
+    ):
+        params = {"lm": found, "other": np.ones(9)}
+        checkpoints.save_parameters(tmp_path / name, params, experiments.gpt2(), tokenizer={})
+        with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+            made = sources.parameters(str(tmp_path / name), init)["lm"]
+            assert made["kernel"].names == ("embed", "mlp") and (made["bias"] == 1).all()
+            np.testing.assert_array_equal(made["kernel"].value, kernel)
