@@ -29,7 +29,7 @@ def test_it_says_what_a_device_holds_where_the_run_continues_and_when_masks_depe
         assert "2 rows x 8 shards x 2 microbatches = 32 rows of 16 = 512 tokens a step" in batch
         assert memory == "memory   3.00 GiB state and batch + 0.50 GiB temporary a device"
         assert "2.0GFLOP a step" in model
-        assert last.startswith("dropout  rbg: another mesh draws other masks" if generator == "rbg" else "compile  1:01")
+        assert last.startswith("dropout  rbg: another mesh" if generator == "rbg" else "compile  1:01 min; MFU")
 
 
 def test_another_number_of_cores_is_told_on_a_cpu(monkeypatch) -> None:

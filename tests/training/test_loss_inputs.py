@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.experiment import Experiment
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, cross_entropy
@@ -50,26 +49,19 @@ class CountedNextToken(NextToken):
     ) -> LossSums:
         ids, weights = self.targets(batch)
         inputs = self.model_inputs(batch)
-        logits, after = module.apply(
-            loss_inputs.variables,
-            **inputs,
-            deterministic=not training,
-            mutable=["statistics"] if training else ["none"],
-        )
+        mutable = ["statistics"] if training else ["none"]
+        logits, after = module.apply(loss_inputs.variables, **inputs, deterministic=not training, mutable=mutable)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         collections = nn.meta.unbox(after) if training else loss_inputs.collections
         return LossSums({"next_token": loss}, {}, collections=collections)
 
 
-def counted(**training: Any) -> Experiment:
-    run = dataclasses.replace(experiments.gpt2(), objective=CountedNextToken())
-    return experiments.changed(run, training={"steps": 4, "evaluation_batches": 2} | training)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int, tmp_path: Path) -> None:
-    run = experiments.changed(counted(accumulation=accumulation), checkpoint={"every": 2})
+    training = {"steps": 4, "evaluation_batches": 2, "accumulation": accumulation}
+    run = experiments.changed(experiments.gpt2(), training=training, checkpoint={"every": 2})
+    run = dataclasses.replace(run, objective=CountedNextToken())
     source = ChainSource(run.data)
     result = loop.train(run, tmp_path, source, tokenizer={})
     tokens = np.concatenate([batch["input_ids"] for batch in source.train(run.resolved_phases[0], 0)])

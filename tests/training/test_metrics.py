@@ -14,17 +14,19 @@ from plmjax.training import metrics
 
 
 def test_a_resume_takes_back_the_lines_it_will_write_again(tmp_path):
-    file = metrics.MetricsFile(tmp_path, 0)
+    """A line is on disk as soon as it is written, and a number that JSON cannot write is null."""
+    path, file = tmp_path / "metrics.jsonl", metrics.MetricsFile(tmp_path, 0)
     for step in (2, 4, 6):
         file.write(step, {"train/loss": 0.1 * step})
+        assert json.loads(path.read_text().splitlines()[-1])["train/loss"] == 0.1 * step
     file.close()
-    with (tmp_path / "metrics.jsonl").open("a") as lines:
+    with path.open("a") as lines:
         lines.write('{"step": 8, "train/lo')  # a kill cut this short
     file = metrics.MetricsFile(tmp_path, 4)
-    file.write(6, {"train/loss": 7.0})
+    file.write(6, {"train/loss": float("inf")})
     file.close()
-    found = metrics.read(tmp_path / "metrics.jsonl")
-    assert [(line["step"], line["train/loss"]) for line in found] == [(2, 0.2), (4, 0.4), (6, 7.0)]
+    found = metrics.read(path)
+    assert [(line["step"], line["train/loss"]) for line in found] == [(2, 0.2), (4, 0.4), (6, None)]
     assert all(line["time"] > 1.7e9 for line in found)
 
 
@@ -61,41 +63,31 @@ def test_tensorboard_shows_one_curve_after_a_resume(tmp_path):
     assert found == {2: 8.0, 4: 4.0, 6: 1.0, 8: 0.5}
 
 
-def test_what_is_no_metrics_file_is_named(tmp_path):
-    with pytest.raises(UserError, match="found no such file"):
-        metrics.read(tmp_path / "metrics.jsonl")
-    lines = [metrics.to_line({"step": step, "train/loss": 4.5}) for step in (1, 2, 3)]
-    (tmp_path / "metrics.jsonl").write_text(f"{lines[0]}step 2\n{lines[2]}")
-    with pytest.raises(UserError, match=r"Expected JSON in line 2 of "):
-        metrics.read(tmp_path / "metrics.jsonl")
-    for damaged in ("[2]\n", '{"train/loss": 1.0}\n', '{"step": "2"}\n'):
-        (tmp_path / "metrics.jsonl").write_text(f"{lines[0]}{damaged}{lines[2]}")
-        with pytest.raises(UserError, match=r"Expected a record with its step in line 2 of .*; remove that line"):
-            metrics.read(tmp_path / "metrics.jsonl")
-    (tmp_path / "metrics.jsonl").write_text("".join(lines).replace("4.5", "4.6", 1))
-    with pytest.raises(UserError, match=r"Expected line 1 of .* as it was written, found another checksum"):
-        metrics.read(tmp_path / "metrics.jsonl")
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1\xff}\n')
-    with pytest.raises(UserError, match="Expected UTF-8 text"):
+@pytest.mark.parametrize(
+    ("damaged", "sentence"),
+    [
+        (b"step 2\n", r"Expected JSON in line 2 of "),
+        (b'{"step": "2"}\n', r"Expected a record with its step in line 2 of .*; remove that line"),
+        (b"[2]\n", "Expected a record with its step in line 2"),
+        (metrics.to_line({"step": 2, "train/loss": 4.5}).replace("4.5", "4.6").encode(),
+         r"Expected line 2 of .* as it was written, found another checksum"),
+        (b'{"step": 2\xff}\n', "Expected UTF-8 text"),
+        (None, "found no such file"),
+    ],
+)  # fmt: skip
+def test_what_is_no_metrics_file_is_named(damaged, sentence, tmp_path):
+    first, last = (metrics.to_line({"step": step, "train/loss": 4.5}).encode() for step in (1, 3))
+    if damaged is not None:
+        (tmp_path / "metrics.jsonl").write_bytes(first + damaged + last)
+    with pytest.raises(UserError, match=sentence):
         metrics.read(tmp_path / "metrics.jsonl")
 
 
-def test_numbers_that_json_cannot_write_become_null(tmp_path):
-    assert metrics.to_json({"a": float("nan"), "b": float("-inf"), "c": 1.5, "d": 2}) == (
-        '{"a": null, "b": null, "c": 1.5, "d": 2}'
-    )
-    nested = {"mean": {"a": float("nan")}, "rows": [{"b": [float("inf"), 1]}]}
-    assert json_text.parse(metrics.to_json(nested)) == {"mean": {"a": None}, "rows": [{"b": [None, 1]}]}
-    file = metrics.MetricsFile(tmp_path, 0)
-    file.write(1, {"train/gradient_norm": float("inf")})
-    file.close()
-    assert metrics.read(tmp_path / "metrics.jsonl")[0]["train/gradient_norm"] is None
-
-
-def test_a_perplexity_beyond_a_float_is_infinite():
-    assert metrics.perplexity(0.0) == 1.0
-    assert metrics.perplexity(3000.0) == float("inf")
-    assert metrics.to_json({"eval/perplexity": metrics.perplexity(3000.0)}) == '{"eval/perplexity": null}'
+def test_numbers_that_json_cannot_write_become_null():
+    """A perplexity beyond a float is infinite."""
+    nested = {"mean": {"a": float("nan")}, "rows": [{"b": [float("-inf"), 1.5]}], "c": metrics.perplexity(3000.0)}
+    assert json_text.parse(metrics.to_json(nested)) == {"mean": {"a": None}, "rows": [{"b": [None, 1.5]}], "c": None}
+    assert metrics.perplexity(0.0) == 1.0 and metrics.perplexity(3000.0) == float("inf")
 
 
 def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
@@ -106,20 +98,12 @@ def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     terminal = metrics.Terminal(1_000_000, 0)
     terminal.print("devices  8 x cpu")
-    values = {"train/loss": 2.5, "train/mlm_accuracy": 0.5, "train/nsp_accuracy": 0.75}
+    values = {"train/loss": 2.5, "train/accuracy": 0.5, "train/next_sentence_accuracy": 0.75}
     terminal.show_logged(123_456, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}, 184.0)
     terminal.close()
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).split())
     assert "123456/1000000" in words and "devices 8 x cpu" in words
-    assert "loss 2.5000 mlm acc 50.00% nsp acc 75.00% lr 1.00e-04 50.0k tok/s mfu 40.0% eta 3:04 min" in words
-
-
-def test_an_accuracy_of_one_task_is_named_once(capsys):
-    terminal = metrics.Terminal(10, 0)
-    values = {"train/loss": 2.5, "train/accuracy": 0.5, "train/next_sentence_accuracy": 0.75, "mfu": 0.4}
-    terminal.show_logged(5, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4}, 184.0)
-    terminal.close()
-    assert "loss  2.5000  acc 50.00%  next sentence acc 75.00%  lr" in capsys.readouterr().out
+    assert "loss 2.5000 acc 50.00% next sentence acc 75.00% lr 1.00e-04 50.0k tok/s mfu 40.0% eta 3:04 min" in words
 
 
 def test_steps_between_two_logged_ones_are_told_by_time(capsys, monkeypatch):
@@ -149,42 +133,10 @@ def test_what_takes_long_is_told_again_and_again(capsys, monkeypatch):
     assert "terminal" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
-    file = metrics.MetricsFile(tmp_path, 0)
-    file.write(1, {"train/loss": 2.5})
-    assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/loss"] == 2.5
-    file.close()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (2.34567, "2.346"),
-        (0.00003, "3.0e-05"),
-        (9999.0, "9999"),
-        (10000.0, "10.0k"),
-        (42150.0, "42.1k"),
-        (4.215e6, "4.2M"),
-        (9.9e12, "9.9T"),
-        (float("nan"), "nan"),
-    ],
-)
-def test_numbers_fit_their_column(value, text):
-    assert metrics.compact(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (12, "12 s"),
-        (184, "3:04 min"),
-        (18360, "5:06 h"),
-        (59.9, "1:00 min"),
-        (59.4, "59 s"),
-        (3599, "59:59 min"),
-        (3600, "1:00 h"),
-    ],
-)
-def test_durations_read_as_a_clock(seconds, text):
-    assert metrics.duration(seconds) == text
+def test_numbers_and_durations_fit_their_column():
+    numbers = {0.0: "0", 2.34567: "2.346", 0.00003: "3.0e-05", 9999.0: "9999", 10000.0: "10.0k", 42150.0: "42.1k",
+               4.215e6: "4.2M", 9.9e12: "9.9T", float("nan"): "nan"}  # fmt: skip
+    assert [metrics.compact(value) for value in numbers] == [*numbers.values()]
+    seconds = {12: "12 s", 59.4: "59 s", 59.9: "1:00 min", 184: "3:04 min", 3599: "59:59 min", 3600: "1:00 h",
+               18360: "5:06 h"}  # fmt: skip
+    assert [metrics.duration(value) for value in seconds] == [*seconds.values()]

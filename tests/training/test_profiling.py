@@ -1,6 +1,5 @@
 """Profiles that are asked for while a run trains."""
 
-import json
 import time
 from pathlib import Path
 
@@ -28,17 +27,19 @@ def run(profile: Profile, steps: range, wait: float = 0.0) -> None:
         time.sleep(wait)
 
 
-def seen(profile: Profile) -> None:
+def seen(profile: Profile, what: str = "_asked", there: bool = True) -> None:
+    """Wait until the profile has seen a request, or written its answer."""
     end = time.monotonic() + 10
-    while profile._asked is None and time.monotonic() < end:
+    while (getattr(profile, what) is not None) != there and time.monotonic() < end:
         time.sleep(0.01)
 
 
-def answered(workdir: Path) -> Done | None:
-    end = time.monotonic() + 10
-    while Done.read(workdir) is None and time.monotonic() < end:
-        time.sleep(0.01)
-    return Done.read(workdir)
+def asked(workdir: Path, steps: int, first: int = 0, final: int = 100) -> Profile:
+    """The profile of a run that has seen a request."""
+    profile = Profile((), workdir / "profile", 1, final=final, workdir=workdir)
+    profiling.ask(workdir, steps, first)
+    seen(profile)
+    return profile
 
 
 def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path) -> None:
@@ -47,7 +48,8 @@ def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path
     (tmp_path / profiling.REQUEST).write_text('{"id": "mine", "steps": 2, "first": 6}')  # as a user writes it
     seen(profile)
     run(profile, range(4, 20))
-    done = answered(tmp_path)
+    seen(profile, "_answer", there=False)
+    done = Done.read(tmp_path)
     assert (done.id, done.first, done.last, done.error) == ("mine", 6, 7, "")
     (trace,) = (tmp_path / "profile" / "plugins" / "profile").iterdir()
     assert tmp_path / done.folder == trace and list(trace.glob("*.xplane.pb"))
@@ -62,33 +64,29 @@ def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path
 @pytest.mark.parametrize(("total", "first", "end"), [(10, 2, 11), (100, 0, 12)], ids=["the last step", "a stop"])
 def test_a_run_that_ends_first_keeps_the_steps_so_far(total: int, first: int, end: int, tmp_path: Path) -> None:
     """A first step that has passed is the next one."""
-    profile = Profile((), tmp_path / "profile", 1, final=total, workdir=tmp_path)
-    profiling.ask(tmp_path, 50, first)
-    seen(profile)
+    profile = asked(tmp_path, 50, first, final=total)
     run(profile, range(8, end))
     profile.close()
     assert (Done.read(tmp_path).first, Done.read(tmp_path).last) == (8, end - 1)
 
 
 def test_a_profiler_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
-    profiling.ask(tmp_path, 1, 0)
-    seen(profile)
+    profile = asked(tmp_path, 1)
     jax.profiler.start_trace(str(tmp_path / "other"))  # somebody else records
     run(profile, range(3, 6))
     jax.profiler.stop_trace()
-    done = answered(tmp_path)
-    assert "RuntimeError" in done.error and not done.folder
     profile.close()
+    done = Done.read(tmp_path)
+    assert "RuntimeError" in done.error and not done.folder
 
 
 def test_a_file_of_another_kind_is_passed_over(tmp_path: Path) -> None:
     profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
-    for content in ("", "[]", '{"id": 1, "steps": 2}', '{"id": "a", "steps": 0}', '{"steps": 2}'):
+    for content in ("", "[]", '{"id": "a", "steps": 0}', '{"steps": 2}'):
         (tmp_path / profiling.REQUEST).write_text(content)
         run(profile, range(1, 4), 0.02)
     assert profile._asked is None
-    (tmp_path / profiling.REQUEST).write_text(json.dumps({"id": "b", "steps": 1}))
+    (tmp_path / profiling.REQUEST).write_text('{"id": "b", "steps": 1}')
     seen(profile)
     assert profile._asked == Request("b", 1)
     profile.close()

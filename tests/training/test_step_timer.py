@@ -2,7 +2,7 @@
 
 import math
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -18,33 +18,34 @@ from plmjax.training.step_timer import MetricsWindow, StepTimer
 
 
 def test_a_mean_is_that_of_the_steps_that_have_the_metric() -> None:
-    """A resumed run begins with the sums of its checkpoint."""
+    """A resumed run begins with the sums of its checkpoint. A loss that is no number shows: a mean over the other
+    steps would hide that the training has failed."""
     window = MetricsWindow({"loss": (4.0, 2)})
     window.add({"loss": 8.0, "accuracy": math.nan, "learning_rate": 1.0})
     window.add({"loss": 3.0, "accuracy": 0.5, "learning_rate": 1.0})
     assert window.means() == {"train/loss": pytest.approx(15 / 4), "train/accuracy": 0.5}
     assert window.means() == {}
-
-
-def test_a_loss_that_is_no_number_shows_in_the_line() -> None:
-    """A mean over the other steps would hide that the training has failed."""
-    window = MetricsWindow({})
-    window.add({"loss": 1.0})
-    window.add({"loss": math.nan})
+    for loss in (1.0, math.nan):
+        window.add({"loss": loss})
     assert math.isnan(window.means()["train/loss"])
 
 
-def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock: an evaluation of 100 seconds takes no time of a step, nor do the steps before a line."""
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], float]:
+    """Lets seconds pass on the clock of the timer."""
     now = [50.0]
 
-    def passes(seconds: float) -> float:
+    def wait(seconds: float) -> float:
         now[0] += seconds
-        return now[0]
+        return seconds
 
     monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    return wait
+
+
+def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(passes: Callable[[float], float]) -> None:
+    """An evaluation of 100 seconds takes no time of a step, nor do the steps before a line."""
     measured, metrics = StepTimer(), StepMetrics.join({"loss": jnp.float32(2)})
-    batches = iter([passes, passes, passes])
     assert measured.throttle() is None and measured.next_batch(iter(range(1))) == 0
     passes(3)
     measured.add(metrics)
@@ -57,7 +58,7 @@ def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch:
     passes(100)
     measured.resume()
     for _ in range(2):
-        measured.next_batch(passes(4) for _ in batches)  # while nothing is computed
+        measured.next_batch(passes(4) for _ in range(1))  # while nothing is computed
         measured.add(metrics)
         passes(1)
         measured.drain()
@@ -70,24 +71,20 @@ def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch:
     assert (measured.steps, measured.seconds, measured.input_wait) == (1, 7, 0)
 
 
-class Values(list):
-    """The metrics of a step that is being computed until it is ready."""
-
-    ready = False
-
-    def is_ready(self) -> bool:
-        return self.ready
-
-
-def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(passes: Callable[[float], float]) -> None:
     """Two steps are computed for 4 seconds, one of them for 1 second more. In the last 3 seconds none is computed."""
-    now = [50.0]
+
+    class Values(list):
+        """The metrics of a step that is being computed until it is ready."""
+
+        ready = False
+
+        def is_ready(self) -> bool:
+            return self.ready
 
     def batches(seconds: float) -> Iterator[float]:
-        now[0] += seconds
-        yield seconds
+        yield passes(seconds)
 
-    monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
     measured, steps = StepTimer(), (Values([2]), Values([1]))
     for values in steps:
         measured.add(StepMetrics(values, ("loss",)))
@@ -100,7 +97,8 @@ def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(monkeypa
 
 
 def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
-    """On eight devices, of every dtype that a step may return. The lines of a log are in the order of the names."""
+    """On eight devices, of every dtype that a step may return, in the order of the names. What float32 would round,
+    such as a count above 2**24, is refused."""
     scalars = {
         "loss": jnp.float32(math.pi),
         "accuracy": jnp.float32(np.nan),
@@ -111,25 +109,13 @@ def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
     whole = NamedSharding(meshes.make(Mesh(), jax.devices()), PartitionSpec())
     metrics = jax.jit(StepMetrics.join, out_shardings=whole)(scalars)
     assert len(jax.tree.leaves(metrics)) == 1 and metrics.array.dtype == jnp.float32
-    pace = StepTimer()
-    pace.add(metrics)
-    (found,) = pace.drain()
-    assert [*found] == [*metrics] == sorted(scalars)
+    timer = StepTimer()
+    timer.add(metrics)
+    (found,) = timer.drain()
+    assert [*found] == [*metrics] == sorted(scalars) and "targets" not in metrics
     for name, value in scalars.items():
         assert type(found[name]) is float
-        np.testing.assert_array_equal(found[name], float(value))
-        np.testing.assert_array_equal(metrics[name], float(value))
-
-
-def test_a_metric_that_the_step_does_not_have_is_a_missing_key() -> None:
-    metrics = StepMetrics.join({"loss": jnp.float32(1)})
-    assert "accuracy" not in metrics and len(metrics) == 1
-    with pytest.raises(KeyError, match="accuracy"):
-        metrics["accuracy"]
-
-
-@pytest.mark.parametrize("value", [jnp.int32(2**24 + 1), jnp.ones(2), jnp.array(True)])
-def test_a_metric_that_float32_would_round_is_refused(value: jax.Array) -> None:
-    """A count above 2**24 is the sum of a metric, which is divided by its weight in float32 anyway."""
-    with pytest.raises(TypeError, match="Expected a float32 scalar as the metric targets, found"):
-        StepMetrics.join({"loss": jnp.float32(1), "targets": value})
+        np.testing.assert_array_equal([found[name], metrics[name]], float(value))
+    for value in (jnp.int32(2**24 + 1), jnp.ones(2)):
+        with pytest.raises(TypeError, match="Expected a float32 scalar as the metric targets, found"):
+            StepMetrics.join({"loss": jnp.float32(1), "targets": value})

@@ -11,7 +11,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.experiment import Tracking, flatten
-from plmjax.training import metrics, tracking
+from plmjax.training import metrics
 from tests.third_party import experiments
 
 RUN = dataclasses.replace(experiments.recurrent(), tracking=Tracking(wandb="team/encoders"))
@@ -51,25 +51,16 @@ def library(monkeypatch):
 
 
 def test_a_resume_goes_on_with_the_same_run_and_repeats_nothing(tmp_path, library):
-    file = metrics.MetricsFile(tmp_path, 0, RUN)
-    for step in (2, 4, 6):
-        file.write(step, {"train/loss": 0.5 * step})
-    file.close(succeeded=False)
-    file = metrics.MetricsFile(tmp_path, 4, RUN)
-    file.write(6, {"train/loss": -1.0})
-    file.write(7, {"train/loss": 3.5})
-    file.write(8, {"train/loss": 4.0})
-    file.write(8, {"eval/loss": 4.5})
-    file.close()
-    assert library.runs == {
-        "made0": {
-            2: {"train/loss": 1.0},
-            4: {"train/loss": 2.0},
-            6: {"train/loss": 3.0},
-            7: {"train/loss": 3.5},
-            8: {"train/loss": 4.0, "eval/loss": 4.5},
-        }
-    }
+    for start, lines in ((0, {2: 1.0, 4: 2.0, 6: 3.0}), (4, {6: -1.0, 7: 3.5, 8: 4.0})):
+        file = metrics.MetricsFile(tmp_path, start, RUN)
+        for step, loss in lines.items():
+            file.write(step, {"train/loss": loss})
+        if start:
+            file.write(8, {"eval/loss": 4.5})
+        file.close(succeeded=bool(start))
+    losses = {2: 1.0, 4: 2.0, 6: 3.0, 7: 3.5, 8: 4.0}
+    history = {step: {"train/loss": loss} for step, loss in losses.items()}
+    assert library.runs == {"made0": history | {8: {"train/loss": 4.0, "eval/loss": 4.5}}}
     assert library.ended == [1, 0]
     first = library.asked[0]
     assert (first["entity"], first["project"], first["name"]) == ("team", "encoders", tmp_path.name)
@@ -79,20 +70,14 @@ def test_a_resume_goes_on_with_the_same_run_and_repeats_nothing(tmp_path, librar
 
 
 def test_another_project_gets_a_run_of_its_own(tmp_path, library):
+    """Nothing is sent unless one is named, and who is not logged in is told what to do."""
+    metrics.MetricsFile(tmp_path, 0, experiments.recurrent()).close()
+    assert not library.asked and not (tmp_path / "wandb.json").exists()
     metrics.MetricsFile(tmp_path, 0, RUN).close()
-    other = dataclasses.replace(RUN, tracking=Tracking(wandb="decoders"))
+    other, closed = (dataclasses.replace(RUN, tracking=Tracking(wandb=name)) for name in ("decoders", "closed"))
     metrics.MetricsFile(tmp_path, 0, other).close()
     assert [(asked["entity"], asked["id"]) for asked in library.asked] == [("team", None), (None, None)]
     assert json.loads((tmp_path / "wandb.json").read_text()) == {"project": "decoders", "id": "made1"}
-
-
-def test_nothing_is_sent_unless_a_project_is_named(tmp_path, library):
-    metrics.MetricsFile(tmp_path, 0, experiments.recurrent()).close()
-    assert not library.asked and not (tmp_path / "wandb.json").exists()
-
-
-def test_who_is_not_logged_in_is_told_what_to_do(tmp_path, library):
-    closed = dataclasses.replace(RUN, tracking=Tracking(wandb="closed"))
     with pytest.raises(UserError, match=r"'closed' .* No API key configured\. Use `wandb login`; run `wandb login`"):
         metrics.MetricsFile(tmp_path, 0, closed)
 
@@ -103,7 +88,6 @@ def test_without_the_library_a_run_ends_before_it_begins(tmp_path, monkeypatch, 
     said = fails("pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "run", *options)
     assert said.endswith("Expected wandb for --tracking.wandb, found none; pip install 'plmjax[wandb]'.")
     assert not (tmp_path / "run").exists()
-    tracking.check(experiments.recurrent())
 
 
 @pytest.mark.nightly

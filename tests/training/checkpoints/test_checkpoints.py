@@ -1,6 +1,8 @@
 """Checkpoints: what is saved is what was there, what is kept is what was promised, and damage is named, not read."""
 
+import dataclasses
 import json
+import math
 import os
 import re
 import resource
@@ -23,6 +25,7 @@ from plmjax.files import storage
 from plmjax.parallel import mesh as meshes
 from plmjax.runs import folder
 from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.state import TrainState
 from tests.paths import ROOT
@@ -68,12 +71,13 @@ def saved(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("saved") / "checkpoints"
     writer = keeper(directory)
     for step in (1, 2):
-        writer.save(make_state(step), describe(step, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}))
+        state = make_state(step, experiment.Mesh(data=8))
+        writer.save(state, describe(step, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}))
     writer.close()
     return directory
 
 
-@pytest.mark.parametrize("sizes", [None, experiment.Mesh(fsdp=8), experiment.Mesh(data=2, fsdp=2, tensor=2)])
+@pytest.mark.parametrize("sizes", [None, experiment.Mesh(data=2, fsdp=2, tensor=2)])
 def test_the_arrays_saved_are_those_of_the_step_though_the_next_steps_overwrite_them(tmp_path, sizes):
     made = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
     overwrite = jax.jit(lambda state: jax.tree.map(lambda x: x * 0, state), donate_argnums=0)
@@ -91,23 +95,15 @@ def test_the_arrays_saved_are_those_of_the_step_though_the_next_steps_overwrite_
     assert_equal(expected, found)
 
 
-def test_describes_itself(saved):
-    description = checkpoints.describe(saved / "2")
-    assert description == describe(2, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}, cores=platform.cores())
-    params, _ = checkpoints.load_parameters(saved.parent)
-    assert_equal(make_state(2).params, params)
-
-
 @pytest.mark.parametrize("sizes", [(4, 1, 2), (1, 1, 1), (1, 8, 1)])
-def test_restores_onto_another_mesh(tmp_path, sizes):
-    state = make_state(3, experiment.Mesh(data=8))
-    writer = keeper(tmp_path / "checkpoints")
-    writer.save(state, describe(3))
-    writer.close()
+def test_restores_onto_another_mesh(saved, sizes):
+    """Its parameters, without a mesh, and a description of itself."""
     other = make_state(0, experiment.Mesh(*sizes))
-    found, _ = keeper(tmp_path / "checkpoints").restore(3, shapes(other))
-    assert_equal(state, found)
+    found, description = keeper(saved).restore(2, shapes(other))
+    assert_equal(make_state(2), found)
     assert found.params["kernel"].sharding.is_equivalent_to(other.params["kernel"].sharding, 2)
+    assert description == describe(2, metrics={"eval/loss": 1.5}, window={"loss": (2.25, 3)}, cores=platform.cores())
+    assert_equal(make_state(2).params, checkpoints.load_parameters(saved.parent)[0])
 
 
 def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_path):
@@ -124,18 +120,14 @@ def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_pat
 
 
 def test_a_flipped_byte_is_refused_or_harmless(saved, tmp_path):
-    files = sorted(file.relative_to(saved) for file in (saved / "2").rglob("*") if file.is_file())
+    shutil.copytree(saved, copy := tmp_path / "checkpoints")
+    files = [file for file in sorted((copy / "2").rglob("*")) if file.is_file() and file.stat().st_size]
     assert len(files) > 10
     refused = []
     for file in files:
-        copy = tmp_path / "checkpoints"
-        shutil.copytree(saved, copy)
-        contents = bytearray((copy / file).read_bytes())
-        if not contents:
-            shutil.rmtree(copy)
-            continue
-        contents[len(contents) // 2] ^= 1
-        (copy / file).write_bytes(contents)
+        contents = file.read_bytes()
+        half = len(contents) // 2
+        file.write_bytes(contents[:half] + bytes([contents[half] ^ 1]) + contents[half + 1 :])
         try:
             reader = keeper(copy)
             state, description = reader.restore(2, shapes(make_state(2)))
@@ -143,44 +135,30 @@ def test_a_flipped_byte_is_refused_or_harmless(saved, tmp_path):
             assert_equal(make_state(2), state)
             assert description.metrics == {"eval/loss": 1.5}
         except UserError as error:
-            refused.append(file.parts[1])
+            refused.append(file.relative_to(copy).parts[1])
             assert "2" in str(error) and "remove that folder" in str(error) and "\n" not in str(error)
-        shutil.rmtree(copy)
-    assert {"params", "training", "description", "tokenizer"} <= set(refused)
+        file.write_bytes(contents)
+    assert set(ITEMS) <= set(refused)
 
 
-@pytest.mark.parametrize("harm", ["truncated", "missing", "no manifest", "no tokenizer"])
-def test_a_damaged_file_is_named_before_orbax_reads_it(saved, tmp_path, harm, capfd):
-    copy = tmp_path / "checkpoints"
-    shutil.copytree(saved, copy)
-    largest = max((copy / "2" / "params").rglob("*"), key=lambda file: file.stat().st_size if file.is_file() else 0)
-    if harm == "truncated":
-        largest.write_bytes(largest.read_bytes()[:-1])
-    elif harm == "missing":
-        largest.unlink()
-    elif harm == "no manifest":
-        (copy / "2" / "manifest.json").unlink()
-    else:
-        shutil.rmtree(copy / "2" / "tokenizer")
+def test_a_file_that_is_missing_or_cut_is_named_however_small_it_is_before_orbax_reads_it(saved, tmp_path, capfd):
+    """Orbax reads on without some of them: the shardings, for one. A checkpoint beside them is not touched."""
+    shutil.copytree(saved, copy := tmp_path / "checkpoints")
+    names = [name for name in storage.files(copy / "2") if name.partition("/")[0] in ITEMS and "/" in name]
+    assert {name.partition("/")[0] for name in names} == set(ITEMS) and "params/_sharding" in names
+    for name in names:
+        file, contents = copy / "2" / name, (copy / "2" / name).read_bytes()
+        for harm in (file.unlink, lambda file=file, contents=contents: file.write_bytes(contents[:-1] or b"-")):
+            harm()
+            with pytest.raises(UserError, match=f"cannot be read: {re.escape(name)} .*; remove that folder"):
+                items.verify(copy / "2", (name.partition("/")[0],))
+            file.write_bytes(contents)
+    items.verify(copy / "2", ITEMS)
+    (copy / "2" / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"checkpoints/2, found that it cannot be read"):
         keeper(copy).restore(2, shapes(make_state(2)))
     assert capfd.readouterr().err == ""
-    found, _ = keeper(copy).restore(1, shapes(make_state(1)))
-    assert_equal(make_state(1), found)
-
-
-def test_a_file_that_is_missing_is_named_however_small_it_is(saved, tmp_path):
-    """Orbax reads on without some of them: the shardings, for one."""
-    shutil.copytree(saved / "2", copy := tmp_path / "2")
-    names = [name for name in storage.files(copy) if name.partition("/")[0] in ITEMS and "/" in name]
-    assert {name.partition("/")[0] for name in names} == set(ITEMS) and "params/_sharding" in names
-    for name in names:
-        contents = (copy / name).read_bytes()
-        (copy / name).unlink()
-        with pytest.raises(UserError, match=f"cannot be read: {re.escape(name)} is missing; remove that folder"):
-            items.verify(copy, (name.partition("/")[0],))
-        (copy / name).write_bytes(contents)
-    items.verify(copy, ITEMS)
+    assert_equal(make_state(1), keeper(copy).restore(1, shapes(make_state(1)))[0])
 
 
 def test_a_checkpoint_of_another_size_or_model_is_named(saved):
@@ -297,15 +275,7 @@ def test_what_a_killed_import_left_is_cleared_by_its_repetition(killed: str, tmp
         imported(tmp_path / "run")
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"Expected a new folder to write, found the link .*link to .*elsewhere; name"):
-        imported(tmp_path / "link")
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_a_run_does_not_go_on_from_a_checkpoint_that_is_a_link(saved: Path, tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_from_a_checkpoint_that_is_a_link_nor_is_one_written_through_a_link(saved, tmp_path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(saved, folder)
     (folder / "2").rename(tmp_path / "elsewhere")
@@ -313,6 +283,8 @@ def test_a_run_does_not_go_on_from_a_checkpoint_that_is_a_link(saved: Path, tmp_
     with pytest.raises(UserError, match=r"found the link .*checkpoints/2 to .*elsewhere; put the folder itself there"):
         keeper(folder)
     assert checkpoints.describe(checkpoints.find(folder / "2")).step == 2
+    with pytest.raises(UserError, match=r"Expected a new folder to write, found the link .*2 to .*elsewhere; name"):
+        imported(folder / "2")
 
 
 UNREADABLE = "a whole checkpoint in .*/2, found that it cannot be read: .*"
@@ -322,35 +294,59 @@ UNREADABLE = "a whole checkpoint in .*/2, found that it cannot be read: .*"
     ("changes", "sentence"),
     [
         ({"step": "2"}, f"{UNREADABLE}step is no number"),
-        ({"metrics": {"eval/loss": "low"}}, f"{UNREADABLE}eval/loss of metrics is 'low'"),
-        ({"experiment": []}, f"{UNREADABLE}experiment is no object"),
         ({"experiment": {"type": "plmjax.experiment.settings:Training"}}, f"{UNREADABLE}its experiment is a Training"),
-        ({"record": "best"}, f"{UNREADABLE}record is 'best'"),
         ({"objective": [None]}, r"Expected Experiment\.objective of type .*Objective.* \(in .*/2\)\."),
-        (
-            {"format": 1, "version": "0.1"},
-            r"a checkpoint of format 2 in .*, found 1; read it with plmjax 0\.1\.",
-        ),
-        (None, "it has no tokenizer"),
+        ({"format": 1, "version": "0.1"}, r"a checkpoint of format 2 in .*, found 1; read it with plmjax 0\.1\."),
     ],
 )
-def test_a_description_that_is_none_is_one_sentence_whatever_its_digest(
-    saved: Path, tmp_path: Path, changes: dict | None, sentence: str
-) -> None:
-    """`objective` is a field of the experiment; None removes the tokenizer."""
+def test_a_description_that_is_none_is_one_sentence_whatever_its_digest(saved, tmp_path, changes, sentence) -> None:
+    """`objective` is a field of the experiment."""
     folder = shutil.copytree(saved / "2", tmp_path / "2")
     file = folder / "description" / "metadata"
     found = json.loads(file.read_text())
-    if changes is None:
-        shutil.rmtree(folder / "tokenizer")
-    elif "objective" in changes:
-        found["experiment"] |= changes
-    else:
-        found |= changes
+    (found["experiment"] if "objective" in changes else found).update(changes)
     file.write_text(json.dumps(found))
     items.write_manifest(folder)
     with pytest.raises(UserError, match=sentence):
         checkpoints.describe(folder)
+    shutil.rmtree(folder / "tokenizer")
+    items.write_manifest(folder)
+    with pytest.raises(UserError, match="it has no tokenizer"):
+        checkpoints.describe(folder)
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("eval/loss", 1), ("-eval/f1", -1)])
+def test_only_a_better_score_ends_the_waiting(metric: str, sign: int) -> None:
+    """An equal one does not; nor does an evaluation without the metric count, and NaN is the worst score."""
+    best, record, found = Best(metric, patience=2), None, []
+    for value in (3.0, 2.0, 2.0, None, math.nan, 1.0):
+        record = best.after(record, {} if value is None else {best.name: sign * value})
+        found.append((*record, best.out_of_patience(record)))
+    assert found == [(3, 0, False), (2, 0, False), (2, 1, False), (2, 1, False), (2, 2, True), (1, 0, False)]
+    assert best.describe_wait((2.0, 3)) == f"{best.name} has not been better than {2 * sign:.4f} for 3 evaluations"
+    assert best.describe_wait((math.inf, 2)).endswith("has not had a finite value for 2 evaluations")
+    assert not Best(metric).out_of_patience((1.0, 99)) and not best.out_of_patience(None)
+
+
+@pytest.mark.parametrize(("metric", "best"), [("eval/f1", 4), ("-eval/f1", 6)])
+def test_a_value_that_is_not_finite_is_never_the_best(metric: str, best: int) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        found = {2: {"eval/f1": value}, 4: {"eval/f1": -0.5}, 6: {"eval/f1": 0.5}, 8: {}, 10: {"eval/f1": value}}
+        assert Best(metric).step(found) == best and Best(metric).step({2: {"eval/f1": value}, 12: None}) is None
+
+
+def test_the_best_checkpoint_is_the_one_of_the_metric_that_a_run_prefers(tmp_path) -> None:
+    """The earliest of equals; one without an evaluation is none; the last one where nothing was evaluated."""
+    writer = keeper(tmp_path / "checkpoints", best="eval/loss")
+    for step, loss in {1: 3.0, 2: 1.0, 3: 1.0, 4: None}.items():
+        writer.save(make_state(step), describe(step, metrics={} if loss is None else {"eval/loss": loss}))
+    writer.close()
+    for best, prefer, chosen in (
+        ("eval/loss", "best", "2"), ("-eval/loss", "best", "1"), ("eval/loss", "last", "4"), ("eval/f1", "best", "4"),
+    ):  # fmt: skip
+        settings = experiment.Checkpoint(best=best, prefer=prefer)
+        experiment.write(dataclasses.replace(experiments.gpt2(), checkpoint=settings), tmp_path / "experiment.json")
+        assert checkpoints.find(tmp_path).name == chosen
 
 
 def test_constants_that_are_not_beside_the_checkpoints_are_named(saved: Path, tmp_path: Path) -> None:

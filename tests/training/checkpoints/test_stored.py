@@ -25,16 +25,12 @@ def test_the_published_rule(shared: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(again["int8"], form["int8"])
 
 
-def test_zeros_stay_zeros() -> None:
-    form = stored.encode(np.zeros((2, 3)), (1,))
-    assert np.all(form["scale"] == 1) and not np.any(stored.decode({"kernel": form})["kernel"])
-
-
-def test_other_arrays_are_left_as_they_are() -> None:
-    tree = {"norm": {"scale": VALUES}, "layer": {"kernel": stored.encode(VALUES, (0,)), "bias": VALUES}}
-    assert stored.paths(tree) == ["layer/kernel"]
-    assert stored.paths((VALUES, VALUES)) == []
-    assert stored.decode(tree)["norm"]["scale"] is VALUES and stored.decode(tree)["layer"]["bias"] is VALUES
+def test_other_arrays_are_left_as_they_are_and_zeros_stay_zeros() -> None:
+    tree = {"norm": {"scale": VALUES}, "layer": {"kernel": stored.encode(np.zeros((2, 3)), (1,)), "bias": VALUES}}
+    assert stored.paths(tree) == ["layer/kernel"] and stored.paths((VALUES, VALUES)) == []
+    found = stored.decode(tree)
+    assert found["norm"]["scale"] is VALUES and found["layer"]["bias"] is VALUES
+    assert np.all(tree["layer"]["kernel"]["scale"] == 1) and not np.any(found["layer"]["kernel"])
 
 
 def saved(tmp_path, form) -> tuple:
@@ -69,11 +65,8 @@ def test_a_checkpoint_gives_float32_on_any_mesh(tmp_path) -> None:
     ("changes", "sentence"),
     [
         ({"int8": VALUES}, "kernel is stored as float32 with scales of float32"),
-        ({"scale": np.ones((2, 1, 3), np.int32)}, "kernel is stored as int8 with scales of int32"),
         ({"scale": np.ones((2, 1, 4), np.float32)}, r"kernel of shape \(2, 5, 3\) has scales of shape \(2, 1, 4\)"),
-        ({"scale": np.ones(3, np.float32)}, r"kernel of shape \(2, 5, 3\) has scales of shape \(3,\)"),
         ({"scale": np.zeros((2, 1, 3), np.float32)}, "kernel has a scale that is not above 0"),
-        ({"scale": np.full((2, 1, 3), np.nan, np.float32)}, "kernel has a scale that is not above 0"),
     ],
 )
 def test_a_form_that_nobody_wrote_is_a_damaged_checkpoint(tmp_path, changes, sentence) -> None:

@@ -39,17 +39,6 @@ def test_rows_keep_their_places_and_what_has_no_rows_goes_from_microbatch_to_mic
     assert shared == {1: 1, 2: 12, 4: 1234}[microbatches]
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_every_part_of_a_batch_has_a_key_of_its_own(shards: int) -> None:
-    def loss(inputs: LossInputs, weights: dict, batch: dict, key: jax.Array) -> tuple[jax.Array, LossSums]:
-        return jnp.float32(0), LossSums({}, {}, (jax.random.uniform(key) + 0 * batch["x"],))
-
-    rows = jnp.zeros(8)
-    settings = {"carry_axes": (("batch",),), "microbatches": 4, "shards": shards, "add_shards": lambda x: x}
-    _, sums = accumulate(loss, LossInputs({}, carry=(rows,)), {}, batch={"x": rows}, key=jax.random.key(0), **settings)
-    assert len(set(sums.carry[0].tolist())) == 4 * shards
-
-
 def test_a_gradient_begins_with_the_total_of_the_microbatches_before() -> None:
     """Float32 parameters by the loss itself, others afterwards; the total is added before the gradients of the uses."""
     params = {"table": jnp.arange(6.0).reshape(3, 2), "kernel": jnp.ones((2, 2), jnp.bfloat16)}

@@ -31,9 +31,7 @@ def test_both_axes_of_a_slice_carry_the_same_number_of_bytes_of_layers() -> None
     loads = [sum(params[i].size for i in range(4) if found[i] == axis) for axis in (0, 1)]
     assert loads[0] == loads[1]
     assert found[4:] == [0, 0]
-
-
-def test_a_parameter_as_large_as_all_others_together_has_an_axis_for_itself() -> None:
+    # A parameter as large as all others together has an axis for itself.
     assert gradients.first_axes(shapes(*[(size, 8) for size in (8, 8, 32, 8, 8)]), [True] * 5) == [1, 1, 0, 1, 1]
 
 
