@@ -31,22 +31,27 @@ def test_a_resume_takes_back_the_lines_it_will_write_again(tmp_path):
 
 
 def test_tensorboard_reads_what_each_start_wrote_while_the_run_goes_on(tmp_path):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    """The records are read by hand here: TensorBoard's reader loads for 6 s."""
+    from tensorboard.compat.proto.event_pb2 import Event
 
     before = time.time()
     metrics.MetricsFile(tmp_path, 0).close()
-    file = metrics.MetricsFile(tmp_path, 0)
-    file.write(2, {"train/loss": 0.5, "learning_rate": 0.25})
-    file.write(4, {"eval/loss": 0.125})
+    file = metrics.MetricsFile(tmp_path, 4)
+    file.write(6, {"train/loss": 0.5, "learning_rate": 0.25})
     _, path = sorted((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-    version, session, *events = EventFileLoader(str(path)).Load()
-    assert version.file_version == "brain.Event:2" and (session.step, session.session_log.status) == (1, 1)  # START
-    assert all(before <= event.wall_time <= time.time() for event in (version, session, *events))
-    found = [(event.step, {value.tag: value.tensor.float_val[0] for value in event.summary.value}) for event in events]
-    assert found == [(2, {"train/loss": 0.5, "learning_rate": 0.25}), (4, {"eval/loss": 0.125})]
+    records, found = path.read_bytes(), []
+    while records:  # each has its length, a checksum of it, and one behind
+        size = int.from_bytes(records[:8], "little")
+        found, records = [*found, Event.FromString(records[12 : 12 + size])], records[16 + size :]
+    version, session, event = found
+    assert version.file_version == "brain.Event:2" and (session.step, session.session_log.status) == (5, 1)  # START
+    assert all(before <= one.wall_time <= time.time() for one in found)
+    values = {value.tag: value.simple_value for value in event.summary.value}
+    assert (event.step, values) == (6, {"train/loss": 0.5, "learning_rate": 0.25})
     file.close()
 
 
+@pytest.mark.nightly
 def test_tensorboard_shows_one_curve_after_a_resume(tmp_path):
     """A process that is killed after step 6 is resumed at step 4 twice, and writes nothing the first time."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

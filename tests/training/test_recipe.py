@@ -1,11 +1,13 @@
 """Twenty optimizer steps of a tiny BERT against the published recipe, written here a second time.
 
 The other side is transformers' BertForPreTraining in float64 for loss and gradients, and google-research/bert's
-optimization.py in NumPy; it shares no code with plmjax. Parameters, batches and masked positions are the same.
+optimization.py in NumPy; it shares no code with plmjax but the names of parameters. Parameters, batches and masked
+positions are the same.
 """
 
 import re
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data, Experiment, Mesh, Training
+from plmjax.interop.bert import ADAPTER
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
@@ -20,6 +23,7 @@ from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear
 from tests.optional import torch, transformers
+from tests.systems.comparison import converted
 
 STEPS, WARMUP, PEAK, ROWS, LENGTH, PREDICTIONS = 20, 5, 1e-3, 8, 24, 4
 CONFIG = BertConfig(
@@ -112,55 +116,9 @@ class PublishedRecipe:
             param -= rate * update
         return loss.item()
 
-    def arranged(self) -> dict:
-        """The parameters in the shape of ours, float64."""
-        given = {name: param.detach().numpy().copy() for name, param in self.params.items()}
-        heads, size, layers = CONFIG.num_attention_heads, CONFIG.hidden_size, range(CONFIG.num_hidden_layers)
-
-        def dense(name: str) -> dict:
-            return {"kernel": given.pop(f"{name}.weight").T, "bias": given.pop(f"{name}.bias")}
-
-        def norm(name: str) -> dict:
-            return {"scale": given.pop(f"{name}.weight"), "bias": given.pop(f"{name}.bias")}
-
-        def layer(number: int) -> dict:
-            name = f"bert.encoder.layer.{number}"
-            split = {
-                part: {
-                    "kernel": given.pop(f"{name}.attention.self.{part}.weight").T.reshape(size, heads, -1),
-                    "bias": given.pop(f"{name}.attention.self.{part}.bias").reshape(heads, -1),
-                }
-                for part in ("query", "key", "value")
-            }
-            output = dense(f"{name}.attention.output.dense")
-            joined = {"kernel": output["kernel"].reshape(heads, -1, size), "bias": output["bias"]}
-            return {
-                "attention": split | {"output": joined},
-                "attention_layer_norm": norm(f"{name}.attention.output.LayerNorm"),
-                "feed_forward": {
-                    "intermediate": dense(f"{name}.intermediate.dense"),
-                    "output": dense(f"{name}.output.dense"),
-                },
-                "feed_forward_layer_norm": norm(f"{name}.output.LayerNorm"),
-            }
-
-        tables = ("word_embeddings", "position_embeddings", "token_type_embeddings")
-        ours = {
-            "bert": {
-                "embeddings": {name: {"embedding": given.pop(f"bert.embeddings.{name}.weight")} for name in tables}
-                | {"layer_norm": norm("bert.embeddings.LayerNorm")},
-                "encoder": {"layers": jax.tree.map(lambda *each: np.stack(each), *[layer(n) for n in layers])},
-                "pooler": dense("bert.pooler.dense"),
-            },
-            "masked_language_model": {
-                "transform": dense("cls.predictions.transform.dense"),
-                "layer_norm": norm("cls.predictions.transform.LayerNorm"),
-                "bias": given.pop("cls.predictions.bias"),
-            },
-            "next_sentence": dense("cls.seq_relationship"),
-        }
-        assert not given, f"left over: {list(given)}"
-        return ours
+    def arranged(self, module: nn.Module) -> dict:
+        """The parameters in the shape of ours."""
+        return converted(ADAPTER, self.model.named_parameters(), module)
 
 
 # 3 s each: pytest -m nightly tests/training/test_recipe.py
@@ -185,7 +143,7 @@ def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
     )
     # The first state is the recipe's parameters among zeros, which is quicker than to compile an initialisation.
     start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), program.state)
-    start = start.replace(params=jax.tree.map(np.float32, recipe.arranged()))
+    start = start.replace(params=jax.tree.map(np.float32, recipe.arranged(program.module)))
     state = jax.tree.map(lambda value, leaf: jax.device_put(value, leaf.sharding), start, program.state)
     for number, batch in enumerate(batches):
         placed = {name: jax.device_put(values, program.batch[name].sharding) for name, values in batch.items()}
@@ -194,7 +152,7 @@ def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
         assert float(metrics["gradient_norm"]) == pytest.approx(recipe.norms[-1], rel=1e-5), f"step {number}"
     assert max(recipe.norms) > 1, "the clipping was never tried"
 
-    expected = dict(jax.tree_util.tree_leaves_with_path(recipe.arranged()))
+    expected = dict(jax.tree_util.tree_leaves_with_path(recipe.arranged(program.module)))
     found = dict(jax.tree_util.tree_leaves_with_path(jax.device_get(state.params)))
     assert found.keys() == expected.keys()
     for path, value in expected.items():
