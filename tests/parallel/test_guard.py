@@ -1,7 +1,8 @@
-"""A guard in this process: how it joins the others, and how the command ends after its trainer or another host does."""
+"""A guard: how it joins the others, what that of host 0 decides, and how a command ends after its trainer or another
+host does."""
 
 import contextlib
-import fcntl
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, Explained, Unavailable, U
 from plmjax.parallel import guard as guards
 from plmjax.parallel import stopping
 from plmjax.parallel.guard import Guard, JsonConnection
+from plmjax.parallel.host_registry import HostRegistry
 from tests.parallel.test_hosts import free_port
 
 STOP = {"stop": 7, "sentence": "Host 0 stopped: it had enough.", "stacks": False}
@@ -104,15 +106,12 @@ class Watched:
             self.guard._selector.register(ours, guards.selectors.EVENT_READ, self.guard._from_server)
         self.said: list[Any] = []
 
-    def watch(self, script: str, *messages: Any, to: str = "trainer", said: bytes = b"") -> int:
-        """Watch a shell script after these messages have come from the trainer or the server, and these errors."""
+    def watch(self, script: str, *messages: Any, to: str = "trainer") -> int:
+        """Watch a shell script after these messages have come from the trainer or the server."""
         for message in messages:
             self.lines[to].send(message)
         self.trainer.close()
         read, write = os.pipe()
-        if said:
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 2 * len(said))
-            os.write(write, said)
         actions = [(os.POSIX_SPAWN_DUP2, write, 2)]
         pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ, file_actions=actions, setsigmask=())
         os.close(write)
@@ -156,44 +155,29 @@ def test_a_command_ends_as_its_trainer_does(
         assert watched.guard.registry.hosts[0].ended is not None
 
 
-def test_the_sentence_of_a_trainer_that_failed_and_whether_it_did_alone_reach_host_0(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    watched = Watched()
-    code = watched.watch(
-        f"exit {CRASHED}", {"agree": "a", "value": "b"}, {"failed": "Too large.", "alone": True}, {"agree": "c"}
-    )
-    assert code == CRASHED and capfd.readouterr().err == "plmjax: This host stopped: Too large.\n"
-    ended = {"ended": CRASHED, "sentence": "Too large.", "alone": True}
-    assert watched.said == [{"agree": "a", "value": "b"}, {"agree": "c"}, ended]
-
-
-def test_the_last_message_of_a_trainer_and_the_stop_that_follows_may_come_after_its_end(
+def test_the_last_messages_of_a_trainer_and_the_stop_that_follows_may_come_after_its_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Host 0 is told the sentence, and whether the trainer failed alone."""
     monkeypatch.setattr(guards, "LINGER_SECONDS", 5.0)
 
     def fail(open_end: socket.socket, server: JsonConnection) -> None:
         time.sleep(0.2)
-        JsonConnection(open_end).send({"failed": "Too large.", "alone": False})
+        for message in ({"agree": "a", "value": "b"}, {"failed": "Too large.", "alone": True}, {"agree": "c"}):
+            JsonConnection(open_end).send(message)
         open_end.close()
         time.sleep(0.2)
         server.send(STOP)
 
+    said = [{"agree": "a", "value": "b"}, {"agree": "c"}, {"ended": 2, "sentence": "Too large.", "alone": True}]
     for ended, code, printed in ((2, 2, ""), (CRASHED, 7, f"plmjax: {STOP['sentence']}\n")):
         watched = Watched()
         thread = threading.Thread(target=fail, args=(watched.trainer.dup(), watched.lines["server"]))
         thread.start()
         assert watched.watch(f"exit {ended}") == code
         assert capfd.readouterr().err == printed
-        assert [message["sentence"] for message in watched.said] == ["Too large."] * (ended == 2)
+        assert watched.said == (said if ended == 2 else said[:2])
         thread.join()
-
-
-def test_all_that_a_trainer_said_is_passed_on_before_the_sentence(capfd: pytest.CaptureFixture[str]) -> None:
-    watched, said = Watched(), b"a line of errors\n" * 20_000
-    assert watched.watch("sleep 30", STOP, to="server", said=said) == 7
-    assert capfd.readouterr().err == f"{said.decode()}plmjax: {STOP['sentence']}\n"
 
 
 @pytest.mark.parametrize("script", ["sleep 30", f"exit {CRASHED}", "kill -ABRT $$"])
@@ -286,3 +270,133 @@ def test_a_stop_from_outside_is_passed_to_the_trainer_alone() -> None:
     assert watched.watch(f"trap 'exit {SAVED}' TERM; sleep 0.2; kill -TERM $PPID; sleep 0.5; sleep 0.5") == SAVED
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(stopping.SIGNALS)
+
+
+class Run(HostRegistry):
+    """A registry of `count` hosts and the messages that it has sent to each."""
+
+    def __init__(self, count: int, joined: int | None = None) -> None:
+        self.said: dict[int, list[dict]] = {host: [] for host in range(count)}
+        super().__init__(count, lambda host, message: self.said[host].append(message), now=0.0, join_seconds=30)
+        for host in range(count if joined is None else joined):
+            assert self.join(host, count, f"t1v-{host}", 0.0) == ""
+
+    def beat(
+        self, host: int, now: float, *, count: int = 1, doing: str = "computing step 1", limit: float = 600
+    ) -> None:
+        limits = {"silent_seconds": 60, "limit_seconds": limit}
+        self.handle(host, {"beat": {"count": count, "doing": doing} | limits}, now)
+
+
+def test_hosts_that_do_not_come_or_belong_are_named_to_those_that_did():
+    run = Run(4, joined=1)
+    for host, count, why in ((1, 3, "host 1 of 3"), (4, 4, "host 4 of 4"), (0, 4, "a host 0")):
+        assert why in run.join(host, count, "t1v", 1.0)
+    assert run.join(1, 4, "t1v", 29.0) == "" and not run.complete  # late, but not too late
+    run.tick(30.0)
+    assert run.stopped is None
+    run.tick(30.5)
+    assert "Expected 4 hosts within 30 s, found none for 2, 3;" in run.stopped["sentence"]
+    assert run.said[0] == run.said[1] == [run.stopped] and not run.said[2]
+
+
+def test_a_host_that_dies_is_named_at_once_and_one_that_has_ended_is_not_waited_for():
+    """Neither for its connection nor for its beats and its progress."""
+    run = Run(3)
+    for host in range(3):
+        run.beat(host, 0.0)
+    run.handle(2, {"ended": 0, "sentence": ""}, 5.0)
+    run.lose(2)
+    for now in range(30, 1800, 30):
+        for host in (0, 1):
+            run.beat(host, now, count=now)
+        run.tick(now)
+    assert run.stopped is None
+    run.lose(1)
+    assert "Host 1 (worker 1, t1v-1) of 3 is gone" in run.stopped["sentence"]
+    assert run.stopped["stop"] == UNAVAILABLE and all(said[-1] == run.stopped for said in run.said.values())
+
+
+def test_a_silent_host_is_named_after_its_seconds():
+    run = Run(2)
+    for host in (0, 1):
+        run.beat(host, 0.0)
+    run.beat(0, 60.0)
+    run.tick(60.0)
+    assert run.stopped is None
+    run.tick(60.5)
+    assert "Host 1 (worker 1, t1v-1) of 2 has not been heard from for 60 s" in run.stopped["sentence"]
+    assert run.stopped["stacks"]
+
+
+@pytest.mark.parametrize(("limit", "pace", "seconds"), [(600, 0, 600), (3600, 0, 3600), (0, 0, None), (600, 1, None)])
+def test_a_stall_names_the_host_that_is_behind_after_the_longest_limit(limit, pace, seconds):
+    """A host that works without a limit, such as on its text, may take as long as it needs. As long as one makes
+    progress there is no stall: whoever waits for it in a collective cannot."""
+    run = Run(2)
+    for now in range(0, 7200, 30):
+        run.beat(0, now, count=7, doing="computing step 3")
+        run.beat(1, now, count=6 + pace * (now // 300), doing="restoring", limit=limit)
+        run.tick(now)
+        assert (run.stopped is not None) == (seconds is not None and now > seconds)
+    if seconds:
+        assert "host 1 (worker 1, t1v-1) (restoring)" in run.stopped["sentence"]
+        assert "host 0" not in run.stopped["sentence"] and run.stopped["stacks"]
+
+
+def test_a_barrier_lets_all_hosts_pass_or_says_that_one_does_not_come():
+    run = Run(3)
+    for host in (0, 2, 1):
+        assert not any(run.said.values())
+        run.handle(host, {"meet": "save 4"}, 1.0)
+    assert all(said == [{"met": "save 4", "all": True}] for said in run.said.values())
+    for host in (0, 1):
+        run.handle(host, {"meet": "save 6"}, 2.0)
+    run.handle(2, {"abandon": "save"}, 3.0)
+    run.handle(1, {"meet": "save 6 done"}, 4.0)  # one that comes later need not wait
+    assert run.said[0][1:] == [{"met": "save 6", "all": False}]
+    assert run.said[1][1:] == [{"met": name, "all": False} for name in ("save 6", "save 6 done")]
+    assert len(run.said[2]) == 1
+    run.handle(0, {"meet": "load"}, 5.0)
+    assert len(run.said[0]) == 2 and run.stopped is None
+
+
+def test_hosts_go_on_when_all_of_them_agree():
+    run = Run(4)
+    for host in (2, 0, 3):
+        run.handle(host, {"agree": "the data", "value": "abc"}, 1.0)
+        assert not any(run.said.values())
+    run.handle(1, {"agree": "the data", "value": "abc"}, 2.0)
+    assert all(said == [{"agreed": "the data"}] for said in run.said.values())
+    for host, value in enumerate(("abc", "abc", "abc", "abd")):  # once more: the others are waited for again
+        assert run.stopped is None
+        run.handle(host, {"agree": "the data", "value": value}, 3.0)
+    assert "abd on host 3 and abc on host 0" in run.stopped["sentence"]
+    assert all(said == [{"agreed": "the data"}, run.stopped] for said in run.said.values())
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"training.seed": 3, "a": 1}, "training.seed = 3 on host 1 and 0 on host 0"),
+        ({"training.seed": 0, "a": 1, "b": None}, "b = None on host 1 and absent on host 0"),
+        ({"training.seed": 0, "a": 1.0}, "a = 1.0 on host 1 and 1 on host 0"),
+        ({"a": 1, "training.seed": 0}, '{"a": 1, "training.seed": 0} on host 1 and {"training.seed": 0, "a": 1} on'),
+    ],
+)
+def test_another_experiment_is_named_with_its_host_and_field(other, named):
+    run = Run(2)
+    for host, value in enumerate(({"training.seed": 0, "a": 1}, other)):
+        run.handle(host, {"agree": "the experiment", "value": json.dumps(value)}, 1.0)
+    assert named in run.stopped["sentence"] and run.stopped["stop"] == 2  # the same command would fail again
+
+
+@pytest.mark.parametrize(("ended", "code"), [(2, 2), (-9, UNAVAILABLE), (SAVED, SAVED)])
+def test_a_host_that_fails_tells_the_others_why(ended, code):
+    """So does one that was stopped before there was anything to save; where all save, each ends by itself."""
+    run, together = Run(2), Run(2)
+    run.handle(1, {"ended": ended, "sentence": "no text.", "alone": ended == SAVED}, 1.0)
+    assert run.said[0] == [{"stop": code, "sentence": "Host 1 (worker 1, t1v-1) stopped: no text.", "stacks": False}]
+    together.handle(1, {"ended": SAVED, "sentence": "", "alone": False}, 1.0)
+    together.lose(1)
+    assert together.stopped is None

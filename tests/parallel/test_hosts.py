@@ -18,7 +18,7 @@ import pytest
 
 from plmjax import experiment, platform
 from plmjax.errors import SAVED, UNAVAILABLE, Unavailable
-from plmjax.files import locks, storage
+from plmjax.files import storage
 from plmjax.parallel import guard, hosts
 from plmjax.runs import folder
 from plmjax.training import loop, metrics
@@ -158,8 +158,8 @@ def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(
     assert_same_run(one, run)
 
 
-# Forty seconds each; by day test_guard.py has the trainer that is killed, test_host_registry.py the messages about
-# either host, and two hosts go on from what another job saved.
+# Forty seconds each; by day test_guard.py has the trainer that is killed and the messages about either host, and two
+# hosts go on from what another job saved.
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_job_of_a_host_that_died_names_it_and_started_again_ends_in_the_same_bits(two, tmp_path, victim):
@@ -244,16 +244,8 @@ def test_hosts_that_do_not_share_a_folder_are_told(tmp_path):
     assert all("what host 0 writes there; name a --workdir" in host.err for host in ended)
 
 
-@pytest.mark.parametrize(
-    ("limits", "pace", "seconds"),
-    [
-        ("stall_minutes=0.01, activity_minutes=0.02", "hosts.STEP", 0.6),
-        pytest.param("stall_minutes=0.01, activity_minutes=0", "hosts.ACTIVITY", None, marks=pytest.mark.nightly),
-        pytest.param("stall_minutes=0.01, activity_minutes=0.01", "hosts.UNLIMITED", None, marks=pytest.mark.nightly),
-    ],
-)
-def test_a_stall_on_one_host_prints_every_stack_and_ends(limits, pace, seconds):
-    """What has no limit before it takes longer than both limits."""
+def watched(limits: str, *lines: str) -> subprocess.Popen:
+    """A run on one host with these limits, which does this."""
     program = f"""
 import time
 from plmjax import experiment
@@ -261,34 +253,38 @@ from plmjax.parallel import hosts
 def waits_for_ever():
     time.sleep(3)
 with hosts.watch_for_stalls(experiment.Hosts({limits})):
-    hosts.report_progress("waiting", hosts.UNLIMITED)
-    time.sleep(2)
-    for _ in range(3):
-        hosts.report_progress("restoring", {pace})
-        time.sleep(0.4)
-    waits_for_ever()
+    {"; ".join(lines)}
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], **pipes)
+
+
+@pytest.mark.parametrize(
+    ("limits", "pace", "seconds"),
+    [
+        ("stall_minutes=0.01, activity_minutes=0.02", "STEP", 0.6),
+        pytest.param("stall_minutes=0.01, activity_minutes=0", "ACTIVITY", None, marks=pytest.mark.nightly),
+        pytest.param("stall_minutes=0.01, activity_minutes=0.01", "UNLIMITED", None, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_stall_on_one_host_prints_every_stack_and_ends(limits, pace, seconds):
+    """What has no limit before it takes longer than both limits."""
+    restoring = f"hosts.report_progress('restoring', hosts.{pace})"
+    waiting = ("hosts.report_progress('waiting', hosts.UNLIMITED)", "time.sleep(2)")
+    process = watched(limits, *waiting, *[restoring, "time.sleep(0.4)"] * 3, "waits_for_ever()")
+    _, errors = process.communicate(timeout=60)
     if seconds is None:
-        assert (ended.returncode, ended.stderr) == (0, "")
+        assert (process.returncode, errors) == (0, "")
     else:
-        assert ended.returncode == UNAVAILABLE
-        assert f"No progress for {seconds} s (restoring)" in ended.stderr and "waits_for_ever" in ended.stderr
+        assert process.returncode == UNAVAILABLE
+        assert f"No progress for {seconds} s (restoring)" in errors and "waits_for_ever" in errors
 
 
-def test_a_run_that_was_suspended_has_not_stalled(tmp_path):
+def test_a_run_that_was_suspended_has_not_stalled():
     """As by Ctrl-Z, or a laptop that is closed."""
-    program = """
-import time
-from plmjax import experiment
-from plmjax.parallel import hosts
-with hosts.watch_for_stalls(experiment.Hosts(stall_minutes=0.05)):
-    hosts.report_progress("computing")
-    print("ready", flush=True)
-    time.sleep(1.0)
-"""
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
+    computing = ("hosts.report_progress('computing')", "print('ready', flush=True)", "time.sleep(1.0)")
+    process = watched("stall_minutes=0.05", *computing)
+    assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGSTOP)
     time.sleep(4.5)
     process.send_signal(signal.SIGCONT)
@@ -324,14 +320,6 @@ def test_a_host_of_a_slice_knows_the_others_by_the_slice(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
     monkeypatch.setenv("TPU_WORKER_ID", "0")
     hosts.join(options)
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_host_0_holds_the_folder_of_a_run(index, monkeypatch, tmp_path):
-    monkeypatch.setattr(jax, "process_index", lambda: index)
-    with hosts.hold_folder(tmp_path, experiment.Hosts(stall_minutes=0, activity_minutes=0)):
-        assert (tmp_path / locks.NAME).exists() == (index == 0)
-    assert not (tmp_path / locks.NAME).exists()
 
 
 def test_messages_are_whole_whatever_pieces_they_arrive_in():

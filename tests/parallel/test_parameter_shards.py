@@ -1,4 +1,4 @@
-"""Shares of the parameters: where they are, in which dtype they travel, and that they add up."""
+"""Shares of the parameters and of the optimizer state: where they lie, how they travel, and that they add up."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import parameter_shards as shares_of_parameters
+from plmjax.parallel import sharding
 from plmjax.parallel.parameter_shards import ParameterShards
 
 
@@ -82,3 +83,33 @@ def test_pieces_are_those_of_large_matrices_of_layers_that_devices_divide(
     assert {name for name, kept in shares()[0].stacked.items() if kept} == found
     whole, _ = shares(zero=False)  # every device owns all that it computes with
     assert not any(jax.tree.leaves(whole.stacked)) and whole.sharded == whole.gathered
+
+
+def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(data, fsdp, tensor), ("data", "fsdp", "tensor"))
+
+
+def test_what_does_not_divide_evenly_is_left_whole():
+    axes, grid = ("vocab", "embed"), mesh(1, 4, 2)
+    assert sharding.partition_spec(axes, (30, 12), grid) == PartitionSpec("tensor", "fsdp")
+    assert sharding.partition_spec(axes, (31, 12), grid) == PartitionSpec(None, "fsdp")
+    assert sharding.partition_spec(axes, (30, 14), grid) == PartitionSpec("tensor", None)
+    assert sharding.partition_spec(("batch", "length"), (8, 6), mesh(2, 4, 1)) == PartitionSpec(("data", "fsdp"), None)
+    assert sharding.partition_spec(("batch", "length"), (12, 6), mesh(2, 4, 1)) == PartitionSpec(None, None)
+
+
+def test_zero_cuts_the_longest_dimension_but_the_last_and_a_table_along_its_features():
+    """A device holds the bytes of its part. A state of another shape, such as Adafactor's sums of rows, is whole."""
+    grid, axes = mesh(8, 1, 1), {"table": ("vocab", "embed"), "bias": ("vocab",)}
+    shapes = {"first": (24, 16, 64), "second": (16, 24, 64), "last": (3, 5, 64), "none": (3, 5, 7),
+              "table": (64, 16), "bias": (64,)}  # fmt: skip
+    plain = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    params = {name: nn.LogicallyPartitioned(leaf, axes.get(name, (None,) * 3)) for name, leaf in plain.items()}
+    cut = sharding.shard_over_data(params, sharding.shardings_of(params, grid), grid)
+    found = {name: list(one.spec).index("data") for name, one in cut.items() if "data" in one.spec}
+    assert found == {"first": 0, "second": 1, "last": 2, "table": 1, "bias": 0}
+    held = [jax.ShapeDtypeStruct(plain[name].shape, jnp.bfloat16, sharding=cut[name]) for name in ("bias", "none")]
+    assert sharding.bytes_on_device(held) == 2 * (64 / 8 + 3 * 5 * 7)
+    state = {"mean": plain, "rows": plain | {"table": jax.ShapeDtypeStruct((16,), jnp.float32)}}
+    placed = sharding.optimizer_state(state, plain, cut, grid)
+    assert placed["mean"]["table"] == cut["table"] and placed["rows"]["table"].spec == PartitionSpec()

@@ -27,19 +27,6 @@ def test_the_first_signal_is_remembered_and_a_ctrl_c_after_it_stops_at_once() ->
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_loop_leaves_ignored_signals_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with StopSignals() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert stop.received is None
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.received is signal.SIGTERM
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 BUSY = """
 import hashlib, sys
 from plmjax.parallel import stopping

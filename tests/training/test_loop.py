@@ -1,4 +1,4 @@
-"""The loop: whatever ends a run, started again it ends as if nothing had happened."""
+"""The loop: whatever ends a run, started again it ends as if nothing had happened. What an evaluation is made of."""
 
 import dataclasses
 import math
@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import chex
 import jax
@@ -17,7 +19,8 @@ import pytest
 
 from plmjax import experiment
 from plmjax.errors import SAVED, UserError
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, Phase
+from plmjax.objectives.objective import LossInputs
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, metrics, optimizers
 from plmjax.training.checkpoints import checkpoints
@@ -94,21 +97,6 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
     flops = options().training_objective.train_flops(options().model, result.program.batch)  # of 4 rows of 24 tokens
     assert last["model_flops_per_second"] / last["tokens_per_second"] == pytest.approx(flops / (4 * 24))
     assert (workdir / "tensorboard").is_dir()
-
-
-@pytest.mark.nightly
-def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, capsys):
-    run = experiments.changed(options(), training={"log_every": 1000, "evaluate_every": 0}, checkpoint={"every": 0})
-    for quiet_seconds, expected in ((1e9, ["1/12", "6/12", "12/12"]), (0.0, [*map("{}/12".format, range(1, 13))])):
-        # The first one done at once, then the ends of the phases; or every step but those that go on meanwhile.
-        monkeypatch.setattr(metrics, "QUIET_SECONDS", quiet_seconds)
-        monkeypatch.setattr(metrics.Terminal, "_remind", lambda self: None)
-        train(run, tmp_path / f"{quiet_seconds}")
-        said = capsys.readouterr().out
-        told = re.findall(r"^step +(\d+/12)  loss", said, re.MULTILINE)
-        assert set(told) <= set(expected) and len(told) >= min(len(expected), 8)
-        assert said.splitlines()[1].startswith("compile  the step of phase 0")
-    assert lines(tmp_path / "0.0") == lines(tmp_path / "1000000000.0")
 
 
 def test_a_finished_run_started_again_changes_nothing(whole):
@@ -303,3 +291,52 @@ def test_a_resumed_run_follows_the_same_evaluations(tmp_path):
     chex.assert_trees_all_equal(saved, jax.device_get(mean))
     with pytest.raises(AssertionError):
         chex.assert_trees_all_equal(saved, jax.device_get(whole.state.params))
+
+
+def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike() -> None:
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = {"row_ids": jax.ShapeDtypeStruct((1,), np.int32, sharding=place)}
+    draws: list[float] = []
+
+    def evaluate(loss_inputs: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
+        draws.append(float(jax.random.uniform(key)))
+        return (), {"loss": (np.float32(1), np.float32(1))}, ()
+
+    program = types.SimpleNamespace(evaluation_phase=None, evaluation_batch=shapes, evaluate=evaluate)
+    source = types.SimpleNamespace(evaluation=lambda phase, places: iter([{"row_ids": np.zeros(1, np.int32)}] * 3))
+    for seed in (0, 0, 1):
+        assert evaluation.HeldOut(source, seed)(program, LossInputs(())) == {"loss": 1}
+    assert draws[:3] == draws[3:6] and len({*draws}) == 6
+    evaluation.HeldOut(source, 0)(program, LossInputs(()), limit=2)
+    assert draws[9:] == draws[:2]
+
+
+def test_the_evaluation_of_a_run_has_its_seed_and_its_coefficients() -> None:
+    """Nats of single bytes are told in bits too, where the exponential of the loss is a perplexity."""
+    run = experiments.changed(experiments.electra(), training={"seed": 7})
+    words, of_bytes = (types.SimpleNamespace(vocabulary=types.SimpleNamespace(bytes=one)) for one in (False, True))
+    found = evaluation.HeldOut.of(run, words)
+    assert (found.seed, found.coefficients, found.multiples) == (7, {"mlm": 1.0, "rtd": 50.0}, {})
+    means = evaluation.HeldOut.of(experiments.gpt2(), of_bytes).means({"loss": np.array([np.log(8), 1.0])})
+    assert means == pytest.approx({"loss": np.log(8), "bits_per_byte": 3.0})
+
+
+def test_the_joint_loss_has_every_term_as_in_training() -> None:
+    """A term without a coefficient counts once."""
+    held_out = evaluation.HeldOut(None, seed=0, coefficients={"second": 50.0})
+    totals = {"loss": (6.0, 3.0), "first_loss": (6.0, 3.0), "second_loss": (2.0, 4.0), "accuracy": (3.0, 4.0)}
+    found = held_out.means({name: np.array(pair) for name, pair in totals.items()})
+    assert found == pytest.approx({"loss": 2, "first_loss": 2, "second_loss": 0.5, "accuracy": 0.75, "joint_loss": 27})
+
+
+@pytest.mark.nightly
+def test_a_run_is_judged_by_the_joint_loss_with_the_coefficients_of_its_phase(tmp_path: Path) -> None:
+    settings = {"steps": 2, "evaluate_every": 1, "evaluation_batches": 1}
+    phases = (Phase(fraction=0.5), Phase(fraction=0.5, changes=("objective.discriminator_weight=3",)))
+    run = dataclasses.replace(experiments.changed(experiments.electra(), training=settings), phases=phases)
+    run = experiments.changed(run, checkpoint={"every": 1, "best": "eval/joint_loss"})
+    loop.train(run, tmp_path, STEPS["electra"][1](run.data), tokenizer={})
+    lines = [line for line in metrics.read(tmp_path / "metrics.jsonl") if "eval/joint_loss" in line]
+    for line, weight in zip(lines, (50, 3), strict=True):
+        joint = line["eval/mlm_loss"] + weight * line["eval/rtd_loss"]
+        assert line["eval/joint_loss"] == pytest.approx(joint, rel=1e-5)

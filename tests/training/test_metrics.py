@@ -1,16 +1,132 @@
-"""The files and the words in which a run reports."""
+"""Metrics of a run: those of a step as one array, the means and times of a line, the files and words of a report."""
 
 import io
 import json
+import math
 import re
 import threading
 import time
+import types
+from collections.abc import Callable, Iterator
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.errors import UserError
+from plmjax.experiment import Mesh
 from plmjax.files import json_text
+from plmjax.parallel import mesh as meshes
 from plmjax.training import metrics
+from plmjax.training import step_timer as pace
+from plmjax.training.step_metrics import StepMetrics
+from plmjax.training.step_timer import MetricsWindow, StepTimer
+
+
+def test_a_mean_is_that_of_the_steps_that_have_the_metric() -> None:
+    """A resumed run begins with the sums of its checkpoint. A loss that is no number shows: a mean over the other
+    steps would hide that the training has failed."""
+    window = MetricsWindow({"loss": (4.0, 2)})
+    window.add({"loss": 8.0, "accuracy": math.nan, "learning_rate": 1.0})
+    window.add({"loss": 3.0, "accuracy": 0.5, "learning_rate": 1.0})
+    assert window.means() == {"train/loss": pytest.approx(15 / 4), "train/accuracy": 0.5}
+    assert window.means() == {}
+    for loss in (1.0, math.nan):
+        window.add({"loss": loss})
+    assert math.isnan(window.means()["train/loss"])
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], float]:
+    """Lets seconds pass on the clock of the timer."""
+    now = [50.0]
+
+    def wait(seconds: float) -> float:
+        now[0] += seconds
+        return seconds
+
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    return wait
+
+
+def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(passes: Callable[[float], float]) -> None:
+    """An evaluation of 100 seconds takes no time of a step, nor do the steps before a line."""
+    measured, metrics = StepTimer(), StepMetrics.join({"loss": jnp.float32(2)})
+    assert measured.throttle() is None and measured.next_batch(iter(range(1))) == 0
+    passes(3)
+    measured.add(metrics)
+    assert measured.steps == 0 and measured.seconds == 3 and measured.throttle() is None
+    measured.add(StepMetrics.join({"loss": jnp.float32(1)}))
+    passes(2)
+    assert measured.steps == 1 and measured.seconds == 5 and measured.throttle() is metrics
+    assert measured.drain() == [{"loss": 2}, {"loss": 1}]
+    assert (measured.steps, measured.seconds, measured.input_wait) == (2, 2.5, 0)
+    passes(100)
+    measured.resume()
+    for _ in range(2):
+        measured.next_batch(passes(4) for _ in range(1))  # while nothing is computed
+        measured.add(metrics)
+        passes(1)
+        measured.drain()
+        measured.resume()
+    assert (measured.steps, measured.seconds, measured.input_wait) == (4, (5 + 2 * 5) / 4, 8 / 15)
+    measured.restart()
+    measured.add(metrics)
+    passes(7)
+    measured.drain()
+    assert (measured.steps, measured.seconds, measured.input_wait) == (1, 7, 0)
+
+
+def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(passes: Callable[[float], float]) -> None:
+    """Two steps are computed for 4 seconds, one of them for 1 second more. In the last 3 seconds none is computed."""
+
+    class Values(list):
+        """The metrics of a step that is being computed until it is ready."""
+
+        ready = False
+
+        def is_ready(self) -> bool:
+            return self.ready
+
+    def batches(seconds: float) -> Iterator[float]:
+        yield passes(seconds)
+
+    measured, steps = StepTimer(), (Values([2]), Values([1]))
+    for values in steps:
+        measured.add(StepMetrics(values, ("loss",)))
+    assert measured.next_batch(batches(4)) == 4
+    for values, seconds in zip(steps, (1, 3), strict=True):
+        values.ready = True
+        measured.next_batch(batches(seconds))
+    measured.drain()
+    assert measured.input_wait == 3 / 8
+
+
+def test_joined_metrics_are_those_of_the_scalars_to_the_bit() -> None:
+    """On eight devices, of every dtype that a step may return, in the order of the names. What float32 would round,
+    such as a count above 2**24, is refused."""
+    scalars = {
+        "loss": jnp.float32(math.pi),
+        "accuracy": jnp.float32(np.nan),
+        "gradient_norm": jnp.float32(np.finfo(np.float32).smallest_normal),
+        "half": jnp.bfloat16(1 / 3),
+        "other_half": jnp.float16(1 / 3),
+    }
+    whole = NamedSharding(meshes.make(Mesh(), jax.devices()), PartitionSpec())
+    metrics = jax.jit(StepMetrics.join, out_shardings=whole)(scalars)
+    assert len(jax.tree.leaves(metrics)) == 1 and metrics.array.dtype == jnp.float32
+    timer = StepTimer()
+    timer.add(metrics)
+    (found,) = timer.drain()
+    assert [*found] == [*metrics] == sorted(scalars) and "targets" not in metrics
+    for name, value in scalars.items():
+        assert type(found[name]) is float
+        np.testing.assert_array_equal([found[name], metrics[name]], float(value))
+    for value in (jnp.int32(2**24 + 1), jnp.ones(2)):
+        with pytest.raises(TypeError, match="Expected a float32 scalar as the metric targets, found"):
+            StepMetrics.join({"loss": jnp.float32(1), "targets": value})
 
 
 def test_a_resume_takes_back_the_lines_it_will_write_again(tmp_path):
@@ -49,23 +165,6 @@ def test_tensorboard_reads_what_each_start_wrote_while_the_run_goes_on(tmp_path)
     values = {value.tag: value.simple_value for value in event.summary.value}
     assert (event.step, values) == (6, {"train/loss": 0.5, "learning_rate": 0.25})
     file.close()
-
-
-@pytest.mark.nightly
-def test_tensorboard_shows_one_curve_after_a_resume(tmp_path):
-    """A process that is killed after step 6 is resumed at step 4 twice, and writes nothing the first time."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for start, lines in ((0, {2: 8.0, 4: 4.0, 6: 2.0}), (4, {}), (4, {6: 1.0, 8: 0.5})):
-        file = metrics.MetricsFile(tmp_path, start)
-        for step, loss in lines.items():
-            file.write(step, {"train/loss": loss})
-        file.close()
-        shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-        found = {event.step: event.value for event in shown.Scalars("train/loss")}
-        assert found == {line["step"]: line["train/loss"] for line in metrics.read(tmp_path / "metrics.jsonl")}
-        assert len(shown.Scalars("train/loss")) == len(found)
-    assert found == {2: 8.0, 4: 4.0, 6: 1.0, 8: 0.5}
 
 
 @pytest.mark.parametrize(

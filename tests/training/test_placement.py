@@ -45,13 +45,7 @@ def place(run: Experiment | str, topology: str = "", mesh: Mesh = Mesh(), **trai
         ("bert_large_8x8", "v5e:8x8", {}, (64, 1, 1), r"needs about 2\.\d of the 16\.0 GiB"),
         ("bert_large_8x8", "v2:2x2", {"accumulation": 2}, (1, 8, 1), r"data 8 x fsdp 1 x tensor 1 would need about 9"),
         ("bert_large_8x8", "v5e:4x4", {"batch_size": 8}, (8, 1, 2), r"the batch has 8 rows for 16 devices"),
-        (
-            "bert_large_8x8",
-            "v2:2x2",
-            {"accumulation": 1},
-            (1, 8, 1),
-            r"no mesh is likely to fit, .* about 13",
-        ),
+        ("bert_large_8x8", "v2:2x2", {"accumulation": 1}, (1, 8, 1), "no mesh is likely to fit, .* about 13"),
         # 5 to 10 s each to count the residuals of large models
         ("t5_base_8x8:eleven_billion", "v3:8x16", {}, (128, 2, 1), r"256 x fsdp 1 x tensor 1 would need about 22\.\d"),
         ("gpt2_8x8:xl", "v3:8x8", {}, (128, 1, 1), r"needs about 10\.\d of the 16\.0 GiB"),
@@ -69,18 +63,6 @@ def test_a_large_table_of_rows_is_not_left_whole():
         "all devices share the batch; data 128 x fsdp 1 x tensor 1 would leave tables of 6.7 GiB whole on every device;"
         " needs about 0.1 of"
     )
-
-
-@pytest.mark.nightly
-def test_the_estimate_is_what_the_compiler_takes():
-    # GiB of a device, as `plmjax plan` finds it.
-    for name, topology, gib in (("base_4x4", "v2:4x4", 1.69), ("large_8x8", "v5e:8x8", 2.70)):
-        run, devices = loaded(f"bert_{name}"), topologies.parse(topology).devices()
-        last, sizes = run.resolved_phases[-1], (len(devices), 1, 1)
-        (residuals,) = placement.residuals_of_rows(run, [last], "tpu", **of(run))
-        state = placement.state_bytes(run, last, sizes, devices=devices, **of(run))
-        found = placement.bytes_needed(last, sizes, state, residuals)
-        assert found / 2**30 == pytest.approx(gib, rel=0.06)
 
 
 @pytest.mark.parametrize(

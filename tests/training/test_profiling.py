@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.training import profiling
-from plmjax.training.profiling import Done, Profile, Request
+from plmjax.training.profiling import Done, Profile
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,9 @@ def asked(workdir: Path, steps: int, first: int = 0, final: int = 100) -> Profil
 
 def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path) -> None:
     profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
-    run(profile, range(1, 4))
+    (tmp_path / profiling.REQUEST).write_text('{"id": "other", "steps": 0}')  # which is passed over
+    run(profile, range(1, 4), 0.02)
+    assert profile._asked is None
     (tmp_path / profiling.REQUEST).write_text('{"id": "mine", "steps": 2, "first": 6}')  # as a user writes it
     seen(profile)
     run(profile, range(4, 20))
@@ -78,15 +80,3 @@ def test_a_profiler_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.M
     profile.close()
     done = Done.read(tmp_path)
     assert "RuntimeError" in done.error and not done.folder
-
-
-def test_a_file_of_another_kind_is_passed_over(tmp_path: Path) -> None:
-    profile = Profile((), tmp_path / "profile", 1, final=100, workdir=tmp_path)
-    for content in ("", "[]", '{"id": "a", "steps": 0}', '{"steps": 2}'):
-        (tmp_path / profiling.REQUEST).write_text(content)
-        run(profile, range(1, 4), 0.02)
-    assert profile._asked is None
-    (tmp_path / profiling.REQUEST).write_text('{"id": "b", "steps": 1}')
-    seen(profile)
-    assert profile._asked == Request("b", 1)
-    profile.close()

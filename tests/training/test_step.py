@@ -1,4 +1,5 @@
-"""The step: the same numbers on one device and on eight, at once and in microbatches, for every model family."""
+"""The step: the same numbers on one device and on eight, at once and in microbatches, for every model family; carries
+that are reset."""
 
 import dataclasses
 import functools
@@ -18,7 +19,7 @@ from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cr
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import parameter_shards as shares
 from plmjax.parallel.rings import Rings
-from plmjax.training import carries, loop, step
+from plmjax.training import carries, step
 from plmjax.training import program as programs
 from plmjax.training.gradients import Gradient
 from plmjax.training.gradients.all_gather import AllGather
@@ -28,7 +29,8 @@ from plmjax.training.state import TrainState
 from tests import devices_in_turn
 from tests.families import STEPS
 from tests.third_party import experiments
-from tests.training import built as of_phase
+from tests.third_party.source import ChainSource
+from tests.training.built import program as build
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
 CUT = ("gpt2", "recurrent", "word2vec", "glove")
@@ -57,7 +59,7 @@ with `devices_in_turn`."""
 # By day layers travel with each of two microbatches; test_ring_exchange.py has one, too. 2 to 14 s each for the others:
 # pytest -m nightly tests/training/test_step.py
 RINGED = [
-    pytest.param("gpt2", {"accumulation": 2, "unroll": 1}),
+    pytest.param("gpt2", {"accumulation": 2, "unroll": 1}, id="by day"),
     pytest.param("bert", {"accumulation": 2, "remat": "dots"}, marks=pytest.mark.nightly),
     pytest.param("transformer_xl", {"accumulation": 2}, marks=pytest.mark.nightly),
     *(pytest.param(name, {"remat": "dots"}, marks=pytest.mark.nightly) for name in STEPS if name not in UNRINGED),
@@ -75,7 +77,7 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
     sizes = dict(zip(meshes.AXES, mesh, strict=True)) | {"zero": zero}
     run = experiments.changed(run, training={"steps": 2} | settings, mesh=sizes)
     run = run if dropout else experiments.without_dropout(run)
-    built = of_phase.program(run, source, int(np.prod(mesh)))
+    built = build(run, source, int(np.prod(mesh)))
     compiled = functools.cache(lambda: built.train.lower(built.state, built.batch).compile())
     return dataclasses.replace(built, train=lambda state, batch: compiled()(state, batch))
 
@@ -163,11 +165,12 @@ def test_eight_devices_equal_one(name, mesh):
 
 
 @pytest.mark.parametrize(("name", "settings"), RINGED)
-def test_eight_devices_with_rings_equal_one(name, settings, monkeypatch):
+def test_eight_devices_with_rings_equal_one(name, settings, monkeypatch, request):
     """In two rows of four. Parameters and gradients travel from one to the next."""
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
-    monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
+    # The models are small: pieces of their matrices, but of no biases; by day of feed-forward alone.
+    monkeypatch.setattr(shares, "SMALLEST_PIECE", 64 if "by day" in request.node.name else 32)
     built = program(name, MESHES["data"], dropout_prng="rbg", **settings)
     assert built.rings == Rings((2, 4))
     expected, metrics = train(program(name), name)
@@ -202,18 +205,6 @@ def test_loss_is_the_global_sum_over_the_global_weight_and_the_rate_that_of_the_
     # `Linear` has the peak in the first of two steps and half of it in the second.
     rate = STEPS["gpt2"][0]().optimizer.learning_rate
     assert [metrics["learning_rate"], later["learning_rate"]] == pytest.approx([rate, rate / 2], rel=1e-6)
-
-
-@pytest.mark.nightly  # by day a compiled step of test_loop.py refuses another carry
-def test_a_run_traces_its_step_and_its_evaluation_once(tmp_path, monkeypatch):
-    """Over eight steps, several evaluations and a carry that goes from batch to batch, on two devices."""
-    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
-    chex.clear_trace_counter()
-    monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=1))
-    monkeypatch.setattr(programs, "evaluation_step", chex.assert_max_traces(programs.evaluation_step, n=1))
-    make, source = STEPS["recurrent"]
-    run = experiments.changed(make(), training={"evaluate_every": 2, "evaluation_batches": 2})
-    assert loop.train(run, tmp_path, source(run.data), tokenizer={}).metrics["eval/loss"] > 0
 
 
 CARRIED, NUMBER, CORRUPTION, DROPOUT = range(4)
@@ -391,8 +382,9 @@ def test_an_evaluation_does_not_depend_on_the_dtype_of_gradients():
     ("settings", "message"),
     [
         ({"gradient_dtype": "bfloat"}, "known --training.gradient_dtype, found 'bfloat'; did you mean 'bfloat16'?"),
-        ({"evaluation_batch_size": 6}, "Expected --training.evaluation_batch_size to divide by 8 devices"),
+        ({"evaluation_batch_size": 6}, "--training.evaluation_batch_size to divide by 8 devices"),
         ({"batch_size": 12}, "divides by 8 devices x 1 microbatches, found 12; take 8 or 16"),
+        ({"evaluation_sequence_length": 33}, "of 33; shorten --training.evaluation_sequence_length"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(settings, message):
@@ -404,11 +396,38 @@ def test_a_setting_that_cannot_be_is_named(settings, message):
 def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
     run = experiments.gpt2()
     (phase,) = run.resolved_phases
-    with pytest.raises(UserError, match="at most the model's 64 tokens, found 65"):
-        programs.check_model(run, phase, Vocabulary.placeholder(65))
+    for tokens, length, message in ((65, 32, "the model's 64 tokens, found 65"), (64, 33, "32 positions, found .* 33")):
+        with pytest.raises(UserError, match=f"at most {message}|rows of at most the model's {message}"):
+            programs.check_model(
+                run, dataclasses.replace(phase, sequence_length=length), Vocabulary.placeholder(tokens)
+            )
     programs.check_model(run, dataclasses.replace(phase, sequence_length=32), Vocabulary.placeholder(64))
-    with pytest.raises(UserError, match="at most the model's 32 positions, found a sequence length of 33"):
-        programs.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))
-    longer = experiments.changed(run, training={"evaluation_sequence_length": 33})
-    with pytest.raises(UserError, match=r"a sequence length of 33; shorten --training\.evaluation_sequence_length"):
-        programs.check_model(longer, *longer.resolved_phases, Vocabulary.placeholder(64))
+
+
+def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
+    carry = (jnp.full((2, 4, 3), 7.0), {"memory": jnp.full((4, 5), 7.0), "shared": jnp.full(3, 7.0)})
+    axes = (("layers", "batch", "embed"), {"memory": ("batch", None), "shared": (None,)})
+    first = jax.tree.map(lambda x, names: nn.LogicallyPartitioned(jnp.zeros_like(x), names), carry, axes)
+    reset = carries.reset(lambda: first)
+    states, others = reset(carry, {carries.IS_FIRST: jnp.array([1, 0, 0, 1])})
+    np.testing.assert_array_equal(states[0, :, 0], [0, 7, 7, 0])
+    np.testing.assert_array_equal(others["memory"][:, 0], [0, 7, 7, 0])
+    np.testing.assert_array_equal(others["shared"], [7, 7, 7])
+    chex.assert_trees_all_equal(reset(carry, {}), carry)
+
+
+def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
+    """Its loss is that of a fresh carry, whatever was carried before; nor does dropout's key change it."""
+    run = experiments.recurrent()
+    program = build(run)
+    phase, state = program.phase, program.initialize(0)
+    batch = dict(next(ChainSource(run.data).train(phase, 3)))
+    losses = {}
+    for begins in (0, 1):
+        for carried in (0.0, 0.9):
+            loss_inputs = state.loss_inputs.replace(carry=jax.tree.map(lambda x, value=carried: x + value, state.carry))
+            fields = batch | {"is_first": np.full(phase.batch_size, begins, np.int32)}
+            found = [program.evaluate(loss_inputs, fields, jax.random.key(seed))[1]["loss"][0] for seed in (0, 1)]
+            assert found[0] == found[1] and run.model.dropout > 0
+            losses[begins, carried] = float(found[0])
+    assert losses[1, 0.0] == losses[1, 0.9] == losses[0, 0.0] != losses[0, 0.9]

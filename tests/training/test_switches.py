@@ -105,18 +105,11 @@ def test_an_option_without_a_name_or_a_value_is_refused() -> None:
             experiments.changed(bert(4), training={"compiler_options": (option,)})
 
 
-@pytest.mark.parametrize(
-    ("option", "detail"),
-    [
-        ("xla_nothing=1", "No such compile option: 'xla_nothing'"),
-        ("xla_backend_optimization_level=high", "'high' is not a valid int32 value"),
-    ],
-)
-def test_an_option_that_the_compiler_does_not_take_is_named_before_anything_is_saved(option, detail, fails, tmp_path):
-    given = ["--training.steps", "2", "--training.compiler_options", option]
+def test_an_option_that_the_compiler_does_not_take_is_named_before_anything_is_saved(fails, tmp_path):
+    given = ["--training.steps", "2", "--training.compiler_options", "xla_backend_optimization_level=high"]
     said = fails("pretrain", "bert_tiny", "--workdir", tmp_path / "run", *given)
     assert said.startswith("plmjax: Expected --training.compiler_options that the compiler for cpu takes, found ")
-    assert repr(option) in said and detail in said and said.endswith("correct or remove it.")
+    assert given[-1] in said and "'high' is not a valid int32 value" in said and said.endswith("correct or remove it.")
     assert not any((tmp_path / "run" / name).exists() for name in ("experiment.json", "checkpoints"))
 
 

@@ -20,11 +20,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax import experiment, platform
+from plmjax.data.layouts import FullSentences
 from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
 from plmjax.files import storage
 from plmjax.parallel import mesh as meshes
 from plmjax.runs import folder
-from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.checkpoints import checkpoints, items, stored
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.state import TrainState
@@ -119,41 +121,25 @@ def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_pat
     assert kept == [[2], [2, 3], [2, 4], [4, 6], [4, 6, 7], [4, 6, 8], [4, 6, 8, 9]]
 
 
-def test_a_flipped_byte_is_refused_or_harmless(saved, tmp_path):
-    shutil.copytree(saved, copy := tmp_path / "checkpoints")
-    files = [file for file in sorted((copy / "2").rglob("*")) if file.is_file() and file.stat().st_size]
-    assert len(files) > 10
-    refused = []
-    for file in files:
-        contents = file.read_bytes()
-        half = len(contents) // 2
-        file.write_bytes(contents[:half] + bytes([contents[half] ^ 1]) + contents[half + 1 :])
-        try:
-            reader = keeper(copy)
-            state, description = reader.restore(2, shapes(make_state(2)))
-            reader.close()
-            assert_equal(make_state(2), state)
-            assert description.metrics == {"eval/loss": 1.5}
-        except UserError as error:
-            refused.append(file.relative_to(copy).parts[1])
-            assert "2" in str(error) and "remove that folder" in str(error) and "\n" not in str(error)
-        file.write_bytes(contents)
-    assert set(ITEMS) <= set(refused)
-
-
-def test_a_file_that_is_missing_or_cut_is_named_however_small_it_is_before_orbax_reads_it(saved, tmp_path, capfd):
+def test_a_file_that_is_missing_cut_or_flipped_is_named_however_small_it_is_before_orbax_reads_it(
+    saved, tmp_path, capfd
+):
     """Orbax reads on without some of them: the shardings, for one. A checkpoint beside them is not touched."""
     shutil.copytree(saved, copy := tmp_path / "checkpoints")
     names = [name for name in storage.files(copy / "2") if name.partition("/")[0] in ITEMS and "/" in name]
     assert {name.partition("/")[0] for name in names} == set(ITEMS) and "params/_sharding" in names
     for name in names:
         file, contents = copy / "2" / name, (copy / "2" / name).read_bytes()
-        for harm in (file.unlink, lambda file=file, contents=contents: file.write_bytes(contents[:-1] or b"-")):
-            harm()
-            with pytest.raises(UserError, match=f"cannot be read: {re.escape(name)} .*; remove that folder"):
+        middle = len(contents) // 2
+        flipped = contents[:middle] + bytes(byte ^ 1 for byte in contents[middle : middle + 1]) + contents[middle + 1 :]
+        for harmed in {None, contents[:-1], flipped} - {contents}:
+            file.unlink() if harmed is None else file.write_bytes(harmed)
+            with pytest.raises(UserError, match=f"cannot be read: {re.escape(name)} [^\n]*; remove that folder"):
                 items.verify(copy / "2", (name.partition("/")[0],))
-            file.write_bytes(contents)
-    items.verify(copy / "2", ITEMS)
+        with pytest.raises(UserError, match=r"checkpoints/2, found that it cannot be read"):
+            keeper(copy).restore(2, shapes(make_state(2)))
+        file.write_bytes(contents)
+    assert_equal(make_state(2), keeper(copy).restore(2, shapes(make_state(2)))[0])
     (copy / "2" / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"checkpoints/2, found that it cannot be read"):
         keeper(copy).restore(2, shapes(make_state(2)))
@@ -354,3 +340,69 @@ def test_constants_that_are_not_beside_the_checkpoints_are_named(saved: Path, tm
     assert checkpoints.load_constants(saved / "2", ()) == () == checkpoints.read_constants(saved.parent)
     with pytest.raises(UserError, match=r"Expected the constants of the run in .*constants, found none; keep that"):
         checkpoints.load_constants(saved / "2", {"table": jax.ShapeDtypeStruct((3,), jnp.float32)})
+
+
+VALUES = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("shared", [(1, 2), (1,), (0, 1, 2)])
+def test_the_published_rule(shared: tuple[int, ...]) -> None:
+    form = stored.encode(VALUES, shared)
+    scale = 127 / np.abs(VALUES).max(axis=shared, keepdims=True)
+    assert form["int8"].dtype == np.int8 and form["scale"].dtype == np.float32
+    np.testing.assert_array_equal(form["int8"], np.round(VALUES * scale))
+    assert np.abs(form["int8"]).max(axis=shared).min() == 127
+    back = stored.decode({"a": {"kernel": form}})["a"]["kernel"]
+    assert back.dtype == np.float32 and np.all(np.abs(back - VALUES) <= 0.5001 / scale)
+    again = stored.encode(back, shared)
+    np.testing.assert_array_equal(again["int8"], form["int8"])
+
+
+def test_other_arrays_are_left_as_they_are_and_zeros_stay_zeros() -> None:
+    tree = {"norm": {"scale": VALUES}, "layer": {"kernel": stored.encode(np.zeros((2, 3)), (1,)), "bias": VALUES}}
+    assert stored.paths(tree) == ["layer/kernel"] and stored.paths((VALUES, VALUES)) == []
+    found = stored.decode(tree)
+    assert found["norm"]["scale"] is VALUES and found["layer"]["bias"] is VALUES
+    assert np.all(tree["layer"]["kernel"]["scale"] == 1) and not np.any(found["layer"]["kernel"])
+
+
+def in_int8(tmp_path, form) -> tuple:
+    run = Experiment(None, None, Data(FullSentences()))
+    checkpoints.save_parameters(tmp_path / "run", {"kernel": form, "bias": VALUES[0]}, run, tokenizer={})
+    return checkpoints.find(tmp_path / "run"), {"bias": VALUES[0].shape, "kernel": VALUES.shape}
+
+
+def described(shapes) -> dict:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    places = {"kernel": place, "bias": whole}
+    return {name: jax.ShapeDtypeStruct(shape, np.float32, sharding=places[name]) for name, shape in shapes.items()}
+
+
+def test_a_checkpoint_gives_float32_on_any_mesh(tmp_path) -> None:
+    form = stored.encode(VALUES, (1,))
+    directory, shapes = in_int8(tmp_path, form)
+    assert items.int8_paths(directory, "params") == ["kernel"]
+    expected = {"kernel": form["int8"] / form["scale"], "bias": VALUES[0]}
+    found, placed = (items.restore(directory, "params", abstract) for abstract in (None, described(shapes)))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(placed[name], value)
+        assert placed[name].sharding == described(shapes)[name].sharding
+    with pytest.raises(UserError, match=r"expected params/kernel of shape \(2, 5, 4\), found \(2, 5, 3\)"):
+        items.restore(directory, "params", described(shapes | {"kernel": (2, 5, 4)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"int8": VALUES}, "kernel is stored as float32 with scales of float32"),
+        ({"scale": np.ones((2, 1, 4), np.float32)}, r"kernel of shape \(2, 5, 3\) has scales of shape \(2, 1, 4\)"),
+        ({"scale": np.zeros((2, 1, 3), np.float32)}, "kernel has a scale that is not above 0"),
+    ],
+)
+def test_a_form_that_nobody_wrote_is_a_damaged_checkpoint(tmp_path, changes, sentence) -> None:
+    directory, _ = in_int8(tmp_path, stored.encode(VALUES, (1,)) | changes)
+    with pytest.raises(UserError, match=f"Expected a whole checkpoint in .*{sentence}; remove that folder"):
+        items.restore(directory, "params", None)

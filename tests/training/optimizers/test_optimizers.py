@@ -46,8 +46,8 @@ def boxed(params):
 
 
 def flat(params) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_flatten_with_path(nn.meta.unbox(params))[0]
-    return {"/".join(key.key for key in path): np.asarray(leaf, np.float64) for path, leaf in leaves}
+    found = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
+    return {name: np.array(leaf, np.float64) for name, leaf in found.items()}
 
 
 def run(transformation, params, gradients):
