@@ -19,7 +19,7 @@ from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cr
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import parameter_shards as shares
 from plmjax.parallel.rings import Rings
-from plmjax.training import carries, step
+from plmjax.training import carries, loop, step
 from plmjax.training import program as programs
 from plmjax.training.gradients import Gradient
 from plmjax.training.gradients.all_gather import AllGather
@@ -205,6 +205,17 @@ def test_loss_is_the_global_sum_over_the_global_weight_and_the_rate_that_of_the_
     # `Linear` has the peak in the first of two steps and half of it in the second.
     rate = STEPS["gpt2"][0]().optimizer.learning_rate
     assert [metrics["learning_rate"], later["learning_rate"]] == pytest.approx([rate, rate / 2], rel=1e-6)
+
+
+def test_a_run_traces_its_step_and_its_evaluation_once(tmp_path, monkeypatch):
+    """Over eight steps, several evaluations and a carry that goes from batch to batch, on two devices."""
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
+    chex.clear_trace_counter()
+    monkeypatch.setattr(programs, "train_step", chex.assert_max_traces(programs.train_step, n=1))
+    monkeypatch.setattr(programs, "evaluation_step", chex.assert_max_traces(programs.evaluation_step, n=1))
+    make, source = STEPS["recurrent"]
+    run = experiments.changed(make(), training={"evaluate_every": 2, "evaluation_batches": 2})
+    assert loop.train(run, tmp_path, source(run.data), tokenizer={}).metrics["eval/loss"] > 0
 
 
 CARRIED, NUMBER, CORRUPTION, DROPOUT = range(4)
