@@ -1,6 +1,7 @@
 """Small models of random parameters whose texts differ from each other, for the tests of generation."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +19,7 @@ from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.batch_generator import BatchGenerator
 from plmjax.generation.generate import Generator
+from plmjax.interop import huggingface
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -28,6 +30,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
 from tests.finetuning import parity
+from tests.optional import transformers
 
 CONFIG = Gpt2Config(
     vocab_size=29, n_positions=48, n_embd=24, n_layer=2, n_head=4, initializer_range=0.3, bos_token_id=None,
@@ -103,9 +106,20 @@ BART = BartConfig.tiny(
 )  # fmt: skip
 
 
-@functools.cache
-def bart_parameters() -> Any:
-    return flax.traverse_util.unflatten_dict(initial(BART), sep="/")
+SYSTEMS = {
+    "bart": (BART, lambda: flax.traverse_util.unflatten_dict(initial(BART), sep="/"), "BartForConditionalGeneration"),
+    "marian": (TRANSLATOR, translator_parameters, "MarianMTModel"),
+    "t5": (T5, t5_parameters, "T5ForConditionalGeneration"),
+    "gpt2": (CONFIG, parameters, "GPT2LMHeadModel"),
+}
+"""System -> its config, its parameters, and its class in transformers."""
+
+
+def in_both(system: str, folder: Path) -> tuple[BatchGenerator, Any]:
+    """A writer of a system, and transformers' model with the same parameters."""
+    config, params, kind = SYSTEMS[system]
+    huggingface.save(config.module(Purpose.CAUSAL_LM, Execution()), params(), folder)
+    return BatchGenerator(config, params(), VOCABULARY), getattr(transformers, kind).from_pretrained(folder).eval()
 
 
 AWD_LSTM = AwdLstmConfig(vocab_size=29, embedding_size=24, hidden_size=32, num_layers=2, initializer_range=1.0)
@@ -134,10 +148,11 @@ REFORMER = ReformerConfig(
 
 
 MODERNBERT = ModernBertDecoderConfig(
-    vocab_size=29, hidden_size=24, num_hidden_layers=6, num_attention_heads=3, intermediate_size=32,
-    max_position_embeddings=48, local_attention=8, pad_token_id=28, bos_token_id=None, eos_token_id=None,
+    vocab_size=29, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=32,
+    max_position_embeddings=48, local_attention=8, global_attn_every_n_layers=2, pad_token_id=28, bos_token_id=None,
+    eos_token_id=None,
 )  # fmt: skip
-"""Stacks of all kinds; a token sees three tokens before it in most layers."""
+"""Stacks of all kinds; a token sees three tokens before it in every second layer."""
 
 
 class Numbers(parity.Numbers):

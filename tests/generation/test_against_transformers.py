@@ -6,36 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.interop import huggingface
-from tests.generation.model import (
-    BART,
-    CONFIG,
-    END,
-    PROMPTS,
-    T5,
-    TRANSLATOR,
-    VOCABULARY,
-    bart_parameters,
-    parameters,
-    t5_parameters,
-    translator_parameters,
-    writer,
-)
-from tests.optional import torch, transformers
+from tests.generation import model as small
+from tests.generation.model import END, PROMPTS
+from tests.optional import torch
 
 NEW = 12
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """transformers' model with the parameters of `writer`."""
-    folder = tmp_path_factory.mktemp("reference")
-    huggingface.save(CONFIG.module(Purpose.CAUSAL_LM, Execution()), parameters(), folder)
-    return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[BatchGenerator, Any]:
+    return small.in_both("gpt2", tmp_path_factory.mktemp("gpt2"))
 
 
 def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
@@ -67,9 +49,10 @@ def expected(model: Any, **options: Any) -> list[list[tuple[list[int], float]]]:
     return found
 
 
-def check(settings: Settings, model: Any, ours: BatchGenerator | None = None, **options: Any) -> None:
+def check(both: tuple[BatchGenerator, Any], settings: Settings, **options: Any) -> None:
     """That both write the same, and that not all texts are of one length."""
-    written = (ours or writer())(PROMPTS, settings)
+    writer, model = both
+    written = writer(PROMPTS, settings)
     for texts, others in zip(written, expected(model, **options), strict=True):
         assert [text.tokens for text in texts] == [tokens for tokens, _ in others]
         np.testing.assert_allclose([text.score for text in texts], [score for _, score in others], rtol=1e-5)
@@ -77,56 +60,40 @@ def check(settings: Settings, model: Any, ours: BatchGenerator | None = None, **
     assert len({len(text.tokens) for texts in written for text in texts}) > 1
 
 
-GREEDY = [pytest.param(one, marks=pytest.mark.nightly) for one in ({}, {"min_new_tokens": 5})]
+TWICE = {"min_new_tokens": 5, "no_repeat_ngram_size": 2}
 
 
-@pytest.mark.parametrize("options", [*GREEDY, {"no_repeat_ngram_size": 2}], ids=str)
-def test_greedy(options: dict[str, int], reference: Any) -> None:
-    check(Settings(max_new_tokens=NEW, **options), reference, **options)
+def test_greedy(gpt2: tuple[BatchGenerator, Any]) -> None:
+    """In batches of two prompts, the last of which is filled up."""
+    check(gpt2, Settings(max_new_tokens=NEW, no_repeat_ngram_size=2, batch_size=2), no_repeat_ngram_size=2)
 
 
 BEAMS = {
-    "likely": (BeamSearch(4, sequences=3), {"early_stopping": False}),
-    "full": (BeamSearch(4, length_penalty=-1.0, early_stopping="full", sequences=3), {"early_stopping": True}),
-    "never": (BeamSearch(4, early_stopping="never", sequences=3), {"early_stopping": "never"}),
+    "likely, with constraints": (BeamSearch(4, sequences=3), TWICE, {"early_stopping": False}),
+    "full": (BeamSearch(4, length_penalty=-1.0, early_stopping="full", sequences=3), {}, {"early_stopping": True}),
 }
+"""The third way to stop, against all texts that there are: test_search.py."""
 
 
-@pytest.mark.parametrize("case", [pytest.param("likely", marks=pytest.mark.nightly), "full", "never"])
-def test_beams(case: str, reference: Any) -> None:
-    strategy, options = BEAMS[case]
-    options |= {"num_beams": 4, "num_return_sequences": 3, "length_penalty": strategy.length_penalty}
-    check(Settings(strategy, max_new_tokens=NEW), reference, **options)
-
-
-def test_beams_with_constraints(reference: Any) -> None:
-    options = {"min_new_tokens": 5, "no_repeat_ngram_size": 2}
-    settings = Settings(BeamSearch(3, sequences=3), max_new_tokens=NEW, **options)
-    check(settings, reference, num_beams=3, num_return_sequences=3, **options)
+@pytest.mark.parametrize("case", BEAMS)
+def test_beams(case: str, gpt2: tuple[BatchGenerator, Any]) -> None:
+    strategy, rules, options = BEAMS[case]
+    options = options | {"num_beams": 4, "num_return_sequences": 3, "length_penalty": strategy.length_penalty}
+    check(gpt2, Settings(strategy, max_new_tokens=NEW, **rules), **rules, **options)
 
 
 ONCE = {"no_repeat_ngram_size": 1}
 OF_BEAMS = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6, "early_stopping": False}
-SYSTEMS = {
-    "marian": (TRANSLATOR, translator_parameters, "MarianMTModel", {}),
-    "t5": (T5, t5_parameters, "T5ForConditionalGeneration", {}),
-    # Its first token is forced, at no cost in the score of a beam.
-    "bart": (BART, bart_parameters, "BartForConditionalGeneration", {"forced_bos_token_id": 5}),
-}
 
 
 @pytest.mark.nightly  # 3 s each; their texts with all settings: test_settings_of_transformers.py
 @pytest.mark.parametrize("strategy", ["greedy", "beams"])
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["bart", "marian", "t5"])
 def test_texts_of_sources(system: str, strategy: str, tmp_path: Path) -> None:
-    config, params, kind, forced = SYSTEMS[system]
-    huggingface.save(config.module(Purpose.CAUSAL_LM, Execution()), params(), tmp_path)
-    model, ours = (
-        getattr(transformers, kind).from_pretrained(tmp_path).eval(),
-        BatchGenerator(config, params(), VOCABULARY),
-    )
+    """The first token of the BART is forced, at no cost in the score of a beam."""
+    forced = {"forced_bos_token_id": 5} if system == "bart" else {}
     beams = {"strategy": BeamSearch(4, length_penalty=0.6, sequences=3)} if strategy == "beams" else {}
-    settings = Settings(**beams, max_new_tokens=NEW, **ONCE, **forced)
-    check(settings, model, ours, **(OF_BEAMS if beams else {}), **ONCE, **forced)
-    first = {text.tokens[0] for texts in ours(PROMPTS, settings) for text in texts}
+    settings, both = Settings(**beams, max_new_tokens=NEW, **ONCE, **forced), small.in_both(system, tmp_path)
+    check(both, settings, **(OF_BEAMS if beams else {}), **ONCE, **forced)
+    first = {text.tokens[0] for texts in both[0](PROMPTS, settings) for text in texts}
     assert not forced or first == {5}

@@ -68,97 +68,63 @@ def greedy(decoder: Decoder) -> Record:
 
 OF_A_TEXT: dict[str, tuple[str, Callable[[list[Record], Record], Any]]] = {
     "max_new_tokens": ("--temperature 0 --max_new_tokens 5", lambda texts, greedy: texts[0]["tokens"] == 5),
-    "max_length": (  # with the four of the prompt
-        "--temperature 0 --max_length 10", lambda texts, greedy: texts[0]["tokens"] == 6
-    ),
-    "eos_token_id": (
-        "--temperature 0 --max_new_tokens 8 --eos_token_id {second}",
-        lambda texts, greedy: texts[0]["stopped"] and texts[0]["text"] == greedy["text"][:2],
-    ),
-    "min_new_tokens": (
-        "--temperature 0 --max_new_tokens 8 --eos_token_id {second} --min_new_tokens 5",
-        lambda texts, greedy: texts[0]["tokens"] > 5,
-    ),
-    "min_length": (
-        "--temperature 0 --max_length 12 --eos_token_id {second} --min_length 9",
-        lambda texts, greedy: texts[0]["tokens"] > 5,
-    ),
-    "no_repeat_ngram_size": (
-        "--temperature 0 --max_new_tokens 8 --no_repeat_ngram_size 1",
-        lambda texts, greedy: no_character_twice(texts[0]) and not no_character_twice(greedy),
-    ),
-    "repetition_penalty": (
-        "--temperature 0 --max_new_tokens 8 --repetition_penalty 1e6",
-        lambda texts, greedy: no_character_twice(texts[0]) and not no_character_twice(greedy),
-    ),
-    "bad_words_ids": (
-        "--temperature 0 --max_new_tokens 8 --bad_words_ids {first}",
-        lambda texts, greedy: greedy["text"][0] not in texts[0]["text"],
-    ),
-    "forced_bos_token_id": (  # behind one token
-        "--temperature 0 --max_new_tokens 4 --forced_bos_token_id {q}", lambda texts, greedy: texts[0]["text"][0] == "q"
-    ),
-    "forced_eos_token_id": (
-        "--temperature 0 --max_new_tokens 4 --forced_eos_token_id {q}",
-        lambda texts, greedy: texts[0]["text"] == f"{greedy['text'][:3]}q",
-    ),
-    "renormalize_logits": (  # without the probability of the token that is banned
-        "--beams 3 --max_new_tokens 6 --bad_words_ids {first} --renormalize_logits True",
-        lambda texts, greedy: texts[0]["log_probability"] > -6,
-    ),
-    "temperature": ("--temperature 1e-4 --max_new_tokens 8", lambda texts, greedy: texts[0]["text"] == greedy["text"]),
-    "top_k": ("--top_k 1 --max_new_tokens 8", lambda texts, greedy: texts[0]["text"] == greedy["text"]),
-    "top_p": ("--top_p 1e-6 --max_new_tokens 8", lambda texts, greedy: texts[0]["text"] == greedy["text"]),
-    "sequences": ("--max_new_tokens 8 --sequences 3", lambda texts, greedy: len({text["text"] for text in texts}) == 3),
-    "beams": (
-        "--beams 3 --sequences 3 --max_new_tokens 8",
-        lambda texts, greedy: texts[0]["score"] >= texts[1]["score"] >= texts[2]["score"],
-    ),
-    "length_penalty": (
-        "--beams 3 --max_new_tokens 6 --length_penalty 2",
-        lambda texts, greedy: texts[0]["score"] == pytest.approx(texts[0]["log_probability"] / 6**2),
-    ),
+    # with the four of the prompt
+    "max_length": ("--temperature 0 --max_length 10", lambda texts, greedy: texts[0]["tokens"] == 6),
+    "eos_token_id": ("{plain} --eos_token_id {second}", lambda texts, greedy: texts[0]["text"] == greedy["text"][:2]),
+    "min_new_tokens": ("{late} --max_new_tokens 8 --min_new_tokens 5", lambda texts, greedy: texts[0]["tokens"] > 5),
+    "min_length": ("{late} --max_length 12 --min_length 9", lambda texts, greedy: texts[0]["tokens"] > 5),
+    "no_repeat_ngram_size": ("{plain} --no_repeat_ngram_size 1", lambda texts, greedy: once(texts[0], greedy)),
+    "repetition_penalty": ("{plain} --repetition_penalty 1e6", lambda texts, greedy: once(texts[0], greedy)),
+    "bad_words_ids": ("{plain} --bad_words_ids {first}",
+                      lambda texts, greedy: greedy["text"][0] not in texts[0]["text"]),
+    # behind one token
+    "forced_bos_token_id": ("{eight} --forced_bos_token_id {q}", lambda texts, greedy: texts[0]["text"][0] == "q"),
+    "forced_eos_token_id": ("--temperature 0 --max_new_tokens 4 --forced_eos_token_id {q}",
+                            lambda texts, greedy: texts[0]["text"] == f"{greedy['text'][:3]}q"),
+    # without the probability of the token that is banned
+    "renormalize_logits": ("--beams 3 --max_new_tokens 6 --bad_words_ids {first} --renormalize_logits True",
+                           lambda texts, greedy: texts[0]["log_probability"] > -6),
+    "temperature": ("{eight} --temperature 1e-4", lambda texts, greedy: texts[0]["text"] == greedy["text"]),
+    "top_k": ("{eight} --top_k 1", lambda texts, greedy: texts[0]["text"] == greedy["text"]),
+    "top_p": ("{eight} --top_p 1e-6", lambda texts, greedy: texts[0]["text"] == greedy["text"]),
+    "sequences": ("{eight} --sequences 3", lambda texts, greedy: len({text["text"] for text in texts}) == 3),
+    "beams": ("{eight} --beams 3 --sequences 3",
+              lambda texts, greedy: texts[0]["score"] >= texts[1]["score"] >= texts[2]["score"]),
+    "length_penalty": ("--beams 3 --max_new_tokens 6 --length_penalty 2",
+                       lambda texts, greedy: texts[0]["score"] == pytest.approx(texts[0]["log_probability"] / 6**2)),
     "length_normalization": (
         "--beams 3 --max_new_tokens 6 --length_penalty 1 --length_normalization gnmt",
-        lambda texts, greedy: texts[0]["score"] == pytest.approx(texts[0]["log_probability"] / ((5 + 6) / 6)),
+        lambda texts, greedy: texts[0]["score"] == pytest.approx(texts[0]["log_probability"] * 6 / 11),
     ),
 }  # fmt: skip
 """Option -> the options of a command, with ids of characters, and what its texts show."""
 
 
-def no_character_twice(text: Record) -> bool:
-    return len({*text["text"]}) == len(text["text"])
+def once(text: Record, greedy: Record) -> bool:
+    """Whether no character comes twice, unlike in the plain text."""
+    first, second = (len({*one["text"]}) == len(one["text"]) for one in (text, greedy))
+    return first and not second
 
 
-BY_NIGHT = (
-    "min_length", "no_repeat_ngram_size", "repetition_penalty", "bad_words_ids", "forced_bos_token_id",
-    "forced_eos_token_id", "renormalize_logits", "top_k", "top_p", "length_normalization", "length_penalty",
-    "temperature", "sequences",
-)  # fmt: skip
-"""Options whose scores test_constraints.py or test_beam_search.py compares, and whose way to them test_generate.py
-shows; one to two seconds each."""
+BY_DAY = ("max_new_tokens", "max_length", "eos_token_id", "min_new_tokens", "beams")
+"""The scores of the others are compared in test_search.py, and test_generate.py shows their way to them; one to two
+seconds each."""
 
 
 @pytest.mark.parametrize(
-    "option", [pytest.param(one, marks=pytest.mark.nightly if one in BY_NIGHT else ()) for one in OF_A_TEXT]
+    "option", [pytest.param(one, marks=() if one in BY_DAY else pytest.mark.nightly) for one in OF_A_TEXT]
 )
 @EFFECTS.of(*OF_A_TEXT, "checkpoint", "prompt", "output")
 def test_a_text_shows(option: str, decoder: Decoder, greedy: Record) -> None:
     options, shows = OF_A_TEXT[option]
     ids = {"first": decoder.id(greedy["text"][0]), "second": decoder.id(greedy["text"][1]), "q": decoder.id("q")}
+    ids |= {"eight": "--max_new_tokens 8", "plain": "--temperature 0 --max_new_tokens 8"}
+    ids |= {"late": f"--temperature 0 --eos_token_id {ids['second']}"}
     texts = decoder(options.format(**ids), prompt="a" if option == "forced_bos_token_id" else "abcd")
     assert shows(texts, greedy), texts
 
 
-@pytest.mark.nightly  # 5 s: by day test_against_transformers.py has two ways to stop
-@EFFECTS.of("early_stopping")
-def test_a_beam_search_that_stops_later_finds_longer_texts(decoder: Decoder, greedy: Record) -> None:
-    ends = " ".join(str(decoder.id(character)) for character in {*greedy["text"][:3], *"qac"})
-    options = f"--beams 2 --max_new_tokens 12 --length_penalty 3 --length_normalization tokens --eos_token_id {ends}"
-    full, likely, never = (
-        decoder(f"{options} --early_stopping {way}")[0]["tokens"] for way in ("full", "likely", "never")
-    )
-    assert full < likely < never
+EFFECTS.shown_by("tests/generation/test_against_transformers.py::test_beams", "early_stopping")
 
 
 @EFFECTS.of("seed")
@@ -177,18 +143,12 @@ def test_prompts_of_unknown_characters_are_refused_unless_allowed(decoder: Decod
     assert [record["unknown_tokens"] for record in records] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--batch_size 0", "--batch_size of at least 1, found 0"),  # of any size, it changes no text
-        ("--mesh.data 64", "found 64 x 1 x 1 on 8"),
-        ("--mesh.fsdp 64", "found 1 x 64 x 1 on 8"),
-        ("--mesh.tensor 64", "found 1 x 1 x 64 on 8"),
-    ],
-)
 @EFFECTS.of("batch_size", "mesh.data", "mesh.fsdp", "mesh.tensor")
-def test_batches_and_devices_that_cannot_be_are_refused(decoder: Decoder, option: str, message: str, fails) -> None:
-    assert message in fails("generate", decoder.folder / "run", "abcd", "--max_new_tokens", "2", *option.split())
+def test_batches_and_devices_that_cannot_be_are_refused(decoder: Decoder, fails) -> None:
+    command = ("generate", decoder.folder / "run", "abcd", "--max_new_tokens", "2")
+    assert "--batch_size of at least 1, found 0" in fails(*command, "--batch_size", "0")
+    for axis, message in (("data", "64 x 1 x 1 on 8"), ("fsdp", "1 x 64 x 1 on 8"), ("tensor", "1 x 1 x 64 on 8")):
+        assert f"found {message}" in fails(*command, f"--mesh.{axis}", "64")
 
 
 def test_every_option_has_a_row() -> None:

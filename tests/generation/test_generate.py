@@ -1,14 +1,11 @@
 """From texts to the tokens that a writer reads, and back; settings that come first, and those without effect."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plmjax.commands.generate import in_force
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.batch_generator import Settings, settings_of
@@ -43,18 +40,10 @@ def test_the_settings_are_those_of_the_checkpoint_and_greedy_where_it_leaves_tha
     assert (decoding.beams, decoding.max_new_tokens, owner) == (4, 5, "the task")
 
 
-@pytest.mark.parametrize(
-    ("stored", "strategy"),
-    [
-        pytest.param(Generation(max_new_tokens=3), Greedy(), id="greedy", marks=pytest.mark.nightly),
-        pytest.param(Generation(temperature=0.7, max_new_tokens=3), Sampling(0.7), id="sampling"),
-    ],
-)
-def test_a_call_without_settings_has_those_of_the_run(stored: Generation, strategy: object) -> None:
-    run = dataclasses.replace(experiments.gpt2(), generation=stored)
+def test_a_call_without_settings_has_those_of_the_run() -> None:
+    run = dataclasses.replace(experiments.gpt2(), generation=Generation(temperature=0.7, max_new_tokens=3))
     generator = Generator(CONFIG, parameters(), Numbers(), run=run)
-    assert generator.settings.strategy == strategy
-    assert generator(["11"]) == generator(["11"], Settings(strategy, max_new_tokens=3))
+    assert generator(["11"]) == generator(["11"], Settings(Sampling(0.7), max_new_tokens=3))
 
 
 LAYOUTS: dict[str, tuple[Any, dict[str, Any] | None, str, list[int]]] = {
@@ -84,19 +73,6 @@ def test_a_text_is_laid_out_as_the_model_or_its_task_reads_it(case: str) -> None
     )  # fmt: skip
 
 
-def test_what_the_tokenizer_lacks_is_counted_in_every_prompt_and_named_by_its_place(tmp_path: Path) -> None:
-    words = tokenizers.train("word", 12, ["one two one two"], tmp_path / "tokenizer")
-    generator = Generator(CONFIG, parameters(), words, max_unknown=0.4)
-    found = generator.count_unknown(["one", "two three", "four"])
-    assert (found.count, found.total) == (2, 4)
-    lenient, settings = Generator(CONFIG, parameters(), words, max_unknown=1.0), Settings(max_new_tokens=2)
-    texts = lenient(["one", "two three", "four five six"], settings)
-    assert [text.unknown_tokens for (text,) in texts] == [0, 1, 3]
-    generator.check(["one", "one two"], settings, ["line 1", "line 2"])
-    with pytest.raises(UserError, match=r"line 2 of x, found 50\.0% .*--max_unknown \(0\.4\)"):
-        generator.check(["one", "one three"], settings, ["line 1 of x", "line 2 of x"])
-
-
 def test_characters_of_several_tokens_are_shown_whole() -> None:
     """Every token is half of a character of two bytes, the first or the second half."""
 
@@ -120,93 +96,60 @@ BEAMS = Generation(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "stored", "strategy"),
-    [
-        (Options(), Generation(), Sampling()),
-        (Options(no_repeat_ngram_size=2), BEAMS, BeamSearch(4, length_penalty=2.0, early_stopping="full")),
-        (Options(length_penalty=0.5), BEAMS, BeamSearch(4, length_penalty=0.5, early_stopping="full")),
-        (Options(beams=2), BEAMS, BeamSearch(2, length_penalty=2.0, early_stopping="full")),
-        (Options(beams=1), BEAMS, Greedy()),
-        (Options(temperature=0.0), BEAMS, Greedy()),
-        (Options(top_k=5), BEAMS, Sampling(top_k=5)),
-        (Options(temperature=0.5, sequences=2), BEAMS, Sampling(temperature=0.5, sequences=2)),
-        (Options(top_p=0.5), Generation(temperature=0.0), Sampling(top_p=0.5)),
-        (Options(temperature=0.0), Generation(top_k=5, top_p=0.5), Greedy()),
-    ],
-    ids=str,
-)
-def test_another_way_to_choose_tokens_leaves_settings_of_the_stored_one_out(options, stored, strategy) -> None:
-    assert settings_with(options, stored).strategy == strategy
+STORED = [
+    (Options(), Generation(), Sampling()),
+    (Options(length_penalty=0.5), BEAMS, BeamSearch(4, length_penalty=0.5, early_stopping="full")),
+    (Options(beams=2), BEAMS, BeamSearch(2, length_penalty=2.0, early_stopping="full")),
+    (Options(beams=1), BEAMS, Greedy()),
+    (Options(temperature=0.5, sequences=2), BEAMS, Sampling(temperature=0.5, sequences=2)),
+    (Options(top_p=0.5), Generation(temperature=0.0), Sampling(top_p=0.5)),
+    (Options(temperature=0.0), Generation(top_k=5, top_p=0.5), Greedy()),
+]
+LENGTHS = [
+    (Options(), BEAMS, {1: (8, 49), 5: (4, 45), 9: (0, 41), 10: (0, 40), 49: (0, 1)}),
+    (Options(max_new_tokens=5), BEAMS, {1: (5, 5), 50: (0, 5)}),
+    (Options(max_new_tokens=5), Generation(min_new_tokens=9), {1: (5, 5)}),
+    (Options(max_length=12), Generation(max_new_tokens=20, min_new_tokens=9), {2: (9, 10)}),
+    (Options(min_length=5), Generation(max_new_tokens=20, min_new_tokens=9), {2: (3, 20)}),
+    (Options(), Generation(), {1: (0, 64)}),
+]
+"""Options, stored settings, and tokens before a text -> the least and the most tokens of it."""
 
 
-@pytest.mark.parametrize(
-    ("options", "stored", "lengths"),
-    [
-        (Options(), BEAMS, {1: (8, 49), 5: (4, 45), 9: (0, 41), 10: (0, 40), 49: (0, 1)}),
-        (Options(max_new_tokens=5), BEAMS, {1: (5, 5), 50: (0, 5)}),
-        (Options(min_new_tokens=2), BEAMS, {1: (2, 49)}),
-        (Options(max_new_tokens=5), Generation(min_new_tokens=9), {1: (5, 5)}),
-        (Options(max_length=12), Generation(max_new_tokens=20, min_new_tokens=9), {2: (9, 10)}),
-        (Options(min_length=5), Generation(max_new_tokens=20, min_new_tokens=9), {2: (3, 20)}),
-        (Options(min_new_tokens=7, max_new_tokens=7), Generation(), {1: (7, 7)}),
-        (Options(min_length=7, max_length=7), Generation(), {1: (6, 6)}),
-        (Options(temperature=0.0), Generation(max_new_tokens=3), {1: (0, 3)}),
-        (Options(), Generation(), {1: (0, 64)}),
-    ],
-    ids=str,
-)
-def test_lengths_of_the_command_line_replace_those_that_are_counted_in_another_way(options, stored, lengths) -> None:
-    settings = settings_with(options, stored)
-    assert {before: settings.lengths(before) for before in lengths} == lengths
-
-
-def test_one_line_names_what_is_in_force() -> None:
-    stored = Generation(temperature=0.0, repetition_penalty=1.5)
-    assert in_force(Options(max_new_tokens=20), stored, "the task") == (
-        "decoding   repetition_penalty 1.5, temperature 0 of the task; max_new_tokens 20 of the command line"
-    )
-    assert in_force(Options(), Generation(), "the checkpoint") == (
-        "decoding   temperature 1, max_new_tokens 64 by default"
-    )
-    assert in_force(Options(temperature=0.5), Generation(max_length=9), "the checkpoint") == (
-        "decoding   max_length 9 of the checkpoint; temperature 0.5 of the command line"
-    )
-
-
-def test_ids_of_words_and_of_no_token() -> None:
-    settings = Settings(bad_words_ids=("1", "2,3"), forced_bos_token_id=-1)
-    assert settings.constraints(Vocabulary(4, end=1), 4).bad_words == ((2, 3),)  # the end is never banned by itself
-    assert settings.constraints(Vocabulary(4, end=1), 4).first is None
-    assert Settings(bad_words_ids=("none",)).bad_words() == ()
+def test_options_take_the_place_of_stored_settings() -> None:
+    """Those of another way to choose tokens, or of lengths that are counted in another way, are left out."""
+    for options, stored, strategy in STORED:
+        assert settings_with(options, stored).strategy == strategy
+    for options, stored, lengths in LENGTHS:
+        assert {before: settings_with(options, stored).lengths(before) for before in lengths} == lengths
 
 
 def test_the_constraints_are_those_of_the_settings() -> None:
-    """The tokens are the tokenizer's, of a table with two rows more; its own end gives way to the ends asked for."""
+    """The tokens are the tokenizer's, of a table with two rows more; its own end gives way to the ends asked for.
+
+    A token that ends texts is never banned by itself.
+    """
     settings = Settings(
-        no_repeat_ngram_size=2, repetition_penalty=1.5, bad_words_ids=("1", "0"), forced_bos_token_id=2,
+        no_repeat_ngram_size=2, repetition_penalty=1.5, bad_words_ids=("1", "0", "2,3"), forced_bos_token_id=2,
         forced_eos_token_id=3, renormalize_logits=True, eos_token_id=(0, 2),
     )  # fmt: skip
     assert settings.constraints(Vocabulary(4, end=1), 6) == Constraints(
-        tokens=4, stop=(0, 2), no_repeat_ngram_size=2, repetition_penalty=1.5, bad_words=((1,),), first=2, last=3,
-        renormalize=True,
+        tokens=4, stop=(0, 2), no_repeat_ngram_size=2, repetition_penalty=1.5, bad_words=((1,), (2, 3)), first=2,
+        last=3, renormalize=True,
     )  # fmt: skip
-    assert Settings().constraints(Vocabulary(4, end=1), 6) == Constraints(tokens=4, stop=(1,))
+    none = {"bad_words_ids": ("none",), "forced_bos_token_id": -1}
+    assert Settings(**none).constraints(Vocabulary(4, end=1), 6) == Constraints(tokens=4, stop=(1,))
     assert Settings().constraints(Vocabulary(4), 6) == Constraints(tokens=4)
 
 
 def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> None:
-    task = (
-        Decoding(length_penalty=1.0)
-        .with_defaults(Generation(temperature=0.0))
-        .with_defaults(Decoding(beams=3, length_penalty=0.6))
-    )
+    asked = Decoding(length_penalty=1.0).with_defaults(Generation(temperature=0.0))
+    task = asked.with_defaults(Decoding(beams=3, length_penalty=0.6))
     assert settings_of(task).strategy == BeamSearch(3, length_penalty=1.0)
 
 
-def test_nothing_of_a_decoder_task_counts_its_prompt() -> None:
-    assert Decoding(beams=2).with_defaults(BEAMS).explicit().keys().isdisjoint({"max_length", "min_length"})
-
-
-def test_the_largest_seed_and_the_smallest_batch() -> None:
-    assert Settings(seed=2**32 - 1, batch_size=1).seed == 2**32 - 1
+def test_a_source_and_its_text_fit_the_positions() -> None:
+    for source, new, names in ((49, 4, "encoder's 48 .*found 49"), (1, 48, "--max_new_tokens of at most 47.*found 48")):
+        translator().check([[1] * 48], Settings(max_new_tokens=47))
+        with pytest.raises(UserError, match=names):
+            translator().check([[1] * source], Settings(max_new_tokens=new))

@@ -40,16 +40,6 @@ from tests.generation.model import (
 NEW = 12
 
 
-def test_cached_equals_uncached() -> None:
-    """In batches of two prompts, the last of which is filled up."""
-    texts = writer()(PROMPTS, Settings(max_new_tokens=NEW, batch_size=2))
-    for prompt, (text,) in zip(PROMPTS, texts, strict=True):
-        tokens, nats = uncached(prompt, NEW)
-        assert text.tokens == tokens and text.stopped == (tokens[-1] == END)
-        np.testing.assert_allclose(text.log_probability, nats, rtol=1e-5)
-    assert {text.stopped for (text,) in texts} == {True, False}
-
-
 def test_a_text_is_that_of_its_seed_its_prompt_and_its_place_alone() -> None:
     settings = Settings(Sampling(temperature=2.0, sequences=2), max_new_tokens=NEW, seed=5, batch_size=3)
     texts = writer()(PROMPTS, settings)
@@ -91,20 +81,22 @@ def test_nothing_is_compiled_for_another_length() -> None:
         assert text.tokens == other.tokens
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [pytest.param(Greedy(), id="greedy"), pytest.param(BeamSearch(2), id="beams", marks=pytest.mark.nightly)],
-)
-def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(strategy: Any) -> None:
+def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own() -> None:
     """The prompts have 5, 1 and 11 of 24 tokens. A text of fewer tokens is the beginning of a longer one."""
-    found = writer()(PROMPTS, Settings(strategy, max_length=24, min_length=24))
-    whole = writer()(PROMPTS, Settings(strategy, max_new_tokens=23, min_new_tokens=23))
-    assert [len(text.tokens) for (text,) in found] == [19, 23, 13] and found[1] == whole[1]
-    if strategy.rows == 1:
-        assert [text.tokens for (text,) in found] == [
-            text.tokens[:count] for (text,), count in zip(whole, (19, 23, 13), strict=True)
-        ]
-        assert found[2][0].log_probability > whole[2][0].log_probability  # of 13 tokens and of 23
+    found = writer()(PROMPTS, Settings(max_length=24, min_length=24))
+    whole, counts = writer()(PROMPTS, Settings(max_new_tokens=23, min_new_tokens=23)), (19, 23, 13)
+    assert [text.tokens for (text,) in found] == [
+        text.tokens[:count] for (text,), count in zip(whole, counts, strict=True)
+    ]
+    assert [len(text.tokens) for (text,) in found] == [*counts]
+    assert found[2][0].log_probability > whole[2][0].log_probability  # of 13 tokens and of 23
+
+
+def test_a_prompt_and_its_text_may_take_all_48_positions() -> None:
+    ((text,),) = writer()([[5] * 36], Settings(max_new_tokens=12, min_new_tokens=12))
+    assert len(text.tokens) == 12 and not text.stopped
+    with pytest.raises(UserError, match=r"at most the .* 48 positions.* found 37 "):
+        writer().check([[1] * 37], Settings(max_new_tokens=12))
 
 
 def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -163,31 +155,6 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
 
 
-@pytest.mark.nightly
-def test_prompts_of_about_the_same_length_are_read_together() -> None:
-    """Texts come in the order of the prompts."""
-    prompts, settings = [[3] * length for length in (30, 1, 29, 2)], Settings(max_new_tokens=2, batch_size=2)
-    alone = [writer()([prompt], settings)[0][0].tokens for prompt in prompts]
-    assert [text.tokens for (text,) in writer()(prompts, settings)] == alone
-
-
-@pytest.mark.nightly
-def test_a_text_of_a_source_comes_token_by_token() -> None:
-    settings = Settings(max_new_tokens=8, no_repeat_ngram_size=1)
-    (whole,), *_ = translator()(PROMPTS[:1], settings)
-    assert list(translator().stream(PROMPTS[0], settings))[-1] == (whole, True)
-
-
-def test_prompts_and_texts_that_just_fit() -> None:
-    """There are 48 positions: a prompt and its text take all; so does a source, and a text with the token before it."""
-    for own, prompt, new in ((writer(), 36, 12), (translator(), 48, 47)):
-        own.check([[1] * prompt], Settings(max_new_tokens=new))
-        with pytest.raises(UserError, match=f"at most the .* 48 positions.* found {prompt + 1} "):
-            own.check([[1] * (prompt + 1)], Settings(max_new_tokens=new))
-    ((text,),) = writer()([[5] * 36], Settings(max_new_tokens=12, min_new_tokens=12))
-    assert len(text.tokens) == 12 and not text.stopped
-
-
 def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -> None:
     """Prompts have one length, texts different ones; the last text must not end before four tokens."""
     prompts, decoder = np.array([[5, 9], [11, 3], [2, 7]], np.int32), decoder_of(CONFIG, Execution())
@@ -217,27 +184,21 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
 
 
 AXES = {
-    "table": ("vocab", "embed"),
-    "scale": ("embed",),
-    "kernel": ("layers", "embed", "mlp"),
-    "bias": ("layers", "mlp"),
+    "table": ("vocab", "embed"), "scale": ("embed",), "kernel": ("layers", "embed", "mlp"), "bias": ("layers", "mlp"),
     "count": None,
-}
+}  # fmt: skip
 SHAPES = {"table": (8, 4), "scale": (4,), "kernel": (2, 4, 6), "bias": (2, 6), "count": ()}
 
 
-@pytest.mark.parametrize("unroll", [1, 2, 3])
+@pytest.mark.parametrize("unroll", [1, 2])
 def test_products_are_cast_and_layers_apart_where_code_is_straight(unroll: int) -> None:
     """Biases and the scales of norms stay in float32, in every layer."""
     random = np.random.default_rng(0)
     params = {name: np.asarray(random.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
-    boxed = {
-        name: array if AXES[name] is None else nn.LogicallyPartitioned(array, AXES[name])
-        for name, array in params.items()
-    }
+    boxed = {name: params[name] if axes is None else nn.LogicallyPartitioned(params[name], axes)
+             for name, axes in AXES.items()}  # fmt: skip
     mesh = meshes.make(Mesh(data=1, fsdp=1, tensor=2), jax.devices()[:2])
-    execution = Execution(dtype=jnp.bfloat16, unroll=unroll)
-    placed = weights.place_parameters(params, boxed, execution, mesh)
+    placed = weights.place_parameters(params, boxed, Execution(dtype=jnp.bfloat16, unroll=unroll), mesh)
     apart = [name for name, leaf in placed.items() if isinstance(leaf, weights.UnstackedLayers)]
     assert apart == (["bias", "kernel"] if unroll >= 2 else [])
     found = weights.stack_layers(placed)
@@ -259,12 +220,11 @@ def test_cached_equals_the_whole_text_read_with_the_prompt_as_prefix() -> None:
     assert [text.tokens for (text,) in texts] != [text.tokens for (text,) in causal]
 
 
-def test_an_export_says_that_transformers_has_no_prefix(decoder_run: Path, prefix_run: Path, tmp_path: Path) -> None:
-    assert "lost: this run is a prefix" in export_checkpoint(prefix_run, tmp_path / "prefix")
-    assert "prefix" not in export_checkpoint(decoder_run, tmp_path / "causal").replace(str(tmp_path), "")
-
-
-def test_the_run_says_how_its_prompts_are_read(decoder_run: Path, prefix_run: Path) -> None:
+def test_a_run_of_a_prefix_reads_its_prompts_so_and_its_export_says_what_is_lost(
+    decoder_run: Path, prefix_run: Path, tmp_path: Path
+) -> None:
     prompt, settings = "Returns the name of a", Settings(max_new_tokens=8)
     (((written,),), ((causal,),)) = (Generator.load(run)([prompt], settings) for run in (prefix_run, decoder_run))
     assert written.log_probability != causal.log_probability
+    assert "lost: this run is a prefix" in export_checkpoint(prefix_run, tmp_path / "prefix")
+    assert "prefix" not in export_checkpoint(decoder_run, tmp_path / "causal").replace(str(tmp_path), "")
