@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import chex
 import numpy as np
@@ -18,7 +17,7 @@ from plmjax.interop import awd_lstm, libraries
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch
-from tests.systems.modules import outputs, random_params
+from tests.systems.modules import outputs
 
 SIZES = {"embedding_size": 6, "hidden_size": 10, "num_layers": 2}
 
@@ -30,8 +29,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def named_by_fastai(size: int, old: bool = False) -> dict[str, torch.Tensor]:
-    """The names of fastai's state_dict, where tied weights share their numbers; older files had more."""
+def named_by_fastai(size: int) -> dict[str, torch.Tensor]:
+    """The names of an older state_dict of fastai, where tied weights share their numbers."""
     draws = np.random.default_rng(0)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -45,8 +44,7 @@ def named_by_fastai(size: int, old: bool = False) -> dict[str, torch.Tensor]:
         state[f"{prefix}.weight_hh_l0_raw"] = drawn(4 * own, own)
         state[f"{prefix}.module.weight_ih_l0"] = drawn(4 * own, below)
         state |= {f"{prefix}.module.bias_{kind}_l0": drawn(4 * own) for kind in ("ih", "hh")}
-        if old:
-            state[f"{prefix}.module.weight_hh_l0"] = drawn(4 * own, own)
+        state[f"{prefix}.module.weight_hh_l0"] = drawn(4 * own, own)
     return state
 
 
@@ -54,13 +52,11 @@ def numbers(state: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in state.items() if not name.endswith("module.weight_hh_l0")}
 
 
-@pytest.mark.parametrize(
-    "old", [pytest.param(False, id="zip", marks=pytest.mark.nightly), pytest.param(True, id="torch before 1.6")]
-)
-def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Path, tmp_path: Path) -> None:
+def test_a_file_becomes_a_run_that_scores_as_torch_does(tokenizer: Path, tmp_path: Path) -> None:
+    """Of a version of torch before 1.6."""
     size = tokenizers.load(tokenizer).vocabulary.size
-    state = named_by_fastai(size, old)
-    torch.save(state, tmp_path / "lm.pth", _use_new_zipfile_serialization=not old)
+    state = named_by_fastai(size)
+    torch.save(state, tmp_path / "lm.pth", _use_new_zipfile_serialization=False)
     assert libraries.recognise(tmp_path / "lm.pth")[0] == "fastai"
     cli.run(["import", str(tmp_path / "lm.pth"), str(tmp_path / "run"), "--tokenizer", str(tokenizer)])
     params, description = checkpoints.load_parameters(tmp_path / "run")
@@ -82,30 +78,21 @@ def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Pa
     assert tokenizers.load(tmp_path / "out").fingerprint == tokenizers.load(tokenizer).fingerprint
 
 
-INPUTS = "0.rnns.0.module.weight_ih_l0"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda state: state.pop("1.decoder.bias"), r"found 1\.decoder\.bias missing"),
+def test_other_files_are_one_sentence(tmp_path: Path) -> None:
+    state, inputs = named_by_fastai(9), "0.rnns.0.module.weight_ih_l0"
+    for without, more, said in (
+        ("1.decoder.bias", {}, r"found 1\.decoder\.bias missing"),
         (
-            lambda state: state.update({"1.decoder.weight": state["1.decoder.weight"] + 1}),
+            "",
+            {"1.decoder.weight": state["1.decoder.weight"] + 1},
             r"Expected 1\.decoder\.weight to be 0\.encoder\.weight in .*lm\.pth, found another",
         ),
-        (
-            lambda state: state.update({f"{INPUTS}_reverse": state[INPUTS]}),
-            r"found 0\.rnns\.0\.module\.weight_ih_l0_reverse that the model has no parameter for",
-        ),
-        (lambda state: state.pop("0.rnns.0.weight_hh_l0_raw"), r"from N = 0 on in .*, found layers \[1\]"),
-    ],
-)
-def test_other_files_are_one_sentence(spoil: Any, said: str, tmp_path: Path) -> None:
-    state = named_by_fastai(9)
-    spoil(state)
-    torch.save(state, tmp_path / "lm.pth")
-    with pytest.raises(UserError, match=said):
-        awd_lstm.load(tmp_path / "lm.pth")
+        ("", {f"{inputs}_reverse": state[inputs]}, r"found .*weight_ih_l0_reverse that the model has no parameter for"),
+        ("0.rnns.0.weight_hh_l0_raw", {}, r"from N = 0 on in .*, found layers \[1\]"),
+    ):
+        torch.save({name: one for name, one in (state | more).items() if name != without}, tmp_path / "lm.pth")
+        with pytest.raises(UserError, match=said):
+            awd_lstm.load(tmp_path / "lm.pth")
 
 
 def test_what_import_needs_besides(tokenizer: Path, tmp_path: Path) -> None:
@@ -117,10 +104,3 @@ def test_what_import_needs_besides(tokenizer: Path, tmp_path: Path) -> None:
         cli.run([*command, "--tokenizer", str(tokenizer)])
     with pytest.raises(UserError, match="Expected --tokenizer with a folder"):
         cli.run(command)
-
-
-def test_a_classifier_has_no_scores_of_the_next_token(tmp_path: Path) -> None:
-    config = UlmfitConfig(vocab_size=9, **SIZES)
-    params = random_params(config.module(Purpose.SEQUENCE_CLASSIFICATION, Execution(), 2))
-    with pytest.raises(UserError, match="found output_bias missing"):
-        awd_lstm.save(config.module(Purpose.PRETRAINING, Execution()), params, tmp_path)

@@ -1,4 +1,4 @@
-"""Parameters from parts of tensors and from several: an LSTM of torch in modules with separate and with fused gates.
+"""Parameters from parts of tensors and from several, and the names that versions, classes and wrappers give to tensors.
 
 The fused tensors of GPT-2, the kernels of ELMo and the two kinds of layers of a Reformer: tests/systems.
 """
@@ -9,39 +9,19 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.interop import conversion
+from plmjax.interop import conversion, marian
 from plmjax.interop.conversion import Conversion, parameter
+from plmjax.interop.huggingface import ADAPTERS
+from plmjax.interop.tensor_names import unwrap
 from plmjax.interop.tensors import Tensors
+from plmjax.models.transformer import TransformerConfig
 from tests.optional import torch
-
-
-def tensors_of(state):
-    """Tensors of a torch module's state_dict."""
-    arrays = {name: tensor.detach().numpy() for name, tensor in state.items()}
-    return in_memory(arrays)
 
 
 def in_memory(arrays):
     shapes = {name: array.shape for name, array in arrays.items()}
     dtypes = {name: array.dtype.name for name, array in arrays.items()}
     return Tensors("memory", shapes, dtypes, arrays.__getitem__)
-
-
-def random_state(module):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for weights in module.parameters():
-            weights.normal_(0.0, 0.5)
-    return tensors_of(dict(module.named_parameters()))
-
-
-def assert_written_as_read(module, example, conversions, *, tensors, params):
-    """Writing gives every tensor of the checkpoint back; reading what was written gives every bit back."""
-    written = conversion.write_tensors(module, example, conversions, params)
-    assert written.keys() == tensors.shapes.keys()
-    again, _ = conversion.read_parameters(module, example, conversions, tensors=in_memory(written))
-    chex.assert_trees_all_equal(again, params)
-    return written
 
 
 class SeparateGates(nn.Module):
@@ -54,37 +34,27 @@ class SeparateGates(nn.Module):
 
 
 GATES = "ifgo"  # torch's order
+KERNELS = conversion.concatenate(axis=0, each=conversion.weight())
 SEPARATE = (
-    Conversion(
-        tuple(f"cell/i{gate}/kernel" for gate in GATES),
-        ("weight_ih_l0",),
-        conversion.concatenate(axis=0, each=conversion.weight()),
-    ),
-    Conversion(
-        tuple(f"cell/h{gate}/kernel" for gate in GATES),
-        ("weight_hh_l0",),
-        conversion.concatenate(axis=0, each=conversion.weight()),
-    ),
-    Conversion(
-        tuple(f"cell/h{gate}/bias" for gate in GATES),
-        ("bias_hh_l0",),
-        conversion.concatenate(axis=0),
-    ),
+    Conversion(tuple(f"cell/i{gate}/kernel" for gate in GATES), ("weight_ih_l0",), KERNELS),
+    Conversion(tuple(f"cell/h{gate}/kernel" for gate in GATES), ("weight_hh_l0",), KERNELS),
+    Conversion(tuple(f"cell/h{gate}/bias" for gate in GATES), ("bias_hh_l0",), conversion.concatenate(axis=0)),
 )
 
 
 @pytest.fixture(scope="module")
 def lstm():
     """torch's LSTM of odd sizes, every parameter random but the second bias, which adds nothing to the first."""
+    torch.manual_seed(0)
     module = torch.nn.LSTM(3, 4, batch_first=True)
-    random_state(module)
     with torch.no_grad():
-        module.bias_ih_l0.zero_()
+        for name, weights in module.named_parameters():
+            weights.zero_() if name == "bias_ih_l0" else weights.normal_(0.0, 0.5)
     return module
 
 
-def state_of(lstm):
-    return {name: tensor for name, tensor in lstm.state_dict().items() if name != "bias_ih_l0"}
+def arrays_of(lstm):
+    return {name: tensor.numpy() for name, tensor in lstm.state_dict().items() if name != "bias_ih_l0"}
 
 
 @pytest.fixture(scope="module")
@@ -102,21 +72,17 @@ def outputs(lstm, sequence):
 
 
 def test_separate_gates_come_from_torchs_lstm_and_return_there(lstm, sequence):
-    tensors = tensors_of(state_of(lstm))
+    tensors = in_memory(arrays_of(lstm))
     params, _ = conversion.read_parameters(SeparateGates(), sequence, SEPARATE, tensors=tensors)
     found = SeparateGates().apply({"params": params}, **sequence)
     np.testing.assert_allclose(found, outputs(lstm, sequence), atol=1e-5, rtol=1e-5)
 
-    written = assert_written_as_read(SeparateGates(), sequence, SEPARATE, tensors=tensors, params=params)
-    np.testing.assert_array_equal(written["weight_ih_l0"], tensors.read("weight_ih_l0"))
-    same = torch.nn.LSTM(3, 4, batch_first=True)
-    written |= {"bias_ih_l0": np.zeros(16, np.float32)}
-    same.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in written.items()})
-    np.testing.assert_allclose(outputs(same, sequence), outputs(lstm, sequence), atol=1e-6, rtol=1e-6)
+    written = conversion.write_tensors(SeparateGates(), sequence, SEPARATE, params)
+    chex.assert_trees_all_equal(written, arrays_of(lstm))
 
 
 def test_what_does_not_fit_is_named_by_its_tensor(lstm, sequence):
-    arrays = {name: tensor.numpy() for name, tensor in state_of(lstm).items()}
+    arrays = arrays_of(lstm)
     changed = {name: array for name, array in arrays.items() if name != "bias_hh_l0"}
     changed |= {"weight_ih_l0": arrays["weight_ih_l0"][:, 1:], "extra": np.zeros(1, np.float32)}
     sentence = (
@@ -136,25 +102,108 @@ def test_what_does_not_fit_is_named_by_its_tensor(lstm, sequence):
         conversion.write_tensors(SeparateGates(), sequence, SEPARATE, params)
 
 
+class Scale(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        return x * self.param("scale", nn.initializers.ones, ()), None
+
+
+class Scales(nn.Module):
+    @nn.compact
+    def __call__(self, x, deterministic=True):
+        layers = nn.scan(Scale, {"params": 0}, split_rngs={"params": True}, length=11)
+        return layers(name="layers")(x, None)[0]
+
+
 def test_a_module_of_as_many_layers_as_tensors_is_read_and_six_names_are_listed():
-    class Scale(nn.Module):
-        @nn.compact
-        def __call__(self, x, _):
-            return x * self.param("scale", nn.initializers.ones, ()), None
-
-    class Scales(nn.Module):
-        @nn.compact
-        def __call__(self, x, deterministic=True):
-            layers = nn.scan(Scale, {"params": 0}, split_rngs={"params": True}, length=11)
-            return layers(name="layers")(x, None)[0]
-
     table, example = (parameter("layers/scale", "h.{layer}"),), {"x": np.zeros(2, np.float32)}
     arrays = {f"h.{layer}": np.float32(layer) for layer in range(11)}
     params, _ = conversion.read_parameters(Scales(), example, table, tensors=in_memory(arrays))
     assert params["layers"]["scale"].tolist() == list(range(11))
-    with pytest.raises(UserError, match=r"the tensors of 11 layers in memory, .* found 10 tensors in all"):
-        conversion.read_parameters(Scales(), example, table, tensors=in_memory(dict(list(arrays.items())[:10])))
-    for extra, listing in ((6, "x.0, x.1, x.2, x.3, x.4, x.5 that"), (7, "x.4, x.5 and 1 more that")):
-        more = arrays | {f"x.{number}": np.float32(0) for number in range(extra)}
-        with pytest.raises(UserError, match=listing):
-            conversion.read_parameters(Scales(), example, table, tensors=in_memory(more))
+    more = arrays | {f"x.{number}": np.float32(0) for number in range(7)}
+    less = dict(list(arrays.items())[:10])
+    for found, sentence in ((less, r"11 layers in memory, .* found 10 tensors in all"), (more, r"x.5 and 1 more that")):
+        with pytest.raises(UserError, match=sentence):
+            conversion.read_parameters(Scales(), example, table, tensors=in_memory(found))
+
+
+NAMES = [
+    ("bart", "shared.weight", "model.shared.weight"), ("bart", "lm_head.weight", "lm_head.weight"),
+    ("bert", "encoder.layer.0.output.LayerNorm.beta", "bert.encoder.layer.0.output.LayerNorm.bias"),
+    ("gpt2", "h.0.attn.c_attn.bias", "transformer.h.0.attn.c_attn.bias"),
+    ("gpt2", "ln_f.bias", "transformer.ln_f.bias"),
+    ("openai-gpt", "h.1.attn.c_attn.bias", "transformer.h.1.attn.c_attn.bias"), ("xlnet", "mask_emb", "mask_emb"),
+    ("xlnet", "layer.0.ff.layer_1.bias", "transformer.layer.0.ff.layer_1.bias"),
+    # buffers, besides those of test_released_forms.py
+    ("bart", "final_logits_bias", None), ("bart", "model.decoder.version", None),
+    ("bert", "embeddings.token_type_ids", None), ("deberta-v2", "embeddings.position_ids", None),
+    ("distilbert", "embeddings.position_ids", None), ("led", "final_logits_bias", None),
+    ("openai-gpt", "transformer.position_ids", None), ("reformer", "lm_head.bias", None),
+    ("reformer", "reformer.encoder.layers.0.attention.self_attention.mask_value_float16", None),
+    ("reformer", "encoder.layers.11.attention.self_attention.self_mask_value_float32", None),
+]  # fmt: skip
+"""System, the name in a headless file or of an older version, and the one in a model with a head, if it has any."""
+
+
+def test_tensors_have_the_names_of_today_in_a_model_with_a_head() -> None:
+    assert [(system, old, ADAPTERS[system].names.today(old)) for system, old, _ in NAMES] == NAMES
+
+
+OTHER_HEADS = {
+    "bert": ("fit_dense.weight", "fit_denses.3.bias"),
+    "deberta-v2": ("mask_predictions.dense.weight", "deberta.embeddings.position_embeddings.weight"),
+    "gpt2": ("classifier.weight",),
+    "longformer": ("longformer.pooler.dense.bias",),
+    "mobilebert": ("mobilebert.pooler.dense.bias",),
+    "t5": ("classifier.bias", "classification_head.dense.bias", "qa_outputs.bias"),
+}
+"""System -> tensors of heads that no class has here."""
+
+
+@pytest.mark.parametrize("system", ADAPTERS)
+def test_a_file_may_have_the_head_of_another_class(system: str) -> None:
+    """And no tensor whose name only begins as that of a head."""
+    names, prefix = ADAPTERS[system].names, f"{ADAPTERS[system].names.prefix}."
+    known = (one for one in ADAPTERS[system].architectures.values() if not one.within)
+    tensors = {tensor for one in known for conversion in one.conversions for tensor in conversion.tensors}
+    heads = {name for name in tensors if not name.startswith(prefix)} if len(prefix) > 1 else set()
+    assert all(map(names.optional, (*heads, *OTHER_HEADS.get(system, ()))))
+    assert not names.optional(f"{prefix}something.weight") and not names.optional("classifiers.bias")
+
+
+def tensors_of(*names: str) -> Tensors:
+    return in_memory({name: np.full(2, place, np.float32) for place, name in enumerate(names)})
+
+
+def test_what_wraps_a_model_is_no_part_of_its_names() -> None:
+    """Nor what wraps a part of it."""
+    adapter, names = ADAPTERS["bert"], ("encoder.layer.0.output.dense.bias", "embeddings.word_embeddings.weight")
+    for wrapper in ("module", "_orig_mod.module.module", "_fsdp_wrapped_module", "_forward_module"):
+        wrapped = tensors_of(*(f"{wrapper}.{name}" for name in names))
+        found = adapter.names.canonical(wrapped, adapter.architectures["BertModel"])
+        assert [found.read(name)[0] for name in names] == [0, 1] and len(found.shapes) == 2
+    part, whole = "bert.encoder._orig_mod.layer.0.output.dense.bias", "bert.encoder.layer.0.output.dense.bias"
+    assert list(unwrap(tensors_of(part)).shapes) == [whole]
+    with pytest.raises(UserError, match=f"Expected one tensor {whole} in memory"):
+        unwrap(tensors_of(part, whole))
+
+
+def test_a_foreign_prefix_is_named() -> None:
+    adapter = ADAPTERS["bert"]
+    for names, prefix in (
+        (("model.bert.embeddings.word_embeddings.weight", "model.classifier.weight"), "model."),
+        (("encoder_q.embeddings.word_embeddings.weight", "encoder_q.encoder.layer.0.output.dense.bias"), "encoder_q."),
+    ):
+        with pytest.raises(UserError, match=rf"begin with bert\. or embeddings\..* found the prefix '{prefix}'"):
+            adapter.names.canonical(tensors_of(*names), adapter.architectures["BertModel"])
+
+
+def test_positions_of_both_sides_of_a_translation_are_sinusoids() -> None:
+    """All sines before all cosines, as transformers has them."""
+    config = TransformerConfig.tiny(d_model=4, encoder_attention_heads=2, decoder_attention_heads=2)
+    found = marian.positions(config)
+    assert [*found] == ["encoder.embed_positions.weight", "decoder.embed_positions.weight"]
+    for table in found.values():
+        assert table.shape == (config.max_position_embeddings, 4)
+        angles = np.array([3.0, 3.0 / 100])  # 10000 ** (2 / 4)
+        np.testing.assert_allclose(table[3], [*np.sin(angles), *np.cos(angles)], rtol=1e-6)

@@ -9,11 +9,8 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import SingleSegment
-from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import SequenceClassification
-from plmjax.inference.embed import embed_file
-from plmjax.inference.fill_mask import fill_mask
 from plmjax.interop import huggingface
 from plmjax.interop.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.models.electra import (
@@ -82,35 +79,3 @@ def test_a_run_is_exported_as_either_network_and_its_discriminator_begins_a_task
     tuned = dataclasses.replace(description.experiment, objective=task)
     initial = start.initialize(tuned, start.parameters(tuned), None, in_new_head=in_head, report=lambda line: None)
     assert_same_bits(initial.from_sampled(begun)["electra"], found["electra"])
-
-
-@pytest.mark.nightly
-def test_the_generator_fills_masks_and_the_discriminator_embeds(tmp_path, tokenizer):  # noqa: F811
-    whole = ElectraForPreTraining(CONFIG)
-    params = random_params(whole)
-    run = Experiment(model=CONFIG, objective=ElectraPretraining(), data=Data(SingleSegment()))
-    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tokenizer))
-    text, size = "a [MASK] b", len(VOCABULARY)
-    (filled,) = fill_mask(tmp_path / "run", text, size)
-    row = np.array([[2, VOCABULARY.index("a"), 4, VOCABULARY.index("b"), 3]])
-    read = jax.jit(whole.apply, static_argnames="method")
-    logits = read({"params": params}, row, method="generate").logits[0, 2, :size]
-    expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
-    assert filled[0][0] == VOCABULARY[int(logits.argmax())]
-    np.testing.assert_allclose(dict(filled)["c"], expected[VOCABULARY.index("c")], rtol=1e-4)
-
-    (tmp_path / "lines").write_text("a b\n")
-    assert embed_file(tmp_path / "run", tmp_path / "lines", tmp_path / "vectors.npz", pooling="cls") == 1
-    row = np.array([[2, VOCABULARY.index("a"), VOCABULARY.index("b"), 3]])
-    hidden = read({"params": params}, row, method="discriminate").last_hidden_state
-    np.testing.assert_allclose(np.load(tmp_path / "vectors.npz")["embeddings"][0], hidden[0, 0], atol=1e-5)
-
-    for architecture in ("ElectraForPreTraining", "ElectraForMaskedLM"):
-        huggingface.save(whole, params, tmp_path / architecture, architecture=architecture, tokenizer=tokenizer)
-        import_checkpoint(tmp_path / architecture, tmp_path / f"run of {architecture}")
-    found = fill_mask(tmp_path / "run of ElectraForMaskedLM", text, size)[0]
-    np.testing.assert_allclose([share for _, share in found], [share for _, share in filled], rtol=1e-4, atol=1e-7)
-    with pytest.raises(UserError, match=r"Expected a checkpoint with generator/.*it is no masked language model"):
-        fill_mask(tmp_path / "run of ElectraForPreTraining", text)
-    with pytest.raises(UserError, match=r"Expected a checkpoint with e.*it has no encoder to embed with"):
-        embed_file(tmp_path / "run of ElectraForMaskedLM", tmp_path / "lines", tmp_path / "none.npz")

@@ -1,6 +1,7 @@
 """EuroBERT's config.json: the older form, and what transformers' class cannot be or is not here."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -45,9 +46,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_one_sentence(name: str) -> None:
-    refused, said = REFUSED[name]
-    with pytest.raises(UserError) as raised:
-        refused()
-    assert said in str(raised.value)
+def test_what_does_not_fit_is_one_sentence() -> None:
+    for refused, said in REFUSED.values():
+        with pytest.raises(UserError, match=re.escape(said)):
+            refused()

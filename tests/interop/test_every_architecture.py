@@ -22,28 +22,15 @@ from tests.systems.modules import random_params
 
 TEXT = "The quick brown fox jumps over the lazy dog; two dogs, and (3.5) cats! naïve Zoë paid 日本"
 KINDS: Mapping[str, tuple[str, int]] = {
-    "albert": ("sentencepiece-unigram", 80),
-    "bart": ("byte-bpe", 290),
-    "bert": ("wordpiece", 80),
-    "deberta-v2": ("sentencepiece-unigram", 80),
-    "distilbert": ("wordpiece", 80),
-    "electra": ("wordpiece", 80),
-    "eurobert": ("byte-bpe", 290),
-    "gpt2": ("gpt2-bpe", 290),
-    "led": ("byte-bpe", 290),
-    "longformer": ("byte-bpe", 290),
-    "marian": ("t5-unigram", 160),
-    "mobilebert": ("wordpiece", 80),
-    "modernbert": ("byte-bpe", 290),
-    "modernbert-decoder": ("byte-bpe", 290),
-    "openai-gpt": ("bpe", 80),
-    "reformer": ("sentencepiece-unigram", 80),
-    "roberta": ("byte-bpe", 290),
-    "t5": ("t5-unigram", 160),
-    "xlnet": ("xlnet-unigram", 80),
-}
+    **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert"), ("wordpiece", 80)),
+    **dict.fromkeys(("albert", "deberta-v2", "reformer"), ("sentencepiece-unigram", 80)),
+    **dict.fromkeys(("bart", "eurobert", "led", "longformer", "modernbert", "modernbert-decoder", "roberta"),
+                    ("byte-bpe", 290)),
+    **dict.fromkeys(("marian", "t5"), ("t5-unigram", 160)),
+    "gpt2": ("gpt2-bpe", 290), "openai-gpt": ("bpe", 80), "xlnet": ("xlnet-unigram", 80),
+}  # fmt: skip
 """Adapter -> kind of its tokenizer and number of tokens."""
-BY_DAY = {"DistilBertForMaskedLM"}
+DAY, NIGHT = "DistilBertForMaskedLM", pytest.mark.nightly
 """Other architectures by day are in test_import_export.py; 1 to 10 s each: pytest -m nightly tests/interop"""
 
 
@@ -65,14 +52,6 @@ CASES = list(
     }.values()
 )
 """One for each, of the first module that the table of systems has."""
-every_architecture = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=f"{case.adapter}-{case.architecture}", marks=() if day else pytest.mark.nightly)
-        for case in CASES
-        for day in [case.architecture in BY_DAY]
-    ],
-)
 
 
 def test_nothing_of_an_adapter_is_left_out() -> None:
@@ -106,7 +85,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @needs_torch
-@every_architecture
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(one, id=f"{one.adapter}-{one.architecture}", marks=() if one.architecture == DAY else NIGHT)
+        for one in CASES
+    ],
+)
 def test_an_architecture_is_imported_and_exported(case: Case, tokenizer: Callable[[str], Path], tmp_path: Path) -> None:
     folder, config = tokenizer(case.adapter), case.module.config
     vocabulary = tokenizers.load(folder).vocabulary

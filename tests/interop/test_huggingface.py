@@ -1,7 +1,6 @@
-"""transformers checkpoints in and out: equal outputs, equal bits, old names, and one sentence for what does not fit."""
+"""transformers checkpoints in and out: equal outputs and bits, and one sentence for folders that do not fit."""
 
 import json
-import types
 
 import flax.linen as nn
 import jax
@@ -10,11 +9,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.interop import generated_texts, huggingface
-from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification, BertModel
-from tests.interop.odd_bert import SIZES, assert_same_bits, random_params, rewrite
+from plmjax.interop import huggingface
+from plmjax.models.bert import BertConfig, BertForPreTraining, BertForSequenceClassification
+from tests.interop.odd_bert import SIZES, assert_same_bits, random_params, rewrite, set_config
+from tests.interop.test_import_export import VOCABULARY
 from tests.optional import needs_torch, torch, transformers
 
 
@@ -46,8 +45,6 @@ def test_shards_hold_the_same_parameters(tmp_path):
     shards = list((tmp_path / "shards").glob("*.safetensors"))
     assert len(shards) > 1
     assert_same_bits(huggingface.load(tmp_path / "shards")[1], huggingface.load(tmp_path / "whole")[1])
-    execution = Execution(unroll=2)
-    assert huggingface.load(tmp_path / "whole", execution=execution)[0].execution == execution
     shards[0].unlink()
     with pytest.raises(UserError, match="found no such file"):
         huggingface.load(tmp_path / "shards")
@@ -110,18 +107,11 @@ def test_a_difference_from_transformers_is_found(tmp_path):
         with pytest.raises(UserError, match="found a difference of"):
             huggingface.compare(model, params, tmp_path)
         changed[...] = before
-
-
-@needs_torch
-def test_what_is_no_number_is_a_difference(tmp_path):
-    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
-    params = random_params(model)
-    huggingface.save(model, params, tmp_path)
-    params["classifier"]["bias"][1] = np.nan
+    heads[0]["bias"][1] = np.nan
     with pytest.raises(UserError, match="found a difference of nan"):
         huggingface.compare(model, params, tmp_path)
     huggingface.save(model, params, tmp_path)
-    with pytest.raises(UserError, match=r"finite numbers with .*, found others in its logits"):
+    with pytest.raises(UserError, match=r"finite numbers with .*, found others in its"):
         huggingface.compare(model, params, tmp_path)
 
 
@@ -132,38 +122,6 @@ def test_the_first_token_of_a_decoder_is_that_of_the_model_and_else_that_of_gene
         assert huggingface.read_settings(tmp_path) == {"vocab_size": 9, "decoder_start_token_id": expected}
     (tmp_path / "generation_config.json").unlink()
     assert huggingface.read_settings(tmp_path) == {"vocab_size": 9}
-
-
-def test_settings_of_generation_do_not_stay_from_an_earlier_model(tmp_path):
-    model = BertModel(BertConfig(**SIZES))
-    params = random_params(model)
-    huggingface.save(model, params, tmp_path, generation={"max_length": 7})
-    assert huggingface.read_generation(tmp_path) == {"max_length": 7}
-    huggingface.save(model, params, tmp_path)
-    assert not (tmp_path / "generation_config.json").exists()
-
-
-def test_a_token_that_is_not_the_likeliest_is_found():
-    """Unless both have the same score but for rounding."""
-    tokenizer = types.SimpleNamespace(tokens=lambda ids: [f"<{number}>" for number in ids])
-    scores = np.array([[0.0, 3.0, 1.0], [2.0, 2.0 + 1e-5, 0.0]], np.float32)
-    generated_texts._check_likeliest([1, 0], scores, tokenizer, "here")
-    with pytest.raises(UserError, match=r"found '<0>' as token 2 of a text where ours is '<1>'"):
-        generated_texts._check_likeliest([1, 0], scores + np.float32([[0, 0, 0], [0, 0.1, 0]]), tokenizer, "here")
-
-
-def test_a_tokenizer_comes_with_the_model(tmp_path):
-    from transformers import AutoTokenizer
-
-    (tmp_path / "tokenizer").mkdir()
-    model = BertForPreTraining(BertConfig(**SIZES))
-    with pytest.raises(UserError, match=r"Expected tokenizer\.json, vocab\.txt, .*, found none"):
-        huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
-    huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer("hello")["input_ids"] == [2, 5, 3]
 
 
 def test_scores_that_are_computed_on_access_have_exact_products() -> None:
@@ -184,3 +142,101 @@ def test_scores_that_are_computed_on_access_have_exact_products() -> None:
     found = huggingface.outputs(Model(), {}, {"input_ids": np.ones((1, 2), np.int64)}, ("logits",))
     np.testing.assert_array_equal(found["logits"], np.ones(3))
     assert precisions == ["highest"]
+
+
+WEIGHTS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+def settings(**given):
+    return lambda folder: set_config(folder, **given)
+
+
+def content(name, text, *instead_of):
+    """A file of other bytes, in place of some that go; without any a folder of its name."""
+
+    def change(folder):
+        for other in (name, *instead_of):
+            (folder / other).unlink(missing_ok=True)
+        if text is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return change
+
+
+def shards(weight_map):
+    return content(INDEX, json.dumps({"weight_map": weight_map}), WEIGHTS)
+
+
+def words(change):
+    return lambda folder: rewrite(folder, lambda tensors: tensors | {WORDS: change(tensors[WORDS])})
+
+
+ODD = {
+    "config with a BOM": (content("config.json", b"\xef\xbb\xbf{}"), "model_type"),
+    "config of UTF-16": (content("config.json", "{}".encode("utf-16")), "Expected JSON"),
+    "config a list": (content("config.json", "[]"), "found a list"),
+    "config too deep": (content("config.json", "[" * 100_000), "Expected JSON"),
+    "config a folder": (content("config.json", None), "found a folder without them"),
+    "model_type a list": (settings(model_type=["bert"]), "config.json, found ['bert']"),
+    "architectures a table": (settings(architectures={"a": 1}), "config.json, found {'a': 1}"),
+    "architectures nested": (settings(architectures=[["BertModel"]]), "config.json, found ['BertModel']"),
+    "width of text": (settings(hidden_size="768"), "Expected int as the config's hidden_size, found '768'"),
+    "width negative": (settings(hidden_size=-15), "hidden_size of at least 1, found -15"),
+    "positions huge": (settings(max_position_embeddings=10**9), "as the config's max_position_embeddings"),
+    "heads none": (settings(num_attention_heads=0), "15 and 0 heads"),
+    "layers beyond number": (settings(num_hidden_layers=2**70), "finite number below 2**31"),
+    "layers beyond memory": (settings(num_hidden_layers=10**9), "at most 4,096 as the config's num_hidden_layers"),
+    "epsilon no number": (settings(layer_norm_eps=float("nan")), "NaN, which JSON does not have"),
+    "epsilon negative": (settings(layer_norm_eps=-1.0), "layer_norm_eps above 0"),
+    "labels too many": (settings(id2label={}, num_labels=10**12), "Expected a number of labels"),
+    "labels alike": (settings(id2label={"0": "a", "1": "a", "2": "b"}), "different names"),
+    "labels from one": (settings(id2label={"1": "a", "2": "b", "3": "c"}), "different names"),
+    "three regressions": (settings(problem_type="regression"), "found the problem_type 'regression' with 3"),
+    "problem unknown": (settings(problem_type="multi_label"), "found 'multi_label'; known: multi_label_classification"),
+    "ends": (settings(eos_token_id=[2, 3]), "int as the config's eos_token_id, found [2, 3]"),
+    "weights a pointer": (content(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "Expected a safetensors"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "Expected model.safetensors"),
+    "weights a NaN": (words(lambda tensor: tensor * np.nan), f"finite float32 numbers in {WORDS}"),
+    "weights too large": (words(lambda tensor: tensor * np.float64(1e300)), f"finite float32 numbers in {WORDS}"),
+    "weights a scalar": (words(lambda tensor: np.array(1, np.float32)), f"{WORDS} [] instead of [37, 15]"),
+    "index of a folder": (shards({WORDS: "."}), "Expected plain file names"),
+    "torch file a pointer": (content(TORCH, "version https://git-lfs", WEIGHTS), "Expected a dictionary of tensors"),
+    "vocabulary empty": (content("vocab.txt", ""), "Expected a token for unknown words in"),
+    "vocabulary of Latin-1": (content("vocab.txt", b"[UNK]\n\xe9\n"), "do not read as one"),
+    "vocabulary a folder": (content("vocab.txt", None), "found none of them"),
+    "options a list": (content("tokenizer_config.json", "[]"), "Expected a JSON object in"),
+    "options of odd marks": (content("tokenizer_config.json", '{"cls_token": ["a"]}'), "do not read as one"),
+    "tokenizer empty": (content("tokenizer.json", "{}"), "do not read as one"),
+    "pieces damaged": (content("spiece.model", b"\x99junk", "vocab.txt"), "do not read as one"),
+    "merges damaged": (content("merges.txt", "a b c\n", "vocab.txt"), "found merges.txt"),
+    "google's options": (content("bert_config.json", '{"hidden_act": ["gelu"]}'), "Expected one checkpoint"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The files of a folder that imports, its tokenizer as a published vocabulary alone."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
+    huggingface.save(model, random_params(model), folder / "out", tokenizer=folder)
+    return {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.name != "tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    "odd", [pytest.param(odd, marks=needs_torch) if odd.startswith("torch") else odd for odd in ODD]
+)
+def test_an_odd_folder_is_one_sentence(odd, whole, fails, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name, contents in whole.items():
+        (folder / name).write_bytes(contents)
+    change, sentence = ODD[odd]
+    change(folder)
+    said = fails("import", folder, tmp_path / "run")
+    assert sentence in said and str(folder) in said and "--model." not in said
+    assert not (tmp_path / "run").exists()

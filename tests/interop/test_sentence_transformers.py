@@ -17,11 +17,10 @@ from plmjax.experiment import Data, Experiment
 from plmjax.inference.embed import embed_file
 from plmjax.interop import huggingface, notices, run_directories
 from plmjax.interop.run_directories import import_checkpoint
-from plmjax.interop.sentence_transformers import _recipe, export_sentence_transformer
-from plmjax.layers.text_vectors import ACTIVATIONS, Normalize, TextVectors
+from plmjax.interop.sentence_transformers import export_sentence_transformer
+from plmjax.layers.text_vectors import ACTIVATIONS
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config
-from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints
 from tests.interop.odd_bert import SIZES, random_params
@@ -30,31 +29,6 @@ from tests.optional import needs_sentence_transformers, torch
 
 TEXTS = ["a b cd", "efg HIJ a a B b", "j"]
 CASED = [*VOCABULARY, *"ABHIJ", *(f"##{letter}" for letter in "ABHIJ")]
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A run directory of a BERT with random parameters and a tokenizer of letters."""
-    folder = tmp_path / "there"
-    model = BertConfig(**SIZES).module(Purpose.ENCODING, Execution())
-    huggingface.save(model, random_params(model), folder)
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    import_checkpoint(folder, tmp_path / "run")
-    return tmp_path / "run"
-
-
-@needs_sentence_transformers
-@pytest.mark.nightly  # as the folder of an older version is exported again
-@pytest.mark.parametrize(("pooling", "normalize"), [(None, False), ("cls", True)])
-def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> None:
-    line = export_sentence_transformer(run, tmp_path / "out", pooling, normalize=normalize)
-    assert (
-        "BertModel of step 0" in line and f"{pooling or 'mean'} pooling" in line and ("length 1" in line) == normalize
-    )
-    expected = embedded(run, tmp_path, pooling=pooling)
-    if normalize:
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(there(tmp_path / "out"), expected, rtol=0, atol=1e-5)
 
 
 def embedded(run: Path, tmp_path: Path, **options: Any) -> np.ndarray:
@@ -105,9 +79,9 @@ def normalize(size: int) -> Any:
 
 
 def layer_norm(size: int) -> Any:
-    from sentence_transformers.sentence_transformer.modules import LayerNorm
+    from sentence_transformers.sentence_transformer import modules
 
-    found = LayerNorm(size)
+    found = modules.LayerNorm(size)
     found.norm.weight.data += 0.3
     return found
 
@@ -130,7 +104,7 @@ FOLDERS: dict[str, tuple[Callable[[int], list[Any]], dict[str, Any], int | None]
     **{name: (after("mean", lambda size, name=name: dense(size, 5, name)), {}, None) for name in sorted(ACTIVATIONS)},
 }  # fmt: skip
 """Name -> the modules after the encoder, settings of the whole, and the number of tokens at which texts are cut."""
-DAY = ("without its prompt",)
+DAY = "without its prompt"
 
 
 @pytest.fixture
@@ -165,7 +139,7 @@ def made(encoder: Path, folder: Path, name: str) -> Path:
 # Each takes a second: pytest -m nightly tests/interop/test_sentence_transformers.py
 @needs_sentence_transformers
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in DAY else pytest.mark.nightly) for name in FOLDERS]
+    "name", [pytest.param(one, marks=() if one == DAY else pytest.mark.nightly) for one in FOLDERS]
 )
 def test_a_folder_is_imported_with_all_that_makes_its_vectors(name, encoder, tmp_path) -> None:
     """They are the defaults of embed, and of the export, whose folder gives the same."""
@@ -176,10 +150,8 @@ def test_a_folder_is_imported_with_all_that_makes_its_vectors(name, encoder, tmp
     np.testing.assert_allclose(embedded(tmp_path / "run", tmp_path), expected, rtol=0, atol=1e-5)
     export_sentence_transformer(tmp_path / "run", tmp_path / "out")
     np.testing.assert_allclose(there(tmp_path / "out"), expected, rtol=0, atol=1e-6)
-    settings = [
-        json.loads((one / "config_sentence_transformers.json").read_text()) for one in (folder, tmp_path / "out")
-    ]
-    assert settings[0] == settings[1]
+    whole, again = ((one / "config_sentence_transformers.json").read_text() for one in (folder, tmp_path / "out"))
+    assert json.loads(whole) == json.loads(again)
 
 
 @pytest.mark.nightly
@@ -192,18 +164,12 @@ def test_a_folder_of_an_older_version_is_read(encoder, tmp_path) -> None:
     for place in folder.glob("[0-9]_*"):
         shutil.copytree(place, old / place.name)
     kinds = {"0_BERT": "Transformer", **{place.name: place.name[2:] for place in sorted(folder.glob("[0-9]_*"))}}
-    (old / "modules.json").write_text(
-        json.dumps(
-            [
-                {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-                for index, (path, kind) in enumerate(kinds.items())
-            ]
-        )
-    )
-    flags = {
-        f"pooling_mode_{name}": name in ("cls_token", "mean_tokens")
-        for name in ("cls_token", "max_tokens", "mean_tokens")
-    }
+    parts = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(kinds.items())
+    ]
+    (old / "modules.json").write_text(json.dumps(parts))
+    flags = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
     (old / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24, **flags}))
     settings = {"max_seq_length": 5, "do_lower_case": True}
     (old / "0_BERT" / "sentence_bert_config.json").write_text(json.dumps(settings))
@@ -241,14 +207,10 @@ REFUSED: list[tuple[str, Callable[[Any], Any], str]] = [
     (MODULES, lambda found: [*found, {"type": "mine.Router", "path": ""}], "found 'mine.Router'"),
     (MODULES, lambda found: found[:1], "a Transformer and a Pooling first"),
     (MODULES, lambda found: [*found[:1], {**found[1], "path": "../x"}, *found[2:]], "plain file names"),
-    (MODULES, lambda found: {}, "Expected the modules of sentence-transformers in"),
     (DENSE, lambda found: {**found, "activation_function": "torch.nn.modules.activation.PReLU"},
      "found activation_function = 'torch.nn.modules.activation.PReLU'"),
-    (DENSE, lambda found: {**found, "module_input_name": "token_embeddings"},
-     "Expected module_input_name = 'sentence_embedding'"),
     (DENSE, lambda found: {**found, "use_residual": True}, "that fit hidden states of"),
     (POOLING, lambda found: {"pooling_mode": "attention"}, "a pooling of cls, last"),
-    (BERT, lambda found: {**found, "transformer_task": "fill-mask"}, "transformer_task = 'feature-extraction'"),
     (BERT, lambda found: {**found, "query_length": 32}, "no query_length"),
     (WHOLE, lambda found: {**found, "truncate_dim": "4"}, "truncate_dim is '4'; correct it."),
     (WHOLE, lambda found: {**found, "default_prompt_name": "query", "prompts": {}}, "found 'query'"),
@@ -268,54 +230,27 @@ def test_what_cannot_be_kept_is_one_sentence(encoder, tmp_path, fails) -> None:
         (folder / file).write_text(whole)
 
 
-def test_the_token_that_represents_a_row_is_the_first_or_the_last() -> None:
-    """As in a BERT and in an XLNet; the mean is over all tokens of either."""
-    for config, mode in ((BertConfig(), "cls"), (XlnetConfig(), "lasttoken")):
-        run = Experiment(model=config, objective=None, data=Data(layout=None))
-        assert _recipe(run, "cls", normalize=False).pooling == (mode,)
-        assert _recipe(run, None, normalize=True) == TextVectors(("mean",), (Normalize(),))
-
-
-@pytest.mark.nightly
 @needs_sentence_transformers
-def test_a_later_export_replaces_it_and_other_files_stay(run, tmp_path, fails) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    assert "found other files" in fails("export", run, tmp_path / "mine", "--to", "sentence-transformers")
-    for _ in range(2):
-        export_sentence_transformer(run, tmp_path / "out")
-
-
-def test_without_the_library_it_is_one_sentence(run, tmp_path, fails, monkeypatch) -> None:
+def test_what_is_no_export_is_one_sentence(encoder, tmp_path, fails, monkeypatch) -> None:
+    import_checkpoint(encoder, tmp_path / "run")
+    export, to = ("export", tmp_path / "run", tmp_path / "out"), ("--to", "sentence-transformers")
+    for options, sentence in (
+        (["--pooling", "mean"], "Expected --pooling with --to sentence-transformers"),
+        (["--to", "jax", "--normalize"], "Expected --normalize with --to sentence-transformers"),
+        ([*to, "--rows", "2"], "Expected --rows with --to jax"),
+        (["--to", "jax", "--vectors", "text"], "Expected no --vectors with --to jax"),
+        ([*to, "--architecture", "BertModel"], "Expected no --architecture with --to"),
+        ([*to, "--pooling", "max"], "max"),
+    ):
+        assert sentence in fails(*export, *options)
+    config = T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+    run = Experiment(model=config, objective=Objective(), data=Data(layout=SentencePairs()), optimizer=None)
+    checkpoints.save_parameters(tmp_path / "t5", {"shared": np.zeros((32, 8), np.float32)}, run, tokenizer={})
+    assert "Expected a model that embeds a text alone" in fails("export", tmp_path / "t5", tmp_path / "out", *to)
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "sentence_transformers" else found(name, *rest)
     )
-    message = fails("export", run, tmp_path / "out", "--to", "sentence-transformers")
+    message = fails(*export, *to)
     assert "sentence_transformers to be installed" in message and "plmjax[sentences]" in message
-    assert not (tmp_path / "out").exists()
-
-
-@needs_sentence_transformers
-def test_a_model_without_an_encoder_is_one_sentence(tmp_path, fails) -> None:
-    config = T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
-    run = Experiment(model=config, objective=Objective(), data=Data(layout=SentencePairs()), optimizer=None)
-    checkpoints.save_parameters(tmp_path / "run", {"shared": np.zeros((32, 8), np.float32)}, run, tokenizer={})
-    message = fails("export", tmp_path / "run", tmp_path / "out", "--to", "sentence-transformers")
-    assert "Expected a model that embeds a text alone" in message
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--pooling", "mean"], "Expected --pooling with --to sentence-transformers"),
-        (["--to", "jax", "--normalize"], "Expected --normalize with --to sentence-transformers"),
-        (["--to", "sentence-transformers", "--rows", "2"], "Expected --rows with --to jax"),
-        (["--to", "jax", "--vectors", "text"], "Expected no --vectors with --to jax"),
-        (["--to", "sentence-transformers", "--architecture", "BertModel"], "Expected no --architecture with --to"),
-        (["--to", "sentence-transformers", "--pooling", "max"], "max"),
-    ],
-)
-def test_an_option_of_another_library_is_one_sentence(options, sentence, run, tmp_path, fails) -> None:
-    assert sentence in fails("export", run, tmp_path / "out", *options)
     assert not (tmp_path / "out").exists()
