@@ -1,7 +1,6 @@
 """plmjax generate: what it shows and writes, and every mistake in one sentence."""
 
 import io
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,21 +28,6 @@ def shown(capsys: pytest.CaptureFixture, *arguments: object) -> str:
     capsys.readouterr()
     cli.run(["generate", *map(str, arguments)])
     return capsys.readouterr().out
-
-
-@pytest.mark.nightly
-def test_files(capsys, tmp_path: Path, decoder_run: Path) -> None:
-    prompts = ["Returns the", "", "The object of a class"]
-    (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
-    common = [decoder_run, "--input", tmp_path / "prompts.txt", *SHORT]
-    shown(capsys, *common, "--output", tmp_path / "texts.jsonl", "--temperature", 0)
-    records = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
-    assert [record["prompt"] for record in records] == prompts
-    for record in records:
-        assert record.keys() == {"prompt", "text", "tokens", "stopped", "log_probability", "score", "unknown_tokens"}
-        assert 1 <= record["tokens"] <= 8 and record["score"] == record["log_probability"] < 0
-    streamed = shown(capsys, *common, "--temperature", 0)
-    assert streamed == printable("".join(record["prompt"] + record["text"] + "\n" for record in records))
 
 
 def test_several_texts_are_shown_each_with_its_score(capsys, monkeypatch, decoder_run: Path) -> None:

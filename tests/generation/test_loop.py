@@ -24,18 +24,7 @@ from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Lengths
 from plmjax.interop.run_directories import export_checkpoint
 from plmjax.parallel import mesh as meshes
-from tests.generation.model import (
-    CONFIG,
-    END,
-    PROMPTS,
-    TRANSLATOR,
-    VOCABULARY,
-    parameters,
-    translator,
-    translator_parameters,
-    uncached,
-    writer,
-)
+from tests.generation.model import CONFIG, END, PROMPTS, VOCABULARY, parameters, uncached, writer
 
 NEW = 12
 
@@ -141,18 +130,6 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
         assert [*sharded.stream(PROMPTS[0], settings)][-1] == (found[0][0], True)
     state = prefilled(strategy, Execution(), Mesh(data=2, fsdp=2, tensor=2), 4)[1]["progress"].state
     assert state.keys.sharding.shard_shape(state.keys.shape)[:3] == (2, strategy.rows, 2)
-
-
-@pytest.mark.nightly
-def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
-    settings = Settings(BeamSearch(3, 0.6, length_normalization="gnmt"), max_new_tokens=8, no_repeat_ngram_size=1)
-    sharded = BatchGenerator(TRANSLATOR, translator_parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
-    alone = [translator()([prompt], settings)[0] for prompt in PROMPTS]
-    for (text,), (other,) in zip(sharded(PROMPTS, settings), alone, strict=True):
-        assert text.tokens == other.tokens
-        np.testing.assert_allclose(text.score, text.log_probability / ((5 + len(text.tokens)) / 6) ** 0.6, rtol=1e-5)
-        np.testing.assert_allclose(text.score, other.score, rtol=1e-5)
-    assert len({tuple(text.tokens) for (text,) in alone}) > 1
 
 
 def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -> None:

@@ -12,14 +12,9 @@ from plmjax.interop import huggingface
 from plmjax.interop.conversion import parameter_shapes
 
 SIZES = {
-    "vocab_size": 37,
-    "hidden_size": 15,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 5,
-    "intermediate_size": 22,
-    "max_position_embeddings": 19,
-    "type_vocab_size": 3,
-}
+    "vocab_size": 37, "hidden_size": 15, "num_hidden_layers": 3, "num_attention_heads": 5, "intermediate_size": 22,
+    "max_position_embeddings": 19, "type_vocab_size": 3,
+}  # fmt: skip
 
 
 def random_params(module, seed=0):
@@ -83,12 +78,9 @@ def published(directory, heads=("cls/predictions", "cls/seq_relationship")):
     moments = ("adam_m", "adam_v", "Adam", "Adam_1", "lamb_m", "lamb_v")  # BERT's own optimizer, TensorFlow's, LAMB
     slots = {f"{name}/{moment}": value for name, value in variables.items() for moment in moments}
     saved = variables | slots | {name: np.float32(7) for name in ("global_step", "beta1_power", "beta2_power")}
-    tf.raw_ops.SaveV2(
-        prefix=str(directory / "bert_model.ckpt"),
-        tensor_names=list(saved),
-        shape_and_slices=[""] * len(saved),
-        tensors=[tf.constant(value) for value in saved.values()],
-    )
+    values, slices = [tf.constant(value) for value in saved.values()], [""] * len(saved)
+    prefix = str(directory / "bert_model.ckpt")
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(saved), shape_and_slices=slices, tensors=values)
     config = SIZES | {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     (directory / "bert_config.json").write_text(json.dumps(config | {"initializer_range": 0.02}))
     return variables

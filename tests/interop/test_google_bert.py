@@ -61,9 +61,8 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     refused(r"bert\.encoder\.layer\.3.* missing")
     config.write_text(before)
     refused(r"classifier\.bias, .* missing", architecture="BertForSequenceClassification")
-    for damaged in (whole[: len(whole) // 8], bytes([whole[0] ^ 1]) + whole[1:]):
-        data.write_bytes(damaged)
-        refused("found it damaged")
+    data.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    refused("found it damaged")
     next(tmp_path.glob("*.index")).unlink()
     refused("Expected one checkpoint")
 

@@ -144,7 +144,7 @@ def test_scores_that_are_computed_on_access_have_exact_products() -> None:
     assert precisions == ["highest"]
 
 
-WEIGHTS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
@@ -153,15 +153,12 @@ def settings(**given):
 
 
 def content(name, text, *instead_of):
-    """A file of other bytes, in place of some that go; without any a folder of its name."""
+    """A file of other bytes, in place of some that go."""
 
     def change(folder):
-        for other in (name, *instead_of):
-            (folder / other).unlink(missing_ok=True)
-        if text is None:
-            (folder / name).mkdir()
-        else:
-            (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        for other in instead_of:
+            (folder / other).unlink()
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     return change
 
@@ -176,20 +173,14 @@ def words(change):
 
 ODD = {
     "config with a BOM": (content("config.json", b"\xef\xbb\xbf{}"), "model_type"),
-    "config of UTF-16": (content("config.json", "{}".encode("utf-16")), "Expected JSON"),
     "config a list": (content("config.json", "[]"), "found a list"),
     "config too deep": (content("config.json", "[" * 100_000), "Expected JSON"),
-    "config a folder": (content("config.json", None), "found a folder without them"),
     "model_type a list": (settings(model_type=["bert"]), "config.json, found ['bert']"),
     "architectures a table": (settings(architectures={"a": 1}), "config.json, found {'a': 1}"),
-    "architectures nested": (settings(architectures=[["BertModel"]]), "config.json, found ['BertModel']"),
     "width of text": (settings(hidden_size="768"), "Expected int as the config's hidden_size, found '768'"),
-    "width negative": (settings(hidden_size=-15), "hidden_size of at least 1, found -15"),
     "positions huge": (settings(max_position_embeddings=10**9), "as the config's max_position_embeddings"),
     "heads none": (settings(num_attention_heads=0), "15 and 0 heads"),
-    "layers beyond number": (settings(num_hidden_layers=2**70), "finite number below 2**31"),
     "layers beyond memory": (settings(num_hidden_layers=10**9), "at most 4,096 as the config's num_hidden_layers"),
-    "epsilon no number": (settings(layer_norm_eps=float("nan")), "NaN, which JSON does not have"),
     "epsilon negative": (settings(layer_norm_eps=-1.0), "layer_norm_eps above 0"),
     "labels too many": (settings(id2label={}, num_labels=10**12), "Expected a number of labels"),
     "labels alike": (settings(id2label={"0": "a", "1": "a", "2": "b"}), "different names"),
@@ -197,20 +188,15 @@ ODD = {
     "three regressions": (settings(problem_type="regression"), "found the problem_type 'regression' with 3"),
     "problem unknown": (settings(problem_type="multi_label"), "found 'multi_label'; known: multi_label_classification"),
     "ends": (settings(eos_token_id=[2, 3]), "int as the config's eos_token_id, found [2, 3]"),
-    "weights a pointer": (content(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "Expected a safetensors"),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "Expected model.safetensors"),
     "weights a NaN": (words(lambda tensor: tensor * np.nan), f"finite float32 numbers in {WORDS}"),
     "weights too large": (words(lambda tensor: tensor * np.float64(1e300)), f"finite float32 numbers in {WORDS}"),
     "weights a scalar": (words(lambda tensor: np.array(1, np.float32)), f"{WORDS} [] instead of [37, 15]"),
     "index of a folder": (shards({WORDS: "."}), "Expected plain file names"),
-    "torch file a pointer": (content(TORCH, "version https://git-lfs", WEIGHTS), "Expected a dictionary of tensors"),
     "vocabulary empty": (content("vocab.txt", ""), "Expected a token for unknown words in"),
     "vocabulary of Latin-1": (content("vocab.txt", b"[UNK]\n\xe9\n"), "do not read as one"),
-    "vocabulary a folder": (content("vocab.txt", None), "found none of them"),
     "options a list": (content("tokenizer_config.json", "[]"), "Expected a JSON object in"),
     "options of odd marks": (content("tokenizer_config.json", '{"cls_token": ["a"]}'), "do not read as one"),
-    "tokenizer empty": (content("tokenizer.json", "{}"), "do not read as one"),
-    "pieces damaged": (content("spiece.model", b"\x99junk", "vocab.txt"), "do not read as one"),
     "merges damaged": (content("merges.txt", "a b c\n", "vocab.txt"), "found merges.txt"),
     "google's options": (content("bert_config.json", '{"hidden_act": ["gelu"]}'), "Expected one checkpoint"),
 }
@@ -226,10 +212,9 @@ def whole(tmp_path_factory):
     return {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.name != "tokenizer.json"}
 
 
-@pytest.mark.parametrize(
-    "odd", [pytest.param(odd, marks=needs_torch) if odd.startswith("torch") else odd for odd in ODD]
-)
+@pytest.mark.parametrize("odd", ODD)
 def test_an_odd_folder_is_one_sentence(odd, whole, fails, tmp_path, monkeypatch):
+    """Files that are damaged: tests/fuzzing."""
     monkeypatch.setattr(huggingface, "transformers_installed", lambda: False)
     folder = tmp_path / "source"
     folder.mkdir()

@@ -19,12 +19,7 @@ from plmjax.models.distilbert import DistilBertConfig, DistilBertForMaskedLM, Di
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptForCausalLM, GptForSequenceClassification
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
-from plmjax.models.mobilebert import (
-    TEACHER,
-    MobileBertConfig,
-    MobileBertForPreTraining,
-    MobileBertModel,
-)
+from plmjax.models.mobilebert import TEACHER, MobileBertConfig, MobileBertForPreTraining, MobileBertModel
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from plmjax.models.transformer import TransformerForConditionalGeneration
 from tests.families.decoders import GPT

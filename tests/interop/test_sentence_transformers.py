@@ -25,8 +25,10 @@ from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_import_export import VOCABULARY
-from tests.optional import needs_sentence_transformers, torch
+from tests.optional import Library, needs_sentence_transformers, torch
 
+sentences, parts = Library("sentence_transformers"), Library("sentence_transformers.base.modules")
+modules = Library("sentence_transformers.sentence_transformer.modules")
 TEXTS = ["a b cd", "efg HIJ a a B b", "j"]
 CASED = [*VOCABULARY, *"ABHIJ", *(f"##{letter}" for letter in "ABHIJ")]
 
@@ -42,27 +44,31 @@ def embedded(run: Path, tmp_path: Path, **options: Any) -> np.ndarray:
 
 def there(folder: Path, **options: Any) -> np.ndarray:
     """The vectors of the texts by sentence-transformers."""
-    import sentence_transformers
-
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    model = sentences.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     return model.encode(TEXTS, show_progress_bar=False, **options)
 
 
 def dense(size: int, out: int, name: str = "Tanh", **options: Any) -> Any:
     """A layer of sentence-transformers with random numbers."""
-    from sentence_transformers.base import modules
-
     torch.manual_seed(out)
-    return modules.Dense(size, out, activation_function=getattr(torch.nn, name)(), **options)
+    return parts.Dense(size, out, activation_function=getattr(torch.nn, name)(), **options)
+
+
+def layer_norm(size: int) -> Any:
+    found = modules.LayerNorm(size)
+    found.norm.weight.data += 0.3
+    return found
+
+
+def normalize(size: int) -> Any:
+    return parts.Normalize()
 
 
 def after(mode: Any, *layers: Callable[[int], Any], **options: Any) -> Callable[[int], list[Any]]:
     """Size of the hidden states -> a pooling and the layers after it, each made from the size before it."""
 
     def made(size: int) -> list[Any]:
-        from sentence_transformers.sentence_transformer.modules import Pooling
-
-        found = [Pooling(size, mode, **options)]
+        found = [modules.Pooling(size, mode, **options)]
         size = found[0].get_embedding_dimension()
         for layer in layers:
             found.append(layer(size))
@@ -70,20 +76,6 @@ def after(mode: Any, *layers: Callable[[int], Any], **options: Any) -> Callable[
         return found
 
     return made
-
-
-def normalize(size: int) -> Any:
-    from sentence_transformers.base import modules
-
-    return modules.Normalize()
-
-
-def layer_norm(size: int) -> Any:
-    from sentence_transformers.sentence_transformer import modules
-
-    found = modules.LayerNorm(size)
-    found.norm.weight.data += 0.3
-    return found
 
 
 PROMPTS = {"prompts": {"query": "ab cd ", "passage": ""}, "default_prompt_name": "query"}
@@ -121,18 +113,16 @@ def encoder(tmp_path) -> Path:
 
 
 def made(encoder: Path, folder: Path, name: str) -> Path:
-    import sentence_transformers
     import transformers
-    from sentence_transformers.base import modules
 
-    parts, settings, longest = FOLDERS[name]
+    further, settings, longest = FOLDERS[name]
     options = {} if longest is None else {"processor_kwargs": {"model_max_length": longest}}
     with notices.none_from(transformers):
-        first = modules.Transformer(str(encoder), **options)
-        whole = sentence_transformers.SentenceTransformer(
-            modules=[first, *parts(first.get_embedding_dimension())], device="cpu", **settings
+        first = parts.Transformer(str(encoder), **options)
+        chain = [first, *further(first.get_embedding_dimension())]
+        sentences.SentenceTransformer(modules=chain, device="cpu", **settings).save(
+            str(folder), create_model_card=False
         )
-        whole.save(str(folder), create_model_card=False)
     return folder
 
 
@@ -164,11 +154,11 @@ def test_a_folder_of_an_older_version_is_read(encoder, tmp_path) -> None:
     for place in folder.glob("[0-9]_*"):
         shutil.copytree(place, old / place.name)
     kinds = {"0_BERT": "Transformer", **{place.name: place.name[2:] for place in sorted(folder.glob("[0-9]_*"))}}
-    parts = [
+    listed = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for index, (path, kind) in enumerate(kinds.items())
     ]
-    (old / "modules.json").write_text(json.dumps(parts))
+    (old / "modules.json").write_text(json.dumps(listed))
     flags = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
     (old / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24, **flags}))
     settings = {"max_seq_length": 5, "do_lower_case": True}
@@ -202,16 +192,14 @@ def test_options_take_the_place_of_the_recipe(encoder, tmp_path, fails) -> None:
 
 
 MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/config.json"
-BERT, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
+WHOLE = "config_sentence_transformers.json"
 REFUSED: list[tuple[str, Callable[[Any], Any], str]] = [
     (MODULES, lambda found: [*found, {"type": "mine.Router", "path": ""}], "found 'mine.Router'"),
-    (MODULES, lambda found: found[:1], "a Transformer and a Pooling first"),
     (MODULES, lambda found: [*found[:1], {**found[1], "path": "../x"}, *found[2:]], "plain file names"),
     (DENSE, lambda found: {**found, "activation_function": "torch.nn.modules.activation.PReLU"},
      "found activation_function = 'torch.nn.modules.activation.PReLU'"),
     (DENSE, lambda found: {**found, "use_residual": True}, "that fit hidden states of"),
     (POOLING, lambda found: {"pooling_mode": "attention"}, "a pooling of cls, last"),
-    (BERT, lambda found: {**found, "query_length": 32}, "no query_length"),
     (WHOLE, lambda found: {**found, "truncate_dim": "4"}, "truncate_dim is '4'; correct it."),
     (WHOLE, lambda found: {**found, "default_prompt_name": "query", "prompts": {}}, "found 'query'"),
     (WHOLE, lambda found: {**found, "model_type": "SparseEncoder"}, "found 'SparseEncoder'"),

@@ -63,19 +63,15 @@ def test_the_output_layer_of_a_t5_is_its_own_where_outputs_are_not_scaled() -> N
 
 def test_begin_and_end_of_a_roberta_are_those_of_its_tokenizer(tmp_path: Path) -> None:
     """The published ones name padding and [CLS] in a tokenizer of characters."""
-    kind, size, ids = "char", 60, (2, 3)
-    trained = tokenizers.train(kind, size, ["the quick brown fox says: hello, world!"] * 4, tmp_path / "tokenizer")
-    sizes = {"vocab_size": size, "pad_token_id": trained.vocabulary.pad, "max_position_embeddings": 21}
+    trained = tokenizers.train("char", 60, ["the quick brown fox says: hello, world!"] * 4, tmp_path / "tokenizer")
+    sizes = {"vocab_size": 60, "pad_token_id": trained.vocabulary.pad, "max_position_embeddings": 21}
     config = RobertaConfig(**SIZES | sizes)
-    module = config.module(Purpose.ENCODING, Execution())
-    run = Experiment(model=config, objective=RobertaPretraining(), data=Data(FullSentences()))
-    params = {module.name: random_params(module)}
-    checkpoints.save_parameters(
-        tmp_path / "run", params, run, tokenizer=checkpoints.tokenizer_files(tmp_path / "tokenizer")
-    )
+    module, files = config.module(Purpose.ENCODING, Execution()), checkpoints.tokenizer_files(tmp_path / "tokenizer")
+    run = Experiment(config, RobertaPretraining(), Data(FullSentences()))
+    checkpoints.save_parameters(tmp_path / "run", {module.name: random_params(module)}, run, files)
     said = export_checkpoint(tmp_path / "run", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (found["bos_token_id"], found["eos_token_id"]) == ids
+    assert (found["bos_token_id"], found["eos_token_id"]) == (2, 3)
     assert "bos_token_id is the tokenizer's" in said
     import_checkpoint(tmp_path / "out", tmp_path / "again")
     export_checkpoint(tmp_path / "again", tmp_path / "same")

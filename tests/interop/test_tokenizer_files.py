@@ -36,7 +36,7 @@ from plmjax.training.optimizers import BertAdamW
 from tests.families import IN_TRANSFORMERS
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_import_export import VOCABULARY
-from tests.optional import needs_torch, transformers
+from tests.optional import transformers
 
 TEXTS = ["The fox is quick.", " Two  dogs,\nand (3.5) naïve cats!", "日本 e-mail"]
 PAIR = ("A lazy dog?", "No: a fox.")
@@ -200,8 +200,6 @@ def test_a_file_that_asks_for_too_much_is_one_sentence(tmp_path: Path) -> None:
 MARKS = ("[E1]", "[/E1]", "<user>", "<Rel>")
 MARKED = ("[E1]ab[/E1] c", "<user> a [E1] b [/E1]d", "<Rel>e<rel>", "a b [e1] c", "[E1][E1] f[/E1]<USER>")
 CONFIG = BertConfig(**SIZES | {"vocab_size": len(VOCABULARY) + len(MARKS)})
-
-pytestmark = needs_torch
 
 
 def marked(folder: Path) -> Path:

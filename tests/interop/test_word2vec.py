@@ -150,19 +150,6 @@ def test_damaged_word_vectors_are_one_sentence(tmp_path):
             word2vec.read(tmp_path / "vectors")
 
 
-@FORMS
-def test_damaged_gzip_is_one_sentence(form: word2vec.Form, tmp_path: Path) -> None:
-    """Whatever its bits say; each seventh one is a different error of zlib, gzip or of the contents."""
-    path = tmp_path / "vectors.txt"
-    word2vec.write(path, WORDS * 30, np.tile(VECTORS, (30, 1)), form)
-    packed = gzip.compress(path.read_bytes(), mtime=0)
-    for place in range(10, len(packed), 7):
-        path.write_bytes(packed[:place] + bytes([packed[place] ^ 0xFF]) + packed[place + 1 :])
-        word2vec.evidence(path)
-        with pytest.raises(UserError, match=r"in .*vectors\.txt|all of .*vectors\.txt"):
-            word2vec.read(path)
-
-
 @pytest.mark.parametrize("form", ["text", "binary"])
 def test_a_row_without_an_end_does_not_fill_the_memory(form: str, tmp_path: Path) -> None:
     """A word of 100 MB in a file of a hundredth: no more is unpacked than the longest row has."""
