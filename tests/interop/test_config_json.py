@@ -22,6 +22,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.interop import encoder, labels, reformer
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.huggingface import ADAPTERS
+from plmjax.interop.problem_types import with_problem_type
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.transformer import TransformerConfig, TransformerModel
@@ -253,6 +254,15 @@ def test_heads_are_tuned_with_the_names_of_their_labels() -> None:
     assert tuned(Purpose.TOKEN_CLASSIFICATION, 2, "DET", "NOUN") == (words, Tagging(scheme=""))
     entities = TokenTagging(labels=("O", "B-X", "I-X"), entities=True)
     assert tuned(Purpose.TOKEN_CLASSIFICATION, 3, "O", "B-X", "I-X") == (entities, Tagging(scheme="IOB2"))
+
+
+def test_a_kind_of_problem_fits_the_labels() -> None:
+    for kind, said in (
+        ("regression", "found the problem_type 'regression' with 3"),
+        ("multi_label", "'multi_label'; known"),
+    ):
+        with pytest.raises(UserError, match=said):
+            with_problem_type(SequenceClassification(), Sentences(), ("a", "b", "c"), kind)
 
 
 def test_labels_are_those_of_transformers() -> None:

@@ -185,8 +185,6 @@ ODD = {
     "labels too many": (settings(id2label={}, num_labels=10**12), "Expected a number of labels"),
     "labels alike": (settings(id2label={"0": "a", "1": "a", "2": "b"}), "different names"),
     "labels from one": (settings(id2label={"1": "a", "2": "b", "3": "c"}), "different names"),
-    "three regressions": (settings(problem_type="regression"), "found the problem_type 'regression' with 3"),
-    "problem unknown": (settings(problem_type="multi_label"), "found 'multi_label'; known: multi_label_classification"),
     "ends": (settings(eos_token_id=[2, 3]), "int as the config's eos_token_id, found [2, 3]"),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "Expected model.safetensors"),
     "weights a NaN": (words(lambda tensor: tensor * np.nan), f"finite float32 numbers in {WORDS}"),
