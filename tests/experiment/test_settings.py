@@ -13,9 +13,7 @@ import pytest
 from plmjax import compression, experiment, finetuning, objectives
 from plmjax.data import layouts
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Hosts, Mesh, Phase, Training, override
-from plmjax.experiment.override import normalize_option
-from plmjax.experiment.phases import ResolvedPhase
+from plmjax.experiment import Data, Experiment, Phase, Training, override
 from plmjax.training import optimizers
 from plmjax.training.optimizers import Lamb, StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Cosine, Linear, SlantedTriangular
@@ -31,24 +29,21 @@ def at_the_root(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
-        (["--training.steps", "60"], "training.steps", 60),
         (["--training.steps=60"], "training.steps", 60),
-        (["--training.batch-size", "8"], "training.batch_size", 8),
-        (["--optimizer.learning-rate=-0"], "optimizer.learning_rate", 0.0),
+        (["--training.evaluation-batch_size", "8"], "training.evaluation_batch_size", 8),
         (["--optimizer.learning_rate", "1e-3"], "optimizer.learning_rate", 1e-3),
         (["--optimizer.schedule.warmup-steps", "500"], "optimizer.schedule.warmup_steps", 500),
         (["--mesh.zero", "False"], "mesh.zero", False),
         (["--data.input", "a.txt", "b.txt"], "data.input", ["a.txt", "b.txt"]),
-        (["--training.profile_steps", "3", "5"], "training.profile_steps", [3, 5]),
         (["--model.hidden_size", "32"], "model.hidden_size", 32),
-        (["--data.layout.pack", "4"], "data.layout.pack", 4),
-        (["--objective.rate", "0.2"], "objective.rate", 0.2),
+        (["--phases.1.sequence_length", "24"], "phases.1.sequence_length", 24),
+        (["--tracking.wandb=-a=b-c"], "tracking.wandb", "-a=b-c"),
         (["--checkpoint.best", "-eval/mlm_accuracy"], "checkpoint.best", "-eval/mlm_accuracy"),
         (["--optimizer.decay_exclude"], "optimizer.decay_exclude", []),
     ],
 )
 def test_an_option_changes_its_field_alone(arguments, field, value):
-    before = experiments.bert()
+    before = dataclasses.replace(experiments.bert(), phases=(Phase(0.9), Phase(0.1, sequence_length=32)))
     after = override(before, arguments)
     assert isinstance(after, Experiment)
     assert experiment.differences(before, after) == {field: (experiment.flatten(before)[field], value)}
@@ -72,31 +67,14 @@ def test_a_number_or_a_flag_that_may_be_none_is_unset() -> None:
         override(run, ["--model.hidden_size", word])
 
 
-def test_several_options_and_a_phase():
-    run = dataclasses.replace(experiments.bert(), phases=(Phase(0.9), Phase(0.1, sequence_length=32)))
-    changed = override(run, ["--training.steps", "5", "--training.seed", "3", "--phases.1.sequence_length", "24"])
-    assert (changed.training.steps, changed.training.seed) == (5, 3)
-    assert changed.phases == (Phase(0.9), Phase(0.1, sequence_length=24))
-    assert override(run, []) == run
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--training.stps", "60"], "found '--training.stps'; did you mean '--training.steps'?"),
-        (["--steps", "60"], "found '--steps'"),
-        (["--model.type", "x"], "found '--model.type'; did you mean '--model.type_vocab_size'?"),
         (["--training.steps", "many"], "Expected a value of type int for --training.steps, found 'many'; change it."),
-        (
-            ["--model.classifier_dropout", "high"],
-            "Expected a value of type float or None for --model.classifier_dropout, found 'high'; change it.",
-        ),
-        (["--training.steps", "1.5"], "Expected a value of type int for --training.steps, found '1.5'; change it."),
+        (["--model.classifier_dropout", "high"], "type float or None for --model.classifier_dropout, found 'high'"),
         (["--training.steps"], "Expected a value of type int for --training.steps, found 'nothing'; change it."),
-        (["--training.seed", "-1"], "Expected --training.seed from 0 to 4294967295, found -1; change it."),
         (["--training.seed", "4294967296"], "found 4294967296"),
-        (["--mesh.zero", "maybe"], "Expected a value of type bool for --mesh.zero, found 'maybe'; change it."),
-        (["--optimizer", "bert_adam"], "for --optimizer, found 'bert_adam'; did you mean 'bert_adamw'?"),
         (["--optimizer.schedule", "linaer"], "for --optimizer.schedule, found 'linaer'; did you mean 'linear'?"),
         (["--optimizer", "sgd", "--optimizer.beta1", "0"], "found '--optimizer.beta1'"),
         (["60"], "Expected an option such as --training.steps 60, found '60'; start it with --."),
@@ -129,100 +107,11 @@ def test_another_rule_and_schedule_keep_the_values_that_they_have_too():
     assert changed.optimizer.schedule == SlantedTriangular(ratio=8.0)
 
 
-LEAST = {
-    Data: {"max_unknown": 0, "sequence_length": 1, "shuffle_window": 1, "held_out": 0},
-    Training: {
-        **dict.fromkeys(("batch_size", "accumulation", "log_every"), 1),
-        **dict.fromkeys(("steps", "seed", "patience", "unroll", "evaluate_every", "evaluation_batches"), 0),
-        **dict.fromkeys(("evaluation_batch_size", "evaluation_sequence_length"), 0),
-    },
-    Finetuning: dict.fromkeys(("epochs", "warmup", "evaluations", "unfreeze", "dropout"), 0),
-    Checkpoint: dict.fromkeys(("every", "keep", "minutes"), 0),
-    Mesh: dict.fromkeys(("data", "fsdp", "tensor"), 0),
-    Hosts: dict.fromkeys(("silent_seconds", "stall_minutes", "activity_minutes"), 0),
-    Phase: dict.fromkeys(("sequence_length", "batch_size", "accumulation"), 0),
-}
-"""Group of settings -> its numbers, and the least of each."""
-NEEDED = {Data: {"layout": None}, Phase: {"fraction": 0.5}}
-
-
-@pytest.mark.parametrize("group", LEAST, ids=lambda group: group.__name__)
-def test_a_number_below_its_least_is_named(group: type) -> None:
-    """And a share above one."""
-    needed = NEEDED.get(group, {})
-    for name, least in LEAST[group].items():
-        assert getattr(group(**needed, **{name: least}), name) == least
-        for wrong in (least - 1, *([1.5] if name in ("held_out", "warmup", "dropout") else ())):
-            with pytest.raises(UserError, match=rf"--\w+(\.N)?\.{name} "):
-                group(**needed, **{name: wrong})
-
-
-@pytest.mark.parametrize("steps", [(0, 5), (5, 3), (1, 2, 3), (-1,)])
-def test_steps_of_a_profile_are_a_first_and_a_last_one(steps: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="a first and a last step from 1 on, found " + " ".join(map(str, steps))):
-        Training(profile_steps=steps)
-    for right in ((), (1,), (1, 1), (2, 7)):
-        assert Training(profile_steps=right).profile_steps == right
-
-
-@pytest.mark.parametrize(
-    "option", ["--training.evaluation-batch-size", "--training.evaluation_batch-size", "training.evaluation-batch_size"]
-)
-def test_every_dash_in_the_name_of_an_option_is_an_underscore(option: str) -> None:
-    assert normalize_option(option) == "--training.evaluation_batch_size"
-    changed = override(experiments.bert(), ["--training.evaluation-batch-size", "5", "--tracking.wandb=-a=b-c"])
-    assert (changed.training.evaluation_batch_size, changed.tracking.wandb) == (5, "-a=b-c")
-
-
-def resolve(*parts: Phase, steps: int = 1000) -> tuple[ResolvedPhase, ...]:
-    run = experiments.changed(experiments.gpt2(), training={"steps": steps, "accumulation": 2})
-    return dataclasses.replace(run, phases=parts).resolved_phases
-
-
-def test_a_run_has_one_phase_or_several():
-    """BERT spends nine tenths at a shorter length."""
-    assert resolve(steps=7) == (ResolvedPhase(0, 0, 7, 16, 16, 2, schedule_steps=7),)
-    short, long = resolve(Phase(0.9), Phase(0.1, sequence_length=32, batch_size=4, accumulation=1))
-    assert short == ResolvedPhase(0, 0, 900, 16, 16, 2, schedule_steps=1000)
-    assert long == ResolvedPhase(1, 900, 100, 32, 4, 1, declared=1, schedule_steps=1000)
-
-
-@pytest.mark.parametrize("steps", [3, 10, 997])
-def test_phases_cover_every_step_once(steps):
-    parts = resolve(*[Phase(1 / 3)] * 3, steps=steps)
-    assert [part.first_step for part in parts] == [0, *(part.last_step for part in parts[:-1])]
-    assert parts[-1].last_step == steps
-
-
-@pytest.mark.parametrize(
-    ("settings", "sizes"),
-    [({}, (16, 16)), ({"evaluation_batch_size": 4}, (16, 4)), ({"evaluation_sequence_length": 24}, (24, 16))],
-)
-def test_an_evaluation_has_the_sizes_of_its_phase_but_for_its_own(settings, sizes):
-    run = experiments.changed(experiments.gpt2(), training={"steps": 7, "accumulation": 2} | settings)
-    (phase,) = run.resolved_phases
-    evaluated = phase.evaluation
-    assert (evaluated.sequence_length, evaluated.batch_size, evaluated.accumulation) == (*sizes, 1)
-    assert (evaluated.first_step, evaluated.last_step) == (0, 7)
-
-
-def test_rows_without_a_token_are_refused():
-    with pytest.raises(UserError, match=r"--data\.sequence_length of at least 1, found 0"):
-        _ = experiments.changed(experiments.gpt2(), data={"sequence_length": 0}).resolved_phases
-
-
-@pytest.mark.parametrize(
-    ("parts", "steps", "message"),
-    [
-        ((Phase(0.5), Phase(0.4)), 10, "add up to 1, found 0.9"),
-        ((Phase(0.99), Phase(0.01)), 10, "Expected at least one step in phase 1"),
-        ((), 0, "at least one step, found 0"),
-    ],
-)
-def test_phases_that_cannot_be_are_named(parts, steps, message):
-    with pytest.raises(UserError) as raised:
-        resolve(*parts, steps=steps)
-    assert message in str(raised.value)
+def test_steps_of_a_profile_are_a_first_and_a_last_one() -> None:
+    for steps in ((0, 5), (5, 3), (1, 2, 3)):
+        with pytest.raises(UserError, match="a first and a last step from 1 on, found " + " ".join(map(str, steps))):
+            Training(profile_steps=steps)
+    assert Training(profile_steps=(1, 1)).profile_steps == (1, 1)
 
 
 PACKAGES = (objectives, optimizers, layouts, compression, finetuning, experiment)
@@ -262,6 +151,8 @@ def settings_of(package: ModuleType) -> Iterator[Any]:
                 needed = any((field.default, field.default_factory) == missing for field in fields)
                 if not needed and not inspect.isabstract(kind) and not kind.__name__.endswith(("Mixture", "WithText")):
                     yield kind()
+    if package is experiment:
+        yield Data(layout=None)
 
 
 def outside(name: str, field: str, number: float) -> list[float]:

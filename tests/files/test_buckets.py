@@ -82,33 +82,26 @@ class Answer(Exception):
 Answer.__module__ = "gcsfs.retry"
 
 
-ERRORS = [
-    *((Answer(code), True, None) for code in (408, 410, 429, "408")),
-    *((Answer(code), False, None) for code in (400, 404, 412)),
-    *(
-        (Answer(code), True, f"an answer of gs://mine, found an error (status {code}); run the same")
-        for code in (500, 503)
-    ),
-    *(
-        (Answer(code), True, "credentials for gs://mine, found none that it takes") for code in (401, "401")
-    ),  # for seconds
-    (Answer(403), True, "access to gs://mine, found it forbidden"),
-    (Answer(None), True, "an answer for gs://mine, found the service out of reach (status None)"),
-    (ConnectionResetError("reset by peer"), True, None),
-    (OSError("Forbidden: /b/mine/o"), True, "access to gs://mine, found it forbidden"),
-    (FileNotFoundError("b/mine"), False, "the bucket gs://mine, found none of that name"),
-    (FileNotFoundError("b/mine/o/file"), False, None),
-    (ValueError("of our own"), False, None),
-]
-
-
-@pytest.mark.parametrize(("error", "passes", "sentence"), ERRORS, ids=[repr(error) for error, *_ in ERRORS])
-def test_errors_of_the_client(error: BaseException, passes: bool, sentence: str | None) -> None:
+@pytest.mark.parametrize(
+    ("error", "passes", "sentence"),
+    [
+        *((Answer(code), True, "an answer of gs://mine, found an error") for code in (408, 410, 429, "503")),
+        (Answer(412), False, "an answer of gs://mine, found an error (status 412); run the same"),
+        (Answer("401"), True, "credentials for gs://mine, found none that it takes"),
+        (Answer(403), True, "access to gs://mine, found it forbidden"),
+        (Answer(None), True, "an answer for gs://mine, found the service out of reach (status None)"),
+        (ConnectionResetError("reset by peer"), True, "an answer for gs://mine"),
+        (OSError("Forbidden: /b/mine/o"), True, "access to gs://mine, found it forbidden"),
+        (FileNotFoundError("b/mine"), False, "the bucket gs://mine, found none of that name"),
+        (FileNotFoundError("b/mine/o/file"), False, ""),
+        (ValueError("of our own"), False, ""),
+    ],
+    ids=repr,
+)
+def test_errors_of_the_client(error: BaseException, passes: bool, sentence: str) -> None:
     """Those that may be gone at the next try, and those that are a sentence."""
     assert buckets.may_pass(error) is passes
-    assert sentence is None or str(buckets.explain(error, "mine")).startswith(f"Expected {sentence}")
-    if not isinstance(error, Answer | ConnectionResetError) and sentence is None:
-        assert buckets.explain(error, "mine") is None
+    assert str(buckets.explain(error, "mine")).startswith(f"Expected {sentence}" if sentence else "None")
 
 
 def test_the_waits_between_tries_double() -> None:

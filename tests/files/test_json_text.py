@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: each text is a value or one error, and no other module reads JSON."""
+"""JSON and numbers that anybody may have written: each text is a value or one error, and no other module reads JSON."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.files import json_text, storage
+from plmjax.files.decimals import decimal
 from plmjax.files.json_text import COUNT
 from tests.paths import ROOT
 
@@ -15,12 +16,9 @@ WRONG = {
     "nested": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
     "digits": ("1" * 5_000, "4300 digits"),
     "infinity": ('{"a": Infinity}', "Infinity, which JSON does not have"),
-    "nan": ("[NaN]", "NaN, which JSON does not have"),
     "surrogate": (r'{"a": "\ud800"}', "half of a surrogate pair"),
-    "surrogate name": (r'{"\uDFFF": 1}', "half of a surrogate pair"),
     "cut": ('{"a"', "delimiter"),
     "no text": (b'"\xff"', "utf-8"),
-    "rest": ("{} {}", "Extra data"),
 }
 READERS = {"plmjax/files/json_text.py", "plmjax/inference/embed.py", "plmjax/data/tokenizers/tokenizer.py"}
 READERS |= {"plmjax/data/tokenizers/training.py", "plmjax/selfcheck/speed.py", "tpu/flex_start.py", "tpu/queue.py"}
@@ -64,13 +62,8 @@ FITS = {"name": "a", "count": 3, "share": 1, "on": True, "any": None, "parts": [
         ({"name": 1}, "name is 1"),
         ({"count": -1}, "count is no number from 0 to"),
         ({"count": True}, "count is no number from 0 to .* but True"),
-        ({"count": 1.0}, "count is no number"),
-        ({"share": True}, "share is True"),
-        ({"on": 1}, "on is 1"),
         ({"parts": {}}, "parts is no list but {}"),
-        ({"parts": [1]}, "a part of parts is no object but 1"),
         ({"parts": [{"x": ["a"]}]}, "a part of x of a part of parts is no number"),
-        ({"parts": [{"x": None}]}, "x of a part of parts is no list but None"),
     ],
 )
 def test_a_value_of_another_shape_is_one_error(changed: dict, reason: str) -> None:
@@ -88,3 +81,12 @@ def test_every_file_of_others_is_read_here() -> None:
         if re.search(r"\bjson\.(loads?|JSONDecoder)\b", file.read_text(encoding="utf-8")):
             found.add(file.relative_to(ROOT).as_posix())
     assert found == READERS
+
+
+def test_a_decimal_number_is_read_and_what_python_alone_takes_for_one_is_refused() -> None:
+    for number in ("0", "-1.5", "+2.", ".5", " 1e3 ", "1E-2", 7, 2.5, -0.0):
+        assert decimal(number) == float(number)
+    texts = ("", "1_0", "nan", "-Infinity", "1e999", "\u0663", "1 2", "0x1", ".", "9" * 5000)
+    for other in (*texts, None, True, 10**400, [1]):
+        with pytest.raises(ValueError, match="no finite number"):
+            decimal(other)

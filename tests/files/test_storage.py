@@ -16,10 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import flax.traverse_util
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from plmjax import platform
 from plmjax.commands import cli
@@ -28,10 +26,8 @@ from plmjax.data.preparation import prepare
 from plmjax.data.store import manifest as ledgers
 from plmjax.errors import Unavailable, UserError
 from plmjax.files import storage
-from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.inference.embed import embed_file
 from plmjax.inference.evaluate import evaluate
-from plmjax.runs import folder
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints, items
 from tests.object_store import Object, ObjectStore
@@ -75,9 +71,6 @@ def assert_same_run(found: str, expected: Path) -> None:
         ]
 
     assert logged(found) == logged(expected)
-
-
-# ---------------------------------------------------------------------------------------------------------- a run
 
 
 def test_a_run_in_a_bucket_is_the_run_on_a_disk(run, small_run: Path, object_store: ObjectStore) -> None:
@@ -159,9 +152,6 @@ def test_a_run_in_a_bucket_is_evaluated_embedded_and_reported(
     assert storage.path(f"gs://{bucket}/report.html").read_text().startswith("<!doctype html>")
 
 
-# --------------------------------------------------------------------------------------------------- checkpoints
-
-
 @pytest.fixture(scope="module")
 def saved(object_store: ObjectStore) -> dict[str, Object]:
     """A bucket's objects with checkpoints 2 and 3, of three."""
@@ -219,15 +209,6 @@ def test_checkpoints_are_verified_after_they_were_copied(saved, bucket: str, tmp
     np.testing.assert_array_equal(params["kernel"], make_state(5).params["kernel"])
 
 
-def test_the_window_saved_is_that_of_the_step_though_the_run_adds_to_it(bucket: str) -> None:
-    window = {"loss": (2.25, 3)}
-    writer = keeper(f"gs://{bucket}/checkpoints")
-    writer.save(make_state(1), describe(1, window=window))
-    window["loss"] = (3.5, 4)
-    writer.close()
-    assert checkpoints.describe(storage.path(f"gs://{bucket}/checkpoints/1")).window == {"loss": (2.25, 3)}
-
-
 def test_parameters_are_imported_into_a_bucket_once(bucket: str) -> None:
     run, params = describe(0).experiment, make_state(0).params
     checkpoints.save_parameters(f"gs://{bucket}/run", params, run, tokenizer={"vocab.txt": b"a\nb\n"})
@@ -236,24 +217,6 @@ def test_parameters_are_imported_into_a_bucket_once(bucket: str) -> None:
     assert description.tokenizer == checkpoints.tokenizer_files(storage.path(f"gs://{bucket}/run/tokenizer"))
     with pytest.raises(UserError, match=f"Expected no run in gs://{bucket}/run"):
         checkpoints.save_parameters(f"gs://{bucket}/run", params, run, tokenizer={})
-
-
-def test_a_fine_tuned_run_remembers_its_start_in_a_bucket(bucket: str) -> None:
-    workdir = storage.path(f"gs://{bucket}/task")
-    folder.record_start(workdir, "gs://a/run", {"kernel": np.zeros(3)})
-    folder.record_start(workdir, "gs://b/run", {"kernel": np.zeros(3)})
-    storage.write(workdir / "checkpoints" / "3" / "commit_success.txt", "")
-    with pytest.raises(
-        UserError, match=r"Expected the parameters of gs://a/run, .*, found the parameters of gs://c/run"
-    ):
-        folder.record_start(workdir, "gs://c/run", {"kernel": np.ones(3)})
-    rows = workdir / "rows.tsv"
-    storage.write(rows, "sentence\tlabel\na good one\tgood\na bad one\tbad\n")
-    task = Sentences(train=str(rows), text="sentence", label="label")
-    assert task.read("train").labels == ["good", "bad"]
-
-
-# ------------------------------------------------------------------------------------------------------- datasets
 
 
 def test_a_dataset_is_copied_once_and_whole(run, object_store: ObjectStore, cache: Path) -> None:
@@ -295,20 +258,13 @@ def test_a_damaged_dataset_is_not_copied(run, object_store: ObjectStore, bucket:
         store.open_dataset(f"gs://{bucket}/run/dataset")
 
 
-# ---------------------------------------------------------------------------------------------------------- files
-
-
-SYSTEMS = [
-    (errno.ENOSPC, "found the disk full (run/file); free some space and"),
-    (errno.EDQUOT, "found the quota on the disk used up (run/file); free some space and"),
-    (errno.EFBIG, "found a limit on the size of a file (run/file); raise it (ulimit -f) or name a folder"),
-    (errno.EACCES, "Expected to read or write run/file, found: "),
-]
-
-
 def test_what_a_disk_refuses_is_one_sentence() -> None:
     """Errors of other languages quote the system's, as those of safetensors, HDF5 and XLA; a text is no such error."""
-    for number, found in SYSTEMS:
+    for number, found in (
+        (errno.ENOSPC, "found the disk full (run/file); free some space and"),
+        (errno.EFBIG, "found a limit on the size of a file (run/file); raise it (ulimit -f) or name a folder"),
+        (errno.EACCES, "Expected to read or write run/file, found: "),
+    ):
         assert found in str(storage.explain(OSError(number, os.strerror(number), "run/file")))
         assert (storage.explain(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
     for text in ("I/O error: No space left on device (os error 28)", "(errno = 27, File too large)"):
@@ -399,27 +355,22 @@ def test_what_was_written_last_is_there_when_a_mirror_is_closed(
 
 
 def test_every_byte_of_a_long_file_counts_in_its_digest(tmp_path: Path) -> None:
-    contents = bytearray((1 << 24) + 1)  # a byte more than is read at once
+    for last in (b"0", b"1"):  # a byte more than is read at once
+        (tmp_path / last.decode()).write_bytes(bytes(1 << 24) + last)
     for like in ("", "crc32c:"):
-        digests = set()
-        for last in (0, 1):
-            contents[-1] = last
-            (tmp_path / "file").write_bytes(contents)
-            digests.add(storage.files(tmp_path)["file"].digest(like))
-        assert len(digests) == 2
+        assert len({file.digest(like) for file in storage.files(tmp_path).values()}) == 2
 
 
-@pytest.mark.parametrize("last", ["a.json", ""])
-def test_a_file_that_says_a_folder_is_whole_is_copied_last(object_store: ObjectStore, bucket: str, last: str) -> None:
-    moments = object_store.moments[bucket] = []
-    with storage.output(storage.path(f"gs://{bucket}/folder"), last) as folder:
-        for name in ("a.json", "b.txt", "c/d.txt"):
+def test_a_file_that_says_a_folder_is_whole_is_copied_last(object_store: ObjectStore, bucket: str) -> None:
+    moments, names = [], ("a.json", "b.txt", "c/d.txt")
+    object_store.moments[bucket] = moments
+    with storage.output(storage.path(f"gs://{bucket}/folder"), "a.json") as folder:
+        for name in names:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(name)
-    whole = {f"folder/{name}" for name in ("a.json", "b.txt", "c/d.txt")}
+    whole = {f"folder/{name}" for name in names}
     assert object_store.buckets[bucket].keys() == whole
-    if last:
-        assert all(moment.keys() == whole for moment in moments if f"folder/{last}" in moment)
+    assert all(moment.keys() == whole for moment in moments if "folder/a.json" in moment)
 
 
 def test_a_file_of_a_library_has_the_usual_mode_and_an_error_names_the_file_that_was_to_be_written(tmp_path) -> None:
@@ -448,21 +399,6 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", spy)
     storage.write(path, "after")
     assert synced == [(path.stat().st_ino, b"after", "before")]
-
-
-def test_compiled_programs_may_lie_in_a_bucket(object_store: ObjectStore, bucket: str) -> None:
-    before = jax.config.jax_compilation_cache_dir
-    compilation_cache.reset_cache()
-    jax.config.update("jax_compilation_cache_dir", f"gs://{bucket}/programs")
-    try:
-        jax.jit(lambda x: x + 41)(1.0)
-    finally:
-        compilation_cache.reset_cache()
-        jax.config.update("jax_compilation_cache_dir", before)
-    assert [name for name in object_store.buckets[bucket] if name.startswith("programs/")]
-
-
-# --------------------------------------------------------------------------------------------------------- errors
 
 
 def test_a_path_of_nowhere(fails: Callable[..., str]) -> None:
