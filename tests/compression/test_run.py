@@ -1,7 +1,6 @@
 """The run that trains the smaller model, and the data on which a checkpoint is measured."""
 
 import dataclasses
-import itertools
 import types
 from pathlib import Path
 
@@ -47,13 +46,8 @@ def test_a_named_experiment_trains_the_model_of_the_checkpoint_or_a_smaller_one(
     """On data of its own, and without the mapping that the checkpoint started with; test_prune.py has the own run."""
     source, compression, named = Source.read(small_run), MovementPruning(), experiments.load("finetune_sentences")
     for smaller in (None, BertConfig.tiny(hidden_size=8)):
-        found = compose_experiment(
-            source,
-            compression,
-            "finetune_sentences",
-            overrides=["--training.steps", "3"],
-            model=smaller,
-        )
+        options = {"overrides": ["--training.steps", "3"], "model": smaller}
+        found = compose_experiment(source, compression, "finetune_sentences", **options)
         model, training = smaller or source.description.experiment.model, dataclasses.replace(named.training, steps=3)
         assert found == dataclasses.replace(named, model=model, training=training, compression=compression)
 
@@ -70,11 +64,3 @@ def test_examples_are_the_rows_of_the_run_in_its_own_order(small_run: Path) -> N
         assert feed.vocabulary.size == run.model.vocab_size
         found.append(next(iter(feed.train(phase, 0, np.arange(phase.batch_size))))["input_ids"])
     assert not np.array_equal(found[0], found[1]) and found[2].shape == found[0].shape
-
-
-def test_examples_of_a_task_are_its_rows(task_run: Path) -> None:
-    source = Source.read(task_run)
-    run = source.description.experiment
-    feed, (phase,) = examples_of(source, run), run.resolved_phases
-    seen = {name for batch in itertools.islice(feed.train(phase, 0), 10) for name in np.ravel(batch["example_ids"])}
-    assert seen - {-1} <= set(range(200)) and len(seen) > 100

@@ -1,6 +1,5 @@
 """Layers of a trained model that share their parameters in groups, as ALBERT's."""
 
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -60,15 +59,11 @@ def test_a_group_has_the_means_of_its_layers() -> None:
     _, params = made(BERT)
     shared = group_parameters(params, BERT, with_groups(BERT, 2))
     kernel = params["bert/encoder/layers/attention/query/kernel"]
-    for group in range(2):
-        mean = kernel[2 * group : 2 * group + 2].mean(axis=0)
-        found = shared[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
-        np.testing.assert_allclose(found, mean, atol=1e-6)
+    assert with_groups(BERT, 3).group_sizes == (2, 1, 1)
     uneven = group_parameters(params, BERT, with_groups(BERT, 3))  # the first group has a layer more
     for group, layers in enumerate(((0, 1), (2,), (3,))):
         found = uneven[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
         np.testing.assert_allclose(found, kernel[[*layers]].mean(axis=0), atol=1e-6)
-    assert with_groups(BERT, 3).group_sizes == (2, 1, 1)
     again = group_parameters(shared, with_groups(BERT, 2), with_groups(BERT, 1))
     np.testing.assert_allclose(
         again["albert/encoder/group_0/layer_0/attention/query/kernel"], kernel.mean(axis=0), atol=1e-6
@@ -95,8 +90,8 @@ def test_a_bert_loses_what_predicts_pairs(small_run: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:
-    shared, tuned = tmp_path / "shared", tmp_path / "tuned"
+def test_a_shared_run_is_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:
+    shared = tmp_path / "shared"
     cli.run(["compress", "share", str(task_run), "--output", str(shared), "--groups", "1"])
     assert "groups of layers: 1" in capsys.readouterr().out
 
@@ -107,10 +102,4 @@ def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, 
     assert evaluated(shared) == pytest.approx(evaluated(task_run), abs=1e-5)  # its one layer is a group
     (record,) = json.loads((shared / "ancestry.json").read_text())["ancestors"]
     assert record["by"] == "share" and record["settings"] == {"groups": 1}
-    data = dataclasses.asdict(checkpoints.describe(checkpoints.find(task_run)).experiment.data)
-    files = [f"--data.{name}" if own else str(data[name]) for name in ("train", "validation") for own in (True, False)]
-    options = [*files, "--data.text", "sentence", "--data.sequence_length", "24", "--training.steps", "2"]
-    start = ["finetune", "finetune_sentences", "--from", str(shared), "--workdir", str(tuned), *options]
-    cli.run([*start, "--finetuning.epochs", "0"])
-    assert checkpoints.describe(checkpoints.find(tuned)).experiment.model.num_hidden_groups == 1
     cli.run(["compress", "prune", str(shared), "--output", str(tmp_path / "sparse")])

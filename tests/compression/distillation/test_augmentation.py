@@ -38,8 +38,11 @@ def augmenter(small_run: Path, vectors: Path) -> Augmenter:
     return dataclasses.replace(read, params=jax.tree.map(lambda leaf: 3 * leaf, read.params))
 
 
-def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
+def test_candidates_of_both_kinds(augmenter: Augmenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are read one after the other have those of rows that are read together."""
     found = augmenter.candidates(TEXTS)
+    monkeypatch.setattr(augmentation, "ROWS", 2)
+    assert augmenter.candidates(TEXTS) == found and sum(map(len, found)) > 4
     tokenizer, config = augmenter.tokenizer, augmenter.config
     kinds = {1: 0, 2: 0}
     for text, spans in zip(TEXTS, found, strict=True):
@@ -65,30 +68,6 @@ def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
     assert min(kinds.values()) > 0, kinds
 
 
-def test_rows_that_are_read_one_after_the_other_have_the_same_candidates(augmenter: Augmenter, monkeypatch) -> None:
-    together = augmenter.candidates(TEXTS)
-    monkeypatch.setattr(augmentation, "ROWS", 2)
-    assert augmenter.candidates(TEXTS) == together and sum(map(len, together)) > 4
-
-
-def test_copies(augmenter: Augmenter) -> None:
-    text, (candidates, _) = TEXTS[0], augmenter.candidates(TEXTS)
-    copies = augmenter.copies(text, candidates, (1, 0))
-    assert copies == augmenter.copies(text, candidates, (1, 0)) != augmenter.copies(text, candidates, (2, 0))
-    assert 1 < len(copies) == len({*copies, text}) - 1
-    for copy in copies:
-        rest = copy
-        for place, (begin, end) in enumerate(sorted(candidates)):
-            before = sorted(candidates)[place - 1][1] if place else 0
-            gap = text[before:begin]
-            assert rest.startswith(gap)
-            rest = rest.removeprefix(gap)
-            allowed = sorted({text[begin:end], *candidates[begin, end]}, key=len, reverse=True)
-            word = next(word for word in allowed if rest.startswith(word))
-            rest = rest.removeprefix(word)
-        assert rest == text[max(candidates)[1] :]
-
-
 def test_the_share_is_that_of_the_replaced_words(augmenter: Augmenter) -> None:
     spans = {(0, 3): ["x"], (5, 8): ["y"]}
 
@@ -100,48 +79,32 @@ def test_the_share_is_that_of_the_replaced_words(augmenter: Augmenter) -> None:
     assert copies(1 - 1e-9) == ["x, y of it"]
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".csv"])
-def test_files(
-    augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+def test_a_table_is_augmented_in_parts(
+    augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read in parts; the words of a further file stay, whatever their capitals."""
+    """The words of a further file stay, whatever their capitals."""
     monkeypatch.setattr(augmentation, "PART", 1)
-    keep = tmp_path / "keep.txt"
+    source, output, keep = (tmp_path / name for name in ("train.csv", "more.csv", "keep.txt"))
     keep.write_text("Class\nEXPRESSION\n", encoding="utf-8")
-    lines = [json.dumps({"label": str(number), "sentence": text}) for number, text in enumerate(TEXTS)]
-    if suffix != ".jsonl":
-        mark, quote = ("\t", "") if suffix == ".tsv" else (",", '"')
-        lines = [f"label{mark}sentence", *(f"{number}{mark}{quote}{text}{quote}" for number, text in enumerate(TEXTS))]
-    source, output = tmp_path / f"train{suffix}", tmp_path / f"more{suffix}"
+    lines = ["label,sentence", *(f'{number},"{text}"' for number, text in enumerate(TEXTS))]
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     read, written = augment(
         small_run, source, output, text=("sentence",), vectors=vectors, keep=keep, settings=augmenter.settings
     )
-    found = output.read_text(encoding="utf-8").splitlines()
-    assert all((" class " in line) != (" Expression" in line) for line in found[suffix != ".jsonl" :])
-    if suffix == ".csv":
-        rows = list(csv.reader(found))
-        assert rows[:2] == [["label", "sentence"], ["0", TEXTS[0]]] and ["1", TEXTS[1]] in rows
-    assert read == 2 and written == len(found) - (suffix != ".jsonl") > 4
-    assert found[: 1 + (suffix != ".jsonl")] == lines[: 1 + (suffix != ".jsonl")] or suffix == ".csv"
-    labels = [json.loads(line)["label"] if suffix == ".jsonl" else line[0] for line in found]
-    assert [label for label in labels if label != "l"] == sorted(label for label in labels if label != "l")
+    header, *rows = csv.reader(output.read_text(encoding="utf-8").splitlines())
+    assert header == ["label", "sentence"] and rows[0] == ["0", TEXTS[0]] and ["1", TEXTS[1]] in rows
+    assert read == 2 and written == len(rows) > 4
+    assert all((" class " in text) != (" Expression" in text) for _, text in rows)
+    labels = [label for label, _ in rows]
+    assert labels == sorted(labels)
 
 
-def test_one_text_of_a_pair_is_replaced_at_a_time(
-    augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path
-) -> None:
+def test_one_text_of_a_pair_is_replaced_at_a_time(augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path):
     """Deviation named in the module."""
-    pair, output = {"first": TEXTS[0], "second": TEXTS[1], "label": "1"}, tmp_path / "more.jsonl"
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n", encoding="utf-8")
-    augment(
-        small_run,
-        tmp_path / "pairs.jsonl",
-        output,
-        text=("first", "second"),
-        vectors=vectors,
-        settings=augmenter.settings,
-    )
+    pair = {"first": TEXTS[0], "second": TEXTS[1], "label": "1"}
+    source, output, text = tmp_path / "pairs.jsonl", tmp_path / "more.jsonl", ("first", "second")
+    source.write_text(json.dumps(pair) + "\n", encoding="utf-8")
+    augment(small_run, source, output, text=text, vectors=vectors, settings=augmenter.settings)
     rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     changed = [tuple(name for name in pair if row[name] != pair[name]) for row in rows]
     assert changed[0] == () and {*changed[1:]} == {("first",), ("second",)}

@@ -8,10 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.compression.distillation.distributions import (
-    Distributions,
-    distributions_of,
-)
+from plmjax.compression.distillation.distributions import distributions_of
 from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
@@ -48,31 +45,26 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], int, int]] = {
 """Name -> (objective, outputs, batch, number of predictions, number of classes)."""
 
 
-def of_case(name: str) -> tuple[Distributions, jax.Array, jax.Array]:
-    """(the distributions, the logits of every prediction, their weights)."""
+def of_case(name: str) -> tuple[jax.Array, jax.Array]:
+    """(the logits of every prediction, their weights)."""
     objective, outputs, batch, *_ = CASES[name]
     kind = distributions_of(objective)
-    return kind, kind.logits(outputs, batch), kind.weights(batch)
+    return kind.logits(outputs, batch), kind.weights(batch)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_prediction_counts_once_and_padding_does_not(name: str) -> None:
-    _, logits, weights = of_case(name)
+    logits, weights = of_case(name)
     *_, count, classes = CASES[name]
     assert logits.shape == (*weights.shape, classes)
     assert set(np.unique(weights)) == {0, 1} and weights.sum() == count
 
 
-def test_a_question_is_answered_by_its_choices() -> None:
-    _, outputs, *_ = CASES["choices"]
-    _, logits, _ = of_case("choices")
-    np.testing.assert_array_equal(logits[0, 1], outputs.logits[0, :, 1])
-
-
-def test_an_answer_is_within_its_own_example() -> None:
+def test_a_question_is_answered_by_its_choices_and_an_answer_is_within_its_own_example() -> None:
     """The first end and the last one, over the tokens of the example alone."""
+    np.testing.assert_array_equal(of_case("choices")[0][0, 1], CASES["choices"][1].logits[0, :, 1])
     _, outputs, batch, *_ = CASES["ends"]
-    _, logits, weights = of_case("ends")
+    logits, weights = of_case("ends")
     for row, slot in zip(*np.nonzero(np.asarray(weights[..., 0])), strict=True):
         own = np.asarray(batch["segment_ids"][row]) == slot + 1
         for end, scores in enumerate((outputs.start_logits, outputs.end_logits)):

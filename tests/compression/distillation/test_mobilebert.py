@@ -100,7 +100,7 @@ def attention(role: str, layer: int) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize(("step", "layer"), [(0, 0), (9, 0), (10, 1), (25, 2), (1000, 2)])
+@pytest.mark.parametrize(("step", "layer"), [(0, 0), (9, 0), (10, 1), (1000, 2)])
 def test_each_layer_is_compared_for_its_steps(step: int, layer: int) -> None:
     found, real = losses(step), SEGMENTS > 0
     mine, taught = (states(role)[0][layer + 1][real] for role in ("student", "teacher"))
@@ -120,22 +120,16 @@ def test_each_layer_is_compared_for_its_steps(step: int, layer: int) -> None:
         assert found[name] == pytest.approx(value / 3, rel=2e-5, abs=1e-6), name
 
 
-@pytest.mark.parametrize("role", ["student", "teacher"])
-def test_the_products_of_the_scores_are_those_of_the_program(role: str) -> None:
-    module, params = prepared()[0][role]
-    config = module.config
-    rows, length = SEGMENTS.shape
-    hidden = jax.ShapeDtypeStruct((config.depth + 1, rows, length, config.width), jnp.float32)
-    found = flops(lambda hidden: layer_scores(Activations(config, params, hidden_states=hidden), 1), hidden)
-    assert found == 2 * rows * length * config.scores_products(length)
-
-
-def test_attention_counts_the_scores_of_the_student_three_times() -> None:
+def test_attention_counts_the_products_of_the_student_three_times() -> None:
     """Forward and backward; those of its teacher are computed forward alone. The other terms have no products."""
-    shapes = jax.eval_shape(lambda: BATCH)
-    mine, taught = (config.scores_products(9) for config in (STUDENT, LARGER))
-    found = {term.name: term.flops(STUDENT, LARGER, shapes) for term in DISTILLATION.terms()}
-    assert found == {"feature_maps": 0, "means": 0, "variances": 0, "attention": 2 * 2 * 9 * (3 * mine + taught)}
+    products = []
+    for module, params in prepared()[0].values():
+        config, of = module.config, functools.partial(Activations, module.config, params)
+        hidden = jax.ShapeDtypeStruct((config.depth + 1, *SEGMENTS.shape, config.width), jnp.float32)
+        products.append(flops(lambda hidden, of=of: layer_scores(of(hidden_states=hidden), 1), hidden))
+    found = {term.name: term.flops(STUDENT, LARGER, jax.eval_shape(lambda: BATCH)) for term in DISTILLATION.terms()}
+    mine, taught = products
+    assert found == {"feature_maps": 0, "means": 0, "variances": 0, "attention": 3 * mine + taught}
 
 
 def test_the_second_stage_compares_distributions() -> None:
@@ -167,9 +161,8 @@ def test_a_layer_and_those_below_it_have_the_released_learning_rates() -> None:
     assert dataclasses.replace(DISTILLATION, stage="prediction").rate_factors(1e-3) == {}
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["moments_go_on", "moments_begin_again"])
-def test_updates_are_lambs_times_the_rates_of_layers(again: bool) -> None:
-    """lamb_optimizer.py of the released code, whose moments begin again with each layer: a deviation."""
+def test_updates_are_lambs_times_the_rates_of_layers() -> None:
+    """lamb_optimizer.py of the released code, but for its moments, which begin again with each layer: a deviation."""
     draws = np.random.default_rng(0)
     gradients = draws.normal(size=(25, 3, 4)) * (np.arange(25)[:, None, None] // 10 >= np.arange(3)[:, None])
     axes = {"kernel": ("layers", None), "word_embeddings": ("vocab", None)}
@@ -197,9 +190,6 @@ def test_updates_are_lambs_times_the_rates_of_layers(again: bool) -> None:
             direction = mean[layer] / (np.sqrt(square[layer]) + 1e-6) + 0.01 * weights[layer]
             ratio = np.linalg.norm(weights[layer]) / np.linalg.norm(direction)
             weights[layer] = weights[layer] - 0.02 * rate * ratio * direction
-            if again and rate == 0:
-                mean[layer] = square[layer] = 0
     found = params["mobilebert"]
     np.testing.assert_array_equal(found["embeddings"]["word_embeddings"], start["word_embeddings"])
-    close = np.abs(found["encoder"]["layers"]["kernel"] - weights) < 2e-6
-    assert close.all() != again
+    np.testing.assert_allclose(found["encoder"]["layers"]["kernel"], weights, rtol=0, atol=2e-6)

@@ -36,7 +36,7 @@ def numbered(config: ModelConfig) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "t5"])
+@pytest.mark.parametrize("name", ["bert", "bart"])
 def test_layers_are_taken_on_every_side(name: str) -> None:
     teacher = STEPS[name][0]().model.with_depth(4)
     start = TakenLayers(LAYERS)
@@ -62,12 +62,10 @@ def test_a_distilbert_takes_what_it_has_of_a_bert() -> None:
 
 
 def test_every_other_layer_by_default() -> None:
-    teacher = BertConfig.base()
-    assert TakenLayers().model(teacher) == BertConfig.base(num_hidden_layers=6)
-    params = {"bert/encoder/layers/x": np.arange(12), "bert/embeddings/x": np.arange(12)}
-    found = TakenLayers().map(params, teacher, TakenLayers().model(teacher))
+    teacher, student = BertConfig.base(), BertConfig.base(num_hidden_layers=6)
+    assert TakenLayers().model(teacher) == student
+    found = TakenLayers().map({"bert/encoder/layers/x": np.arange(12)}, teacher, student)
     assert found["bert/encoder/layers/x"].tolist() == [0, 2, 4, 6, 8, 10]
-    assert found["bert/embeddings/x"].tolist() == list(range(12))
 
 
 def test_a_mobilebert_takes_all_but_the_layers_of_its_teacher() -> None:

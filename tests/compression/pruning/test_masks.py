@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.compression.pruning.heads import importance
-from plmjax.compression.pruning.masks import above, kth_largest, top_fraction
+from plmjax.compression.pruning.masks import above, top_fraction
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
 from plmjax.compression.pruning.pruned import GradualPruning, TicketTraining
 from plmjax.compression.pruning.schedule import Cubic
@@ -20,26 +20,13 @@ from plmjax.objectives.objective import LossInputs, LossSums, Objective
 VALUES = np.random.default_rng(0).normal(size=(3, 5, 8)).astype(np.float32)
 
 
-@pytest.mark.parametrize("count", [1, 7, 39, 40])
-def test_the_value_of_a_rank_is_that_of_a_sort(count: int) -> None:
-    rows = VALUES.reshape(3, 40).copy()
-    rows[0, :20] = 0.25  # equal values
-    rows[1, :4] = -0.0, 0.0, np.inf, -np.inf
-    expected = -np.sort(-rows, axis=1)[:, count - 1]
-    np.testing.assert_array_equal(np.asarray(jax.jit(kth_largest)(rows, count)), expected)
-
-
-@pytest.mark.parametrize(("share", "kept"), [(0.3, 12), (0.999, 39), (1.0, 40), (0.0, 1)])
-def test_the_largest_of_each_matrix_are_kept(share: float, kept: int) -> None:
-    mask = np.asarray(top_fraction(VALUES, share, stacked=True))
-    for values, own in zip(VALUES, mask, strict=True):
-        assert own.sum() == kept and values[own].min() > values[~own].max(initial=-np.inf)
-    whole = np.asarray(top_fraction(VALUES, share, stacked=False))
-    assert whole.sum() == max(int(share * 120), 1)
-
-
-def test_equal_values_are_kept_together() -> None:
-    """Deviation: the released code breaks ties by a sort."""
+def test_the_largest_of_each_matrix_are_kept() -> None:
+    for share, kept in ((0.3, 12), (0.999, 39), (0.0, 1)):
+        mask = np.asarray(top_fraction(VALUES, share, stacked=True))
+        for values, own in zip(VALUES, mask, strict=True):
+            assert own.sum() == kept and values[own].min() > values[~own].max(initial=-np.inf)
+        assert np.asarray(top_fraction(VALUES, share, stacked=False)).sum() == max(int(share * 120), 1)
+    # Deviation: the released code breaks ties by a sort.
     assert np.asarray(top_fraction(np.zeros((2, 4), np.float32), 0.5, stacked=True)).all()
 
 
@@ -49,7 +36,7 @@ def test_a_few_stay_above_a_threshold_that_none_reaches() -> None:
     assert np.asarray(above(values, 899.0, stacked=True)).sum() == 100  # the value at the threshold is not above it
 
 
-@pytest.mark.parametrize("step", [0, 99, 100, 350, 799, 800, 1000])
+@pytest.mark.parametrize("step", [0, 100, 350, 800, 1000])
 def test_the_schedule_is_the_released_one(step: int) -> None:
     """`schedule_threshold` of masked_run_glue.py, with a warm-up of 100 steps: 1 of them before, 2 of them after."""
     initial, final, warmup, before, after, total = 1.0, 0.15, 100, 1, 2, 1000
@@ -97,10 +84,9 @@ def nested(leaf: Any) -> dict[str, Any]:
     ("pruning", "step", "kept"),
     [
         (GradualPruning(sparsity=0.5, begin=0.0, end=0.5), 5, [0, -4, 3, 0]),
-        (GradualPruning(sparsity=0.5, begin=0.2, end=0.5), 2, [1, -4, 3, 2]),
         (TicketTraining(), 0, [1, -4, 3, 2]),
     ],
-    ids=["the end", "the beginning", "a ticket"],
+    ids=["the end", "a ticket"],
 )
 def test_an_evaluation_is_computed_with_the_masks_of_its_step(pruning: Any, step: int, kept: list[int]) -> None:
     inner = Seen()

@@ -12,15 +12,7 @@ import numpy as np
 import pytest
 
 from plmjax.compression.kernels import input_axes, layer_kernels
-from plmjax.compression.pruning.pruned import (
-    GradualPruning,
-    MovementPruning,
-    Pruned,
-    Pruning,
-    Scored,
-    SoftMovementPruning,
-    scores_of,
-)
+from plmjax.compression.pruning.pruned import GradualPruning, MovementPruning, Pruned, SoftMovementPruning, scores_of
 from plmjax.contracts.execution import Execution
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.interop import huggingface
@@ -35,17 +27,9 @@ COMPARED = (0, 2, 3, 7, 13, 14, 19)
 """Steps that both take from the same parameters; masks begin to be smaller at step 2, and are the last from 14 on."""
 RATE, SCORES_RATE = 0.02, 1.0
 CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=12,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=20,
-    max_position_embeddings=16,
-    hidden_act="gelu",
-    initializer_range=0.3,
-    hidden_dropout_prob=0.0,
+    50, 12, 2, 3, 20, max_position_embeddings=16, hidden_act="gelu", initializer_range=0.3, hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
-)
+)  # fmt: skip
 RULES = {
     "gradual": GradualPruning(sparsity=0.7, begin=0.1, end=0.7),
     "movement": MovementPruning(sparsity=0.7, begin=0.1, end=0.7),
@@ -67,7 +51,7 @@ def batch_of(step: int) -> dict[str, np.ndarray]:
     }
 
 
-def ours(pruning: Pruning, params: Any) -> tuple[list[Any], list[float]]:
+def ours(pruning: Any, params: Any) -> tuple[list[Any], list[float]]:
     """(parameters before each step and after the last, loss of each step) of plain gradient descent."""
     objective = Pruned(SequenceClassification(labels=("a", "b")), pruning, STEPS)
     module = objective.module(CONFIG, Execution())
@@ -102,7 +86,7 @@ def ours(pruning: Pruning, params: Any) -> tuple[list[Any], list[float]]:
 class Released:
     """A step of the released code: binarizer.py and `MaskedLinear` of movement pruning, transcribed."""
 
-    def __init__(self, pruning: Pruning, folder: Path):
+    def __init__(self, pruning: Any, folder: Path):
         self.pruning, self.soft = pruning, isinstance(pruning, SoftMovementPruning)
         self.model = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder, attn_implementation="eager"
@@ -139,7 +123,7 @@ class Released:
             def backward(ctx, gradient):
                 return gradient, None
 
-        if isinstance(self.pruning, Scored):
+        if not isinstance(self.pruning, GradualPruning):
             mask = (Threshold if self.soft else TopK).apply(self.scores[name], self.share)
         else:
             mask = TopK.apply(part.weight.detach().abs(), self.share)

@@ -32,11 +32,6 @@ CONFIG = BertConfig(
 DECAY, STEPS, RATE = 0.9999, 20, 0.05
 
 
-def published_scale(threshold: jax.Array) -> jax.Array:
-    """quantization.py, get_scale: 127 / the largest magnitude."""
-    return 127 / threshold
-
-
 @jax.custom_vjp
 def fake_quantize(x: jax.Array, scale: jax.Array) -> jax.Array:
     """FakeLinearQuantizationWithSTE: round, clamp, divide; the gradient of the result is that of x."""
@@ -47,20 +42,20 @@ fake_quantize.defvjp(lambda x, scale: (fake_quantize(x, scale), None), lambda _,
 
 
 class Layers:
-    """QuantizedLinear and QuantizedEmbedding in training: thresholds are moving averages, first filled, then moved."""
+    """QuantizedLinear and QuantizedEmbedding in training; scales are 127 / thresholds, which are moving averages."""
 
     def __init__(self, params: dict, thresholds: dict) -> None:
         self.params, self.thresholds = params, thresholds
 
     def weight(self, path: str, layer: int | None = None) -> jax.Array:
         weight = self.params[path] if layer is None else self.params[path][layer]
-        return fake_quantize(weight, published_scale(jnp.abs(jax.lax.stop_gradient(weight)).max()))
+        return fake_quantize(weight, 127 / jnp.abs(jax.lax.stop_gradient(weight)).max())
 
     def activation(self, x: jax.Array, name: str) -> jax.Array:
         largest = jnp.abs(jax.lax.stop_gradient(x)).max()
         before = self.thresholds.get(name)
         self.thresholds[name] = largest if before is None else before - (1 - DECAY) * (before - largest)
-        return fake_quantize(x, published_scale(self.thresholds[name]))
+        return fake_quantize(x, 127 / self.thresholds[name])
 
     def linear(self, x: jax.Array, path: str, layer: int, inputs: int = 1) -> jax.Array:
         x = self.activation(x, f"{path}/input_range/{layer}")

@@ -18,16 +18,11 @@ from plmjax.compression.quantization.calibration import calibrate
 from plmjax.compression.quantization.products import with_int8_parameters
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.experiment import Phase
 from plmjax.generation.generate import generate
 from plmjax.inference.evaluate import evaluate
 from plmjax.layers import int8
-from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.checkpoints import checkpoints
-from tests.systems.modules import random_params
 
 
 def quantized(run: Path, output: Path, *arguments: str) -> dict[str, np.ndarray]:
@@ -90,6 +85,7 @@ def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: P
     assert record["settings"] == {"method": "static", "granularity": "channel", "batches": 2}
 
 
+@pytest.mark.nightly
 def test_ranges_are_those_of_the_last_phase(small_run: Path) -> None:
     """Whose rows the model was trained on last."""
     source = Source.read(small_run)
@@ -116,15 +112,6 @@ def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path
     alone, together = (generate(output, prompts, max_new_tokens=6) for prompts in (["The"], ["The", "A name is bound"]))
     assert alone[0][0].text == together[0][0].text and alone[0][0].tokens == 6
     assert alone[0][0].log_probability == pytest.approx(together[0][0].log_probability, abs=1e-4)
-    # An LSTM has no projections that multiply in int8; its weights can be stored.
-    description = checkpoints.describe(checkpoints.find(decoder_run))
-    model = AwdLstmConfig(vocab_size=description.experiment.model.vocab_size, embedding_size=4, hidden_size=6)
-    run = dataclasses.replace(description.experiment, model=model, objective=AwdLstmPretraining())
-    module = model.module(Purpose.PRETRAINING, Execution())
-    checkpoints.save_parameters(tmp_path / "lstm", random_params(module), run, tokenizer=description.tokenizer)
-    with pytest.raises(UserError, match=r"found AwdLstmConfig.*take --method weight_only"):
-        quantized(tmp_path / "lstm", tmp_path / "none", "--method", "static", "--data.path", str(dataset))
-    quantized(tmp_path / "lstm", tmp_path / "stored")
 
 
 @pytest.mark.nightly

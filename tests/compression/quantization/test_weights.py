@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.compression.quantization.weights import comparison, shared_axes
+from plmjax.compression.quantization.weights import shared_axes
 from plmjax.contracts.execution import Execution
 from plmjax.layers import int8
 from plmjax.layers.int8 import CALIBRATED, INT8_STATIC
@@ -21,24 +21,6 @@ from tests.families import FAMILIES
 
 def flat(path: Path) -> dict[str, np.ndarray]:
     return flax.traverse_util.flatten_dict(checkpoints.load_parameters(path)[0], sep="/")
-
-
-@pytest.fixture(scope="module")
-def quantized(tmp_path_factory: pytest.TempPathFactory):
-    """run -> (the run directory of the quantized model, one of the rounded weights in float32)."""
-    done: dict[Path, tuple[Path, Path]] = {}
-
-    def make(run: Path) -> tuple[Path, Path]:
-        if run not in done:
-            folder = tmp_path_factory.mktemp("quantized")
-            cli.run(["compress", "quantize", str(run), "--output", str(folder / "int8")])
-            params, description = checkpoints.load_parameters(folder / "int8")
-            plain = folder / "float32"
-            checkpoints.save_parameters(plain, params, description.experiment, tokenizer=description.tokenizer)
-            done[run] = folder / "int8", plain
-        return done[run]
-
-    return make
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
@@ -74,16 +56,6 @@ def test_layers_that_are_no_stack() -> None:
     assert shared_axes(sizes, model, "tensor") == {next(iter(sizes)): (0, 1, 2)}
 
 
-def test_the_line_of_a_command_counts_bytes_and_integers() -> None:
-    """Six of eight numbers become integers, with a scale of four bytes."""
-    before = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(2, np.float32)}
-    after = {
-        "kernel/integers": np.ones((2, 3), np.int8), "kernel/scale": np.ones(1, np.float32), "bias": before["bias"],
-    }  # fmt: skip
-    line = comparison(before, after, {"kernel": (0, 1)})
-    assert line == "32 bytes of parameters became 18 (56.2%); 6 of 8 parameters are stored in int8"
-
-
 LAYER, BOTH_SIDES = 6, 6 + 10
 PROJECTIONS = {
     **dict.fromkeys(("bert", "albert", "distilbert", "gpt", "gpt2", "xlnet", "transformer_xl", "adaptive_span"), LAYER),
@@ -99,8 +71,7 @@ Those of distances, of global tokens and of convolutions do not.
 
 
 @pytest.mark.parametrize(
-    "system",
-    [pytest.param(name, marks=() if name in ("t5", "xlnet") else pytest.mark.nightly) for name in PROJECTIONS],
+    "system", [pytest.param(name, marks=() if name in ("t5", "xlnet") else pytest.mark.nightly) for name in PROJECTIONS]
 )
 def test_what_multiplies_in_int8_is_stored_so(system: str) -> None:
     row = FAMILIES[system]
