@@ -14,14 +14,12 @@ from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.experiment import Data, Experiment, WeightMapping
 from plmjax.generation.options import Generation
 from plmjax.interop import word2vec
-from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.prefix_language_model import PrefixLanguageModel
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
-from plmjax.parallel import hosts
 from plmjax.runs.init_from import InitFrom
 from plmjax.runs.resolve import resolve
 from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
@@ -68,12 +66,7 @@ def test_random_parameters_stay_as_they_are_sampled(tmp_path: Path) -> None:
         assert initial.from_sampled(SAMPLED) is SAMPLED and not initial.replaced("bert/layers")
 
 
-@pytest.mark.parametrize("primary", [True, False])
-def test_a_checkpoint_gives_all_that_it_has_and_says_which_heads_are_missing(
-    primary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One host of several says it."""
-    monkeypatch.setattr(hosts, "is_primary", lambda: primary)
+def test_a_checkpoint_gives_all_that_it_has_and_says_which_heads_are_missing(tmp_path: Path) -> None:
     start, said = saved(tmp_path, RUN), []
     initial = start.initialize(RUN, start.parameters(RUN), None, report=said.append)
     found = initial.from_sampled(SAMPLED)
@@ -82,37 +75,33 @@ def test_a_checkpoint_gives_all_that_it_has_and_says_which_heads_are_missing(
     assert found["bert"]["adapter"] is SAMPLED["bert"]["adapter"] and found["cls"] == SAMPLED["cls"]
     assert found["compression"] == SAMPLED["compression"] and not initial.replaced("compression/scores")
     assert initial.replaced("bert/layers") and not initial.replaced("bert/adapter")
-    assert said == [f"start      initialized at random, as {tmp_path} has none: cls/bias"] * primary
+    assert said == [f"start      initialized at random, as {tmp_path} has none: cls/bias"]
 
 
 def test_heads_are_what_is_outside_the_encoder_and_its_pooler(tmp_path: Path) -> None:
-    """A few are named, and more are counted. A new head is sampled even if the checkpoint has it."""
+    """A new head is sampled even if the checkpoint has it."""
     one = {"kernel": jnp.ones(2)}
     sampled = {"bert": {"pooler": one, "layers": jnp.ones(3)}, "pooled": {"encoder": one}, "classifier": one}
     start, said = saved(tmp_path, RUN), []
-    params = {"bert": SAVED["bert"]}
-    start.initialize(RUN, params, None, report=said.append).from_sampled(sampled)
+    start.initialize(RUN, {"bert": SAVED["bert"]}, None, report=said.append).from_sampled(sampled)
     assert said[0].endswith(": bert/pooler/kernel, classifier/kernel, pooled/encoder/kernel")
-    more = {"bert": {"layers": jnp.ones(3)}, "head": {"a": one | {"bias": jnp.ones(2)}, "b": one}, "other": {"c": one}}
-    start.initialize(RUN, params, None, report=said.append).from_sampled(more)
-    assert said[1].endswith(": 3 of head, 1 of other/c/kernel")
     head = {"classifier": {"bias": jnp.ones(2)}, "bert": {"layers": jnp.ones(3)}}
     initial = start.initialize(RUN, SAVED, None, in_new_head="classifier/bias".__eq__, report=said.append)
-    assert initial.from_sampled(head)["classifier"] == head["classifier"] and len(said) == 2
+    assert initial.from_sampled(head)["classifier"] == head["classifier"] and len(said) == 1
     assert not initial.replaced("classifier/bias")
 
 
-@pytest.mark.parametrize("zeros", [0, 6])
-def test_zeros_that_training_will_fill_are_told(zeros: int, tmp_path: Path) -> None:
+def test_zeros_that_training_will_fill_are_told(tmp_path: Path) -> None:
     """A kernel of zeros alone was not pruned. A compression keeps them."""
     kernel = np.ones((4, 4), np.float32)
-    kernel.ravel()[:zeros] = 0
     params = {"bert": {"layers": {"kernel": kernel}, "new": {"kernel": np.zeros((2, 2), np.float32)}}}
     start, said = saved(tmp_path, RUN, params), []
     start.initialize(RUN, params, None, report=said.append)
-    assert len(said) == (zeros > 0) and all("30% of the weights" in line for line in said)
+    kernel.ravel()[:6] = 0
     start.initialize(dataclasses.replace(RUN, compression="pruning"), params, None, report=said.append)
-    assert len(said) == (zeros > 0)
+    assert not said
+    start.initialize(RUN, params, None, report=said.append)
+    assert len(said) == 1 and "30% of the weights" in said[0]
 
 
 def test_what_a_run_directory_records_are_the_arrays_of_its_start(small_run: Path, tmp_path: Path) -> None:
@@ -124,12 +113,9 @@ def test_what_a_run_directory_records_are_the_arrays_of_its_start(small_run: Pat
     assert resolve(run).start_arrays is None
 
 
-@pytest.mark.parametrize(
-    ("name", "model"), [("t5_mixture", T5Config.tiny(vocab_size=77)), ("translate_multi30k", BartConfig.tiny())]
-)
-def test_the_model_of_a_checkpoint_takes_the_place_of_the_experiments_own(name: str, model, tmp_path: Path) -> None:
-    said: list[str] = []
-    own, origin = experiments.load(name), Experiment(model, NextToken(), Data(layout=Chunks()))
+def test_the_model_of_a_checkpoint_takes_the_place_of_the_experiments_own(tmp_path: Path) -> None:
+    said, model = [], T5Config.tiny(vocab_size=77)
+    own, origin = experiments.load("t5_mixture"), Experiment(model, NextToken(), Data(layout=Chunks()))
     checkpoints.save_parameters(tmp_path, SAVED, origin, tokenizer={})
     for start in (InitFrom.find(tmp_path), InitFrom.find("random", like=tmp_path)):
         run = start.complete(own, said.append)
@@ -138,12 +124,6 @@ def test_the_model_of_a_checkpoint_takes_the_place_of_the_experiments_own(name: 
     assert said[0] == f"model      {type(model).__name__} of {tmp_path}, in place of the experiment's own"
     mapped = dataclasses.replace(own, weight_mapping=NewSourceEncoder())  # a start that maps the model is asked later
     assert InitFrom.find(tmp_path).complete(mapped, pytest.fail) == mapped
-
-
-def test_word_vectors_leave_the_experiment_as_it_is(tmp_path: Path) -> None:
-    word2vec.write(tmp_path / "vectors", ["red"], np.ones((1, 2), np.float32))
-    own, start = experiments.load("translate_multi30k"), InitFrom.find(tmp_path / "vectors")
-    assert start.map_model(start.complete(own, pytest.fail)) == own and start.tokenizer(own) is None
 
 
 def test_what_an_experiment_has_of_its_own_is_kept_and_the_rest_comes_from_the_checkpoint(tmp_path: Path) -> None:
@@ -160,10 +140,8 @@ def test_what_an_experiment_has_of_its_own_is_kept_and_the_rest_comes_from_the_c
     assert start.map_model(chosen).generation == Generation(beams=1)
 
 
-@pytest.mark.parametrize("name", ["albert_tiny", "gpt2_tiny", "t5_tiny", "transformer_xl_tiny"])
-def test_a_run_of_any_system_goes_on_with_its_own_task(name: str, tmp_path: Path) -> None:
-    """The step of each is traced by tests/test_experiments.py, under the name of its own experiment."""
-    origin, continued = experiments.load(name), experiments.load("experiments/continued.py")
+def test_a_run_goes_on_with_its_own_task(tmp_path: Path) -> None:
+    origin, continued = experiments.load("transformer_xl_tiny"), experiments.load("experiments/continued.py")
     start = saved(tmp_path, origin)
     run = start.map_model(start.complete(continued))
     assert (run.model, run.objective, run.data.layout) == (origin.model, origin.objective, origin.data.layout)

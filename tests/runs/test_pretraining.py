@@ -1,6 +1,5 @@
 """Pretraining end to end, where its text is not what it is in the other tests."""
 
-import html
 import json
 import os
 import subprocess
@@ -14,15 +13,12 @@ from plmjax.commands import cli
 from plmjax.data import store
 from plmjax.data.layouts import Chunks, ContinuedPairs, PairedStreams
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
+from plmjax.experiment import Data, Experiment, Phase, Tokenizer, Training
 from plmjax.files import storage
-from plmjax.generation.generate import printable
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
-from plmjax.report import page
 from plmjax.runs import text
 from plmjax.runs.inputs import Inputs
-from plmjax.runs.pretraining import pretrain
 from plmjax.runs.resolve import resolve
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
@@ -88,22 +84,6 @@ def test_without_tensorflow_a_run_from_a_prepared_dataset_is_the_same(
     assert losses == others and any("eval/loss" in record for record in losses)
 
 
-@pytest.mark.nightly
-def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, tmp_path: Path) -> None:
-    run = Experiment(
-        model=None, objective=NextToken(), data=Data(layout=Chunks(), input=(str(prose),), sequence_length=24),
-        optimizer=AdamW(), training=Training(steps=1, batch_size=8, log_every=1, evaluation_batches=1),
-        checkpoint=Checkpoint(every=0),
-    )  # fmt: skip
-    said: list[str] = []
-    pretrain(run, tmp_path / "run", decoder_run, report=said.append)
-    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
-    assert len(samples) == 4 and samples[0]["prompt"] == "" and all(0 < one["tokens"] <= 32 for one in samples)
-    assert any(line.startswith("generate ") and printable(samples[0]["text"]) in line for line in said)
-    page.report([tmp_path / "run"], tmp_path / "page.html")
-    assert html.escape(samples[1]["text"]).encode() in (tmp_path / "page.html").read_bytes()
-
-
 def inputs(folder: Path, texts: list[dict[str, str]], said: list[str] | None = None, **settings: Any) -> Inputs:
     """The inputs of a run on a file of texts. Settings are those of its data, `tokenizer`, `training` or `phases`."""
     (folder / "texts.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
@@ -133,9 +113,6 @@ def test_the_tokenizer_and_the_dataset_are_made_of_what_a_cleaning_leaves(tmp_pa
     report = json.loads((tmp_path / "run" / "dataset" / "cleaning.json").read_text())
     assert [rule["name"] for rule in report["rules"]] == ["c4_end_marks", "c4_duplicate_lines"]
     assert report["read"]["documents"] == 4 and report["kept"] == {"documents": 1, "characters": 43, "tokens": 9}
-
-
-def test_bad_words_leave_neither_a_text_nor_a_token(tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text("bridge\n")
     texts = [{"text": RIVER}, {"text": "A green field."}]
     made = inputs(tmp_path, texts, clean=("c4_bad_words",), bad_words=str(tmp_path / "bad.txt"), max_unknown=1.0)
@@ -150,22 +127,18 @@ def test_the_text_of_a_document_is_under_its_key(tmp_path: Path) -> None:
 
 def test_streams_are_the_texts_of_a_document(tmp_path: Path) -> None:
     """The tokenizer is trained on both."""
-    layout, streams = PairedStreams(), ("source=en", "target=de")
-    made = inputs(
-        tmp_path, [{"en": "The river.", "de": "Der Fluss."}] * 9, layout=layout, streams=streams, format="jsonl"
-    )
+    settings = {"layout": PairedStreams(), "streams": ("source=en", "target=de"), "format": "jsonl"}
+    made = inputs(tmp_path, [{"en": "The river.", "de": "Der Fluss."}] * 9, **settings)
     dataset = store.open_dataset(tmp_path / "run" / "dataset")
     assert set(dataset.streams) == {"source", "target"}
     assert made.tokenizer.vocabulary.unknown not in made.tokenizer.encode("river Fluss")
 
 
 def test_sentences_are_those_of_the_language(tmp_path: Path) -> None:
-    counts = {}
+    counts, texts = {}, [{"text": "Am 3. Oktober ist z.B. Feiertag. Ja, bzgl. Arbeit."}] * 9
     for language in ("en", "de"):
         (tmp_path / language).mkdir()
-        inputs(
-            tmp_path / language, [{"text": "Am 3. Oktober ist z.B. Feiertag. Ja, bzgl. Arbeit."}] * 9, language=language
-        )
+        inputs(tmp_path / language, texts, language=language)
         train = store.open_dataset(tmp_path / language / "run" / "dataset").split("train")
         counts[language] = len(train.sentence_offsets)
     assert counts["de"] < counts["en"]
@@ -177,32 +150,23 @@ def test_text_of_which_the_tokenizer_knows_too_little_is_refused(tmp_path: Path)
         inputs(tmp_path, texts, max_unknown=0.05, tokenizer={"vocab_size": 14})
 
 
-@pytest.mark.parametrize(("names", "count"), [((), 0), (("<|endoftext|>",), 1)])
-def test_names_of_special_tokens_are_read_in_the_text_of_a_run(names: tuple, count: int, tmp_path: Path) -> None:
-    kind = {"kind": "gpt2-bpe", "vocab_size": 270}
-    made = inputs(tmp_path, [{"text": "A river. <|endoftext|> A bridge."}], special_names=names, tokenizer=kind)
+def test_names_of_special_tokens_are_read_in_the_text_of_a_run(tmp_path: Path) -> None:
+    text, kind = "A river. <|endoftext|> A bridge.", {"kind": "gpt2-bpe", "vocab_size": 270}
+    made = inputs(tmp_path, [{"text": text}], special_names=("<|endoftext|>",), tokenizer=kind)
     split = store.open_dataset(tmp_path / "run" / "dataset").split("train")
-    assert [*split.tokens(0, split.token_count)].count(made.tokenizer.vocabulary.end) == count
+    assert [*split.tokens(0, split.token_count)].count(made.tokenizer.vocabulary.end) == 1
 
 
 @pytest.mark.parametrize(
-    ("lengths", "evaluated", "evaluates"),
-    [((16, 24), 0, True), ((16, 900), 0, False), ((900, 16), 0, False), ((16, 900), 16, True)],
+    ("lengths", "evaluated", "evaluates"), [((16, 24), 0, True), ((900, 16), 0, False), ((16, 900), 16, True)]
 )
 def test_a_run_is_evaluated_if_the_held_out_text_fills_a_row_of_every_phase(
     lengths: tuple[int, ...], evaluated: int, evaluates: bool, tmp_path: Path
 ) -> None:
-    phases, said = tuple(Phase(0.5, length) for length in lengths), []
-    texts = [{"text": f"{RIVER} {number}"} for number in range(40)]
-    made = inputs(
-        tmp_path,
-        texts,
-        said,
-        held_out=0.5,
-        layout=ContinuedPairs(),
-        phases=phases,
-        training={"evaluation_sequence_length": evaluated},
-    )
+    texts, said = [{"text": f"{RIVER} {number}"} for number in range(40)], []
+    settings = {"phases": tuple(Phase(0.5, length) for length in lengths), "layout": ContinuedPairs()}
+    settings["training"] = {"evaluation_sequence_length": evaluated}
+    made = inputs(tmp_path, texts, said, held_out=0.5, **settings)
     assert (made.evaluation is None) == evaluates
     assert evaluates != any(line.startswith("evaluation none: no held-out text fills a row") for line in said)
 
@@ -211,7 +175,6 @@ def test_a_run_is_evaluated_if_the_held_out_text_fills_a_row_of_every_phase(
     ("named", "again"),
     [
         ({}, ["tokenizer", "dataset"]),
-        ({"tokenizer": "tokenizer"}, ["dataset"]),
         ({"path": "dataset", "input": ()}, ["tokenizer"]),
         ({"tokenizer": "dataset/tokenizer"}, ["tokenizer"]),
     ],

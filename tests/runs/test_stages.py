@@ -18,6 +18,7 @@ from plmjax.training.optimizers import StableAdamW
 from plmjax.training.optimizers.schedules import WarmupStableDecay
 from tests.third_party import experiments
 
+pytestmark = pytest.mark.usefixtures("without_export_and_masks")  # but for `staged`, whose export is read
 DECAY = "optimizer.schedule.decay_fraction=1"
 
 

@@ -1,7 +1,6 @@
-"""The summary of a pretraining that has ended: its losses, filled masks or texts that were written, and its export."""
+"""What a run says: notes on its settings, and at its end its losses and filled masks or texts that were written."""
 
 import dataclasses
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -16,22 +15,12 @@ import pytest
 from plmjax import experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.parameters import abstract_parameters
-from plmjax.contracts.system import Purpose
 from plmjax.data import preparation, remote, store, tokenizers
-from plmjax.data.layouts import Chunks, Windows
-from plmjax.experiment import Data, Experiment
 from plmjax.generation.options import Generation
 from plmjax.interop import run_directories
-from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.gpt2 import Gpt2Config
-from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.next_token import NextToken
-from plmjax.runs import summary
-from plmjax.training.checkpoints import checkpoints
+from plmjax.runs import notes, summary
 from tests.families import STEPS
-from tests.finetuning.conftest import bart_run  # noqa: F401 (a fixture)
-from tests.systems.modules import random_params
 
 
 def shown(workdir: Path, **metrics: float) -> list[str]:
@@ -57,14 +46,13 @@ def copied(run: Path, folder: Path) -> Path:
     return folder / "run"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def without_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than all else."""
     monkeypatch.setattr(run_directories, "can_export", lambda workdir: False)
 
 
-@pytest.mark.usefixtures("without_export")
-def test_an_encoder_fills_masks_of_held_out_texts_beside_its_losses(small_run: Path, tmp_path: Path) -> None:
+def test_an_encoder_fills_masks_of_held_out_texts_beside_its_losses(small_run: Path) -> None:
     """exp(2) = 7.3891 and exp(3) = 20.086. Without an evaluation it has nothing to show."""
     assert shown(small_run) == []
     losses, limited, *masks = shown(small_run, **{"eval/loss": 2.0, "eval/unigram_entropy": 3.0})
@@ -74,16 +62,8 @@ def test_an_encoder_fills_masks_of_held_out_texts_beside_its_losses(small_run: P
         "20.086"
     )
     assert 0 < len(masks) <= 3 and all("[MASK]" in line and line.startswith("fill-mask  ") for line in masks)
-    shutil.copytree(small_run, tmp_path / "run")
-    short = experiment.read(tmp_path / "run" / "experiment.json")
-    model = dataclasses.replace(short.model, max_position_embeddings=8)
-    experiment.write(dataclasses.replace(short, model=model), tmp_path / "run" / "experiment.json")
-    said = shown(tmp_path / "run", **{"eval/loss": 2.0, "eval/unigram_loss": 4.5})
-    assert said[0] == "held-out   loss 2.0000; with the counts of words only 4.5000"
-    assert len(said) == 2 and "of 2 batches at most" in said[1]  # no text is short enough to fill its mask
 
 
-@pytest.mark.usefixtures("without_export")
 def test_a_decoder_writes_after_beginnings_that_leave_it_half_of_its_positions(decoder_run: Path, tmp_path) -> None:
     """It begins a text too. The settings of the checkpoint that it started from choose its tokens."""
     workdir = copied(decoder_run, tmp_path)
@@ -103,64 +83,45 @@ def test_a_decoder_writes_after_beginnings_that_leave_it_half_of_its_positions(d
     assert again == samples  # the likeliest tokens
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("without_export")
-def test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts(
-    bart_run: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    workdir = copied(bart_run, tmp_path)
-    said = [line for line in shown(workdir) if line.startswith("generate")]
-    samples = [json.loads(line) for line in (workdir / summary.SAMPLES).read_text().splitlines()]
-    assert all(len(sample["prompt"].split()) == 8 for sample in samples)
-    assert len(said) == 2 and said[0].startswith(f"generate   {samples[0]['prompt']} -> ")
-
-
-def saved(folder: Path, model: Any, objective: Any, layout: Any) -> Path:
-    run = Experiment(model=model, objective=objective, data=Data(layout))
-    checkpoints.save_parameters(
-        folder, random_params(model.module(Purpose.PRETRAINING, Execution())), run, tokenizer={}
-    )
-    return folder
-
-
-def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = AwdLstmConfig(vocab_size=9, embedding_size=6, hidden_size=10, num_layers=2)
-    workdir = saved(tmp_path, model, AwdLstmPretraining(), Windows())
-    found, said = importlib.util.find_spec, []
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest)
-    )
-    modules = {purpose: one for purpose, one in model.system.modules.items() if purpose is not Purpose.CAUSAL_LM}
-    monkeypatch.setattr(type(model), "system", dataclasses.replace(model.system, modules=modules))
-    summary.show(SimpleNamespace(metrics={}), SimpleNamespace(), workdir, said.append)
-    assert len(said) == 1 and said[0].startswith("exported   nothing: ") and "torch" in said[0]
-
-
-@pytest.mark.parametrize("window", [None, 3])
-def test_a_run_with_a_window_has_no_export(window: int | None, tmp_path: Path) -> None:
-    """transformers has no such model; without the window the same run has a form."""
-    model = Gpt2Config.tiny(vocab_size=9, n_embd=8, n_positions=8, attention_window=window)
-    assert run_directories.can_export(saved(tmp_path, model, NextToken(), Chunks())) == (window is None)
-
-
 MASKED = [name for name, (step, _) in STEPS.items() if isinstance(step().objective, MaskedLanguageModel)]
 
 
 @pytest.mark.parametrize("name", MASKED)
 def test_a_run_that_fills_masks_at_its_end_has_trained_their_head(name: str) -> None:
     run = STEPS[name][0]()
-    trained, needed = (
-        set(
-            flax.traverse_util.flatten_dict(
-                abstract_parameters(module, {"input_ids": np.zeros((1, 1), np.int32)}), sep="/"
-            )
-        )
-        for module in (
-            run.objective.module(run.model, Execution()),
-            run.objective.module_for_masks(run.model, Execution()),
-        )
-    )
+    modules = (make(run.model, Execution()) for make in (run.objective.module, run.objective.module_for_masks))
+    token = {"input_ids": np.zeros((1, 1), np.int32)}
+    trained, needed = (set(flax.traverse_util.flatten_dict(abstract_parameters(one, token))) for one in modules)
     assert needed <= trained
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"steps": 100}, ["warm-up of 200 steps", "ends at 50%", "--optimizer.schedule.warmup_steps"]),
+        ({"batch_size": 128}, ["4.0 times the tokens", "--training.steps 1000"]),
+        ({"batch_size": 128, "steps": 1000}, []),
+        ({"batch_size": 8}, []),
+    ],
+)
+def test_settings_that_are_rarely_meant_are_noted(training: dict[str, Any], words: list[str]) -> None:
+    run = experiment.load("bert_tiny")
+    changed = dataclasses.replace(run, training=dataclasses.replace(run.training, **training))
+    found = [*notes.on_settings(changed, run)]
+    assert len(found) == bool(words) and all(word in found[0] for word in words)
+
+
+def test_rows_of_words_that_no_token_uses_and_predictions_of_one_label_are_noted() -> None:
+    run = experiment.load("modernbert_tiny")
+    (found,) = notes.on_vocabulary(run, 2000)
+    assert "4,096 rows of words for the 2,000 tokens" in found and not [*notes.on_vocabulary(run, 4000)]
+    for labels, predictions, noted in (
+        ("good bad", "bad bad", 1),
+        ("good bad", "good bad", 0),
+        ("bad bad", "bad bad", 0),
+    ):
+        pairs = zip(labels.split(), predictions.split(), strict=True)
+        rows = [f"{line}\t{label}\t{prediction}\n" for line, (label, prediction) in enumerate(pairs)]
+        found = [*notes.on_predictions({"predictions.tsv": "line\tlabel\tprediction\n" + "".join(rows)})]
+        assert len(found) == noted and all("every prediction is 'bad'" in line for line in found)
+    assert not [*notes.on_predictions({})]

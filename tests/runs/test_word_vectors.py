@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import experiment
 from plmjax.commands import cli
 from plmjax.data import tokenizers
-from plmjax.errors import UserError
 from plmjax.interop import word2vec
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.runs import word_vectors
@@ -68,12 +66,6 @@ def test_vectors_are_those_of_a_file_that_has_words_and_vectors(tmp_path: Path) 
     assert found.words == WORDS
     np.testing.assert_allclose(found.vectors, NUMBERS, atol=1e-5)
     assert [word_vectors.at(place) for place in (tmp_path / "text.txt", tmp_path)] == [None, None]
-
-
-def test_a_model_without_a_table_of_tokens_takes_no_vectors() -> None:
-    vectors, run = WordVectors("here", WORDS, NUMBERS), experiment.load("bert_tiny")
-    with pytest.raises(UserError, match=r"a model with token embeddings, .* from here, found BertConfig; use another"):
-        word_vectors.check(run, None, vectors, {})
 
 
 def options(folder: Path) -> list[str]:

@@ -7,14 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from plmjax.data import remote
 from plmjax.errors import Unavailable
 from plmjax.layers import dropout
 from plmjax.layers.attention import shifted_product
@@ -60,15 +58,15 @@ def nothing_dropped(patch: Patch) -> None:
     patch.setattr(dropout, "keep_mask", keep)
 
 
-def same_masks(patch: Patch) -> None:
+def same_masks(patch: Patch, devices: int = 8) -> None:
     """All devices draw with one key."""
     draw = dropout._random_words
 
     def words(key: jax.Array, shape: tuple[int, ...], axes: Any) -> jax.Array:
         if dropout.is_threefry(key):
             return draw(key, shape, axes)
-        one = jax.random.bits(key, (shape[0] // 8, *shape[1:]), jnp.uint32)
-        return jnp.tile(one, (8, *[1] * (len(shape) - 1)))
+        one = jax.random.bits(key, (shape[0] // devices, *shape[1:]), jnp.uint32)
+        return jnp.tile(one, (devices, *[1] * (len(shape) - 1)))
 
     patch.setattr(dropout, "_random_words", words)
 
@@ -82,15 +80,6 @@ def last_bit(patch: Patch) -> None:
         return jax.tree.map(lambda x: jnp.nextafter(x, jnp.inf), found) if name == "params" else found
 
     patch.setattr(checkpoints.items, "restore", nearly)
-
-
-def no_feed(patch: Patch) -> None:
-    """The input pipeline raises."""
-
-    def raises(*_: Any, **how: Any) -> None:
-        raise RuntimeError("\nthe disk is gone\nand more")
-
-    patch.setattr(remote, "source", raises)
 
 
 def found_by(patch: Patch, plant: Callable[[Patch], None] | None = None, count: int = 8) -> tuple[Report, list[str]]:
@@ -112,7 +101,6 @@ def found_by(patch: Patch, plant: Callable[[Patch], None] | None = None, count: 
         (nothing_dropped, "dropout rbg differs"),
         (same_masks, "dropout rbg differs"),
         (last_bit, "checkpoint differs"),
-        (no_feed, "feed failed"),
     ],
 )
 def test_a_planted_fault_makes_its_own_row_fail(plant: Callable, row: str, monkeypatch: Patch) -> None:
@@ -120,8 +108,6 @@ def test_a_planted_fault_makes_its_own_row_fail(plant: Callable, row: str, monke
     assert [one.name for one in made.rows] == ROWS
     assert made.wrong == [row] and made.verdict == "failed"
     assert lines[-1] == f"failed: {row}"
-    if plant is no_feed:
-        assert made.rows[-1].found.sentence == "RuntimeError: the disk is gone"
 
 
 @pytest.mark.nightly
@@ -130,11 +116,7 @@ def test_on_one_device_what_needs_several_is_skipped(monkeypatch: Patch) -> None
     verdicts = {row.name: row.found.verdict for row in made.rows}
     assert verdicts.pop("feed") in (OK, SLOWER)
     assert {name for name, verdict in verdicts.items() if verdict == SKIPPED} == {"rings", "another mesh", "step"}
-    assert {verdict for verdict in verdicts.values()} == {OK, SKIPPED} and made.verdict == "passed"
-    said = {row.name: row.found.sentence for row in made.rows}
-    assert said["rings"] == "one device sends nothing to others"
-    assert said["another mesh"] == "1 device(s) make no other mesh"
-    assert "plans know no slice of 1 x cpu" in said["step"]
+    assert {*verdicts.values()} == {OK, SKIPPED} and made.verdict == "passed"
 
 
 @pytest.mark.nightly
@@ -180,21 +162,17 @@ def test_two_hosts_check_a_slice_together(object_store: ObjectStore, bucket: str
     assert found["verdict"] == "passed" and found["machine"]["hosts"] == 2
 
 
-def ground(tmp_path: Path | None = None) -> Ground:
-    return Ground(jax.devices(), tmp_path)
-
-
 def test_a_kernel_and_dropout_are_compared_in_a_second(monkeypatch: Patch) -> None:
-    assert arithmetic.kernel(ground()).verdict == OK
+    two = Ground(jax.devices()[:2], None)
+    assert arithmetic.kernel(two).verdict == OK
     for generator in ("threefry2x32", "rbg"):
-        found = arithmetic.dropout_check(generator, ground())
-        assert found.verdict == OK and "8 devices draw different masks" in found.sentence
+        found = arithmetic.dropout_check(generator, two)
+        assert found.verdict == OK and "2 devices draw different masks" in found.sentence
     with monkeypatch.context() as patch:
         one_too_many(patch)
-        assert arithmetic.kernel(ground()).verdict == DIFFERS
-    with monkeypatch.context() as patch:
-        same_masks(patch)
-        assert "two devices drop" in arithmetic.dropout_check("rbg", ground()).sentence
+        assert arithmetic.kernel(two).verdict == DIFFERS
+    same_masks(monkeypatch, devices=2)
+    assert "two devices drop" in arithmetic.dropout_check("rbg", two).sentence
 
 
 @pytest.mark.nightly  # two programs for a TPU
@@ -213,19 +191,18 @@ def test_the_products_of_a_step_for_a_tpu_are_in_bfloat16(monkeypatch: Patch) ->
 
 def test_a_digest_sees_every_bit_and_every_place() -> None:
     x = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
-    same = jax.device_put(jnp.tile(x, (8, 1)), jax.sharding.NamedSharding(ground().mesh, jax.P("data")))
+    same = jax.device_put(
+        jnp.tile(x, (8, 1)), jax.sharding.NamedSharding(Ground(jax.devices(), None).mesh, jax.P("data"))
+    )
     assert saving.digest([jnp.tile(x, (8, 1))]) == saving.digest([same])
     (before,) = saving.digest([x])
     others = [x.at[2, 3].set(jnp.nextafter(x[2, 3], jnp.inf)), x[::-1], x.at[0, 0].set(-0.0)]
     assert before not in [saving.digest([other])[0] for other in others]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("v5e:2x4", "v5e:2x4"), ("v4:2x2x1", "v4:2x2x1"), ("v3:2x2", "v3:2x2"), ("v5e:4x4*2", "v5e:4x4*2")],
-)
-def test_a_slice_has_the_name_that_a_plan_reads(name: str, expected: str) -> None:
-    assert slice_name(topologies.parse(name).devices()) == expected
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v3:2x2", "v5e:4x4*2"])
+def test_a_slice_has_the_name_that_a_plan_reads(name: str) -> None:
+    assert slice_name(topologies.parse(name).devices()) == name
     assert slice_name(topologies.parse(name).devices()[:3]) is None
     assert slice_name(jax.devices()) is None
 
@@ -249,19 +226,22 @@ def test_the_plan_of_a_step_has_two_ends() -> None:
     assert 0 < found["fast_seconds"] < found["slow_seconds"] < 1
 
 
-def report_of(*verdicts: str) -> Report:
-    return Report({}, [Row(str(i), Found(verdict, ""), 0.0) for i, verdict in enumerate(verdicts)], finished=True)
-
-
 def test_slow_and_skipped_rows_fail_nothing_and_what_may_pass_is_told_apart() -> None:
+    """Nor does a row whose bucket does not answer, but one that raises."""
+
+    def report_of(*verdicts: str) -> Report:
+        return Report({}, [Row(str(i), Found(verdict, ""), 0.0) for i, verdict in enumerate(verdicts)], finished=True)
+
+    def failing(error: Exception) -> Found:
+        def raises(ground: Any) -> None:
+            raise error
+
+        return selfcheck._outcome(raises, Ground(jax.devices(), None))
+
+    assert failing(Unavailable("Expected the bucket to answer, found 503; try again.")).verdict == UNAVAILABLE
+    failed = failing(RuntimeError("\nthe disk is gone\nand more"))
+    assert (failed.verdict, failed.sentence) == (FAILED, "RuntimeError: the disk is gone")
     assert report_of(OK, SLOWER, SKIPPED).verdict == "passed"
     assert report_of(OK, UNAVAILABLE).verdict == "unavailable"
     assert report_of(UNAVAILABLE, DIFFERS, FAILED).verdict == "failed"
     assert report_of(UNAVAILABLE, DIFFERS, FAILED).wrong == ["1 differs", "2 failed"]
-
-
-def test_a_row_whose_bucket_does_not_answer_is_no_fault_of_the_machine() -> None:
-    def away(ground: Any) -> None:
-        raise Unavailable("Expected the bucket to answer, found 503; try again.")
-
-    assert selfcheck._outcome(away, SimpleNamespace()).verdict == UNAVAILABLE

@@ -87,7 +87,6 @@ from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear
 from tests.third_party.recurrent import NextTokenOfStream, RecurrentConfig
-from tests.third_party.student import Distillation
 from tests.third_party.windowed import WindowedConfig
 
 TRAINING = Training(steps=8, batch_size=16, log_every=2, unroll=1)
@@ -103,14 +102,7 @@ def shared(config: type, run: Experiment) -> dict[str, Any]:
 
 def bert() -> Experiment:
     """Two sentence pairs a row."""
-    model = BertConfig(
-        vocab_size=64,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
+    model = BertConfig(64, 16, 2, 2, 32, max_position_embeddings=32)
     data = Data(layout=SentencePairs(pack=2), sequence_length=16)
     return Experiment(model, BertPretraining(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
 
@@ -148,17 +140,9 @@ def roberta() -> Experiment:
 
 def modernbert() -> Experiment:
     """The same rows, in layers of both kinds: layer 0 and one period."""
-    model = ModernBertConfig(
-        vocab_size=64,
-        hidden_size=16,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        local_attention=4,
-        pad_token_id=0,
-    )
-    return dataclasses.replace(roberta(), model=model)
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "local_attention": 4, "pad_token_id": 0}
+    return dataclasses.replace(roberta(), model=ModernBertConfig(**sizes))
 
 
 def modernbert_decoder() -> Experiment:
@@ -211,16 +195,8 @@ def longformer() -> Experiment:
 
 def longformer_decoder() -> Experiment:
     """Rows of consecutive tokens, windows of one size, and two dilated heads."""
-    model = LongformerDecoderConfig(
-        vocab_size=64,
-        d_model=16,
-        n_layer=2,
-        n_head=4,
-        d_inner=32,
-        attention_window=(4,),
-        attention_dilation=(2,),
-        dropout=0.0,
-    )
+    sizes = {"vocab_size": 64, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 32}
+    model = LongformerDecoderConfig(**sizes, attention_window=(4,), attention_dilation=(2,), dropout=0.0)
     return dataclasses.replace(gpt2(), model=model, objective=LongformerDecoderPretraining())
 
 
@@ -239,22 +215,10 @@ def gpt2() -> Experiment:
 
 def reformer() -> Experiment:
     """Rows of two chunks and more, hashed twice."""
-    model = ReformerConfig(
-        vocab_size=64,
-        hidden_size=16,
-        attn_layers=("local", "lsh"),
-        num_attention_heads=2,
-        attention_head_size=8,
-        feed_forward_size=32,
-        axial_pos_shape=(4, 4),
-        axial_pos_embds_dim=(8, 8),
-        local_attn_chunk_length=8,
-        lsh_attn_chunk_length=4,
-        num_buckets=(4,),
-        num_hashes=2,
-        eos_token_id=None,
-    )
-    return dataclasses.replace(gpt2(), model=model)
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 2, "attention_head_size": 8}
+    sizes |= {"feed_forward_size": 32, "axial_pos_shape": (4, 4), "axial_pos_embds_dim": (8, 8), "num_hashes": 2}
+    sizes |= {"local_attn_chunk_length": 8, "lsh_attn_chunk_length": 4, "num_buckets": (4,), "eos_token_id": None}
+    return dataclasses.replace(gpt2(), model=ReformerConfig(**sizes, attn_layers=("local", "lsh")))
 
 
 def xlnet() -> Experiment:
@@ -304,12 +268,8 @@ def bart() -> Experiment:
 
 def led() -> Experiment:
     """As `bart`, with windows in the encoder, and shorter targets."""
-    sizes = dataclasses.asdict(bart().model) | {
-        "attention_window": (4, 8),
-        "max_decoder_position_embeddings": 24,
-        "max_global_tokens": 4,
-    }
-    return dataclasses.replace(bart(), model=LedConfig(**sizes))
+    sizes = dataclasses.asdict(bart().model) | {"max_decoder_position_embeddings": 24, "max_global_tokens": 4}
+    return dataclasses.replace(bart(), model=LedConfig(**sizes | {"attention_window": (4, 8)}))
 
 
 def t5() -> Experiment:
@@ -349,17 +309,8 @@ def transformer_xl() -> Experiment:
 
 def adaptive_span() -> Experiment:
     """The same rows behind a memory as long as the longest span, of which most is masked."""
-    model = AdaptiveSpanConfig(
-        vocab_size=64,
-        d_model=16,
-        n_layer=2,
-        n_head=2,
-        d_inner=32,
-        attn_span=24,
-        ramp=8,
-        initial_fraction=0.2,
-        dropout=0.1,
-    )
+    sizes = {"vocab_size": 64, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32, "attn_span": 24, "ramp": 8}
+    model = AdaptiveSpanConfig(**sizes, initial_fraction=0.2, dropout=0.1)
     return dataclasses.replace(recurrent(), model=model, objective=AdaptiveSpanPretraining(span_coefficient=1e-3))
 
 
@@ -396,11 +347,6 @@ def hierarchical_softmax() -> Experiment:
     return dataclasses.replace(word2vec(), objective=objective)
 
 
-def student() -> Experiment:
-    """A causal model of one layer less than the teacher that its objective names."""
-    return dataclasses.replace(gpt2(), objective=Distillation())
-
-
 def classification() -> Experiment:
     """Rows with a label each."""
     return Experiment(
@@ -422,23 +368,11 @@ def cove() -> Experiment:
 
 def taglm() -> Experiment:
     """Labels of sentences as a whole, beside language models."""
-    run, elmo = (
-        classification(),
-        ElmoConfig(
-            vocab_size=64,
-            max_characters_per_token=5,
-            character_dim=4,
-            filter_widths=(2,),
-            filter_counts=(8,),
-            n_highway=0,
-            n_layers=1,
-            dim=8,
-            projection_dim=4,
-        ),
-    )
+    characters = {"max_characters_per_token": 5, "character_dim": 4, "filter_widths": (2,), "filter_counts": (8,)}
+    elmo = ElmoConfig(vocab_size=64, **characters, n_highway=0, n_layers=1, dim=8, projection_dim=4)
     sizes = {"vocab_size": 64, "word_dim": 8, "character_dim": 4, "character_features": 8, "hidden_size": 8}
     return dataclasses.replace(
-        run,
+        classification(),
         model=TaglmConfig(**sizes, max_characters_per_token=5, language_model=elmo),
         objective=CrfTagging(labels=("even", "odd")),
         data=Tagging(sequence_length=16),

@@ -15,7 +15,7 @@ from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.runs.weight_mappings.larger import LargerFromSmaller, enlarge, start_layers, tile_from_middle
 from tests.families.encoders import BERT
 from tests.families.modern import MODERNBERT
-from tests.runs.weight_mappings.test_longformer import flat
+from tests.runs.weight_mappings.test_longformer import flat, shapes
 from tests.systems.modules import boxed_shapes, random_params
 
 LARGER = dataclasses.replace(
@@ -31,7 +31,7 @@ def tiled(values: list[int], size: int) -> list[int]:
     return left + values + right
 
 
-@pytest.mark.parametrize(("smaller", "larger"), [(3, 3), (3, 4), (3, 5), (3, 11), (4, 9), (768, 1024), (1152, 2624)])
+@pytest.mark.parametrize(("smaller", "larger"), [(3, 3), (3, 4), (3, 11), (4, 9), (768, 1024)])
 def test_an_axis_is_tiled_from_the_middle(smaller: int, larger: int) -> None:
     assert tile_from_middle(smaller, larger).tolist() == tiled(list(range(smaller)), larger)
 
@@ -69,9 +69,7 @@ def test_a_modernbert_starts_from_a_smaller_one() -> None:
     small, large = (one.module(Purpose.PRETRAINING, Execution()) for one in (MODERNBERT, config))
     params = flat(random_params(small))
     found = start.map(params, MODERNBERT, config)
-    assert {path: x.shape for path, x in found.items()} == {
-        path: x.shape for path, x in flat(nn.meta.unbox(boxed_shapes(large))).items()
-    }
+    assert shapes(found) == shapes(flat(nn.meta.unbox(boxed_shapes(large))))
     embed, heads, inner = tiled(list(range(24)), 40), tiled([0, 1, 2], 5), tiled(list(range(37)), 50)
     np.testing.assert_array_equal(
         found["modernbert/word_embeddings/embedding"], params["modernbert/word_embeddings/embedding"][:, embed]
@@ -105,8 +103,7 @@ def test_other_systems_are_enlarged_by_the_same_axes() -> None:
     module = BERT.module(Purpose.PRETRAINING, Execution())
     params = flat(random_params(module))
     found = LargerFromSmaller(larger).map(params, BERT, larger)
-    shapes = flat(nn.meta.unbox(boxed_shapes(larger.module(Purpose.PRETRAINING, Execution()))))
-    assert {path: x.shape for path, x in found.items()} == {path: x.shape for path, x in shapes.items()}
+    assert shapes(found) == shapes(flat(nn.meta.unbox(boxed_shapes(larger.module(Purpose.PRETRAINING, Execution())))))
     layers, embed, heads = [0, 1, 1, 2, 2], tiled(list(range(24)), 40), tiled([0, 1, 2], 5)
     name = "bert/encoder/layers/attention/query/kernel"
     np.testing.assert_array_equal(found[name], params[name][layers][:, embed][:, :, heads])
@@ -117,10 +114,9 @@ def test_other_systems_are_enlarged_by_the_same_axes() -> None:
     [
         (LARGER, BERT, "a smaller ModernBertConfig, found BertConfig"),
         (dataclasses.replace(LARGER, hidden_size=16, num_attention_heads=2), MODERNBERT, "the axis embed at least as"),
-        (dataclasses.replace(LARGER, num_hidden_layers=3), MODERNBERT, "the axis layers at least as large"),
         (dataclasses.replace(LARGER, num_attention_heads=4), MODERNBERT, "the axis head as large as that"),
     ],
-    ids=["another system", "narrower", "shallower", "wider heads"],
+    ids=["another system", "narrower", "wider heads"],
 )
 def test_a_model_that_is_not_larger_is_refused(larger: ModernBertConfig, origin: BertConfig, said: str) -> None:
     start = LargerFromSmaller(larger)

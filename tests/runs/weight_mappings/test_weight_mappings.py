@@ -3,11 +3,9 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
-from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
@@ -25,16 +23,9 @@ PLACES = ("embedding", "input", "weight", "hidden", "output")
 WORDS = Gpt2Config.tiny(vocab_size=5, n_embd=6)
 
 
-@pytest.mark.parametrize(
-    ("start", "rates"),
-    [
-        (AwdLstmDropouts(), (0.05, 0.4, 0.5, 0.3, 0.4)),  # fastai's awd_lstm_clas_config
-        (AwdLstmDropouts(embedding=0.1, input=0.2, weight=0.3, hidden=0.6, output=0.7), (0.1, 0.2, 0.3, 0.6, 0.7)),
-    ],
-)
-def test_each_dropout_is_at_its_place(start: AwdLstmDropouts, rates: tuple[float, ...]) -> None:
-    model = start.model(AwdLstmConfig.tiny(vocab_size=30))
-    assert tuple(getattr(model, f"{place}_dropout") for place in PLACES) == rates
+def test_each_dropout_is_at_its_place() -> None:
+    model = AwdLstmDropouts(embedding=0.05, hidden=0.3).model(AwdLstmConfig.tiny(vocab_size=30))
+    assert [getattr(model, f"{place}_dropout") for place in PLACES] == [0.05, 0.4, 0.5, 0.3, 0.4]  # of fastai
 
 
 def test_the_network_above_vectors_has_the_sizes_asked_for() -> None:
@@ -61,6 +52,7 @@ def test_rows_of_a_table_behind_its_words_are_left_out() -> None:
         ((name, found),) = start.map(params, WORDS, model).items()
         assert name == model.system.token_table
         np.testing.assert_array_equal(found, table[:5])
+    assert not start.is_sampled(name) and start.is_sampled(f"{name}s") and start.is_sampled("tagger/layer_1/kernel")
 
 
 def test_a_tagger_takes_the_language_models_without_their_softmax() -> None:
@@ -79,14 +71,3 @@ def test_a_tagger_takes_the_language_models_without_their_softmax() -> None:
     assert not any(map(start.is_sampled, found))
     assert start.is_sampled(f"{model.system.name}/layer_1/kernel") and start.is_sampled("classifier/kernel")
     assert start.model(model) is model and start.map(params, model, model) is params
-
-
-def test_a_tagger_takes_the_vectors_of_its_words_alone() -> None:
-    """A table may have more rows than there are tokens."""
-    start, origin = FromWordVectors(), StaticVectorsConfig(7, 8)
-    model = start.model(origin)
-    assert (model.vocab_size, model.word_dim) == (7, 8)
-    table = np.arange(72.0).reshape(9, 8)
-    ((name, taken),) = start.map({origin.system.token_table: table, "other": table}, origin, model).items()
-    assert name == model.system.token_table and taken.tolist() == table[:7].tolist()
-    assert not start.is_sampled(name) and start.is_sampled(f"{name}s") and start.is_sampled("tagger/layer_1/kernel")
