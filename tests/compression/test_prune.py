@@ -27,24 +27,6 @@ def density(params: dict[str, np.ndarray]) -> float:
     return sum(np.count_nonzero(value) for value in kernels) / sum(value.size for value in kernels)
 
 
-@pytest.mark.nightly
-def test_a_pruned_run_is_a_run(small_run: Path, tmp_path: Path, capsys) -> None:
-    """Evaluated, exported, and pruned again, with the record of both commands."""
-    output = tmp_path / "sparse"
-    cli.run(["compress", "prune", str(small_run), "--output", str(output), "--sparsity", "0.25"])
-    assert "parameters became" in capsys.readouterr().out
-    assert density(flat(output)) == pytest.approx(0.75, abs=0.01)
-    cli.run(["evaluate", str(output), "--data", str(small_run / "dataset"), "--json"])
-    assert json.loads(capsys.readouterr().out)["eval/loss"] > 0
-    cli.run(["export", str(output), str(tmp_path / "exported")])
-    again = tmp_path / "sparser"
-    cli.run(["compress", "prune", str(output), "--output", str(again), "--method", "two_of_four"])
-    assert density(flat(again)) <= 0.5
-    record = json.loads((again / "ancestry.json").read_text())["ancestors"]
-    assert [one["settings"]["method"] for one in record] == ["magnitude", "two_of_four"]
-    assert record[0]["from"] == str(small_run) and record[1]["from"] == str(output) and len(record[1]["sha256"]) == 64
-
-
 @pytest.mark.nightly  # by day each rule has its steps in pruning, and distillation/test_distil.py trains by a command
 @pytest.mark.parametrize("method", ["movement", "block_movement", "lottery"])
 def test_methods_that_train(method: str, small_run: Path, tmp_path: Path) -> None:
@@ -87,15 +69,21 @@ def test_scores_learn_at_their_own_rate() -> None:
     assert MovementPruning(scores_learning_rate=1e-2).rate_factors(2e-3) == {"compression/scores": pytest.approx(5.0)}
 
 
-def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) -> None:
+def test_a_run_is_pruned_twice_and_its_constants_stay_with_it(small_run: Path, tmp_path: Path) -> None:
     """The weights by which an objective hides tokens; without them the result could not be evaluated."""
     params, description = checkpoints.load_parameters(small_run)
     run = dataclasses.replace(description.experiment, objective=DistilBertPretraining())
     constants = {"log_weights": np.arange(run.model.vocab_size, dtype=np.float32)}
     checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer, constants=constants)
-    cli.run(["compress", "prune", str(tmp_path / "run"), "--output", str(tmp_path / "sparse")])
-    kept = checkpoints.read_constants(tmp_path / "sparse")
+    for source, sparsity in (("run", 0.25), ("0.25", 0.5)):
+        named = ["--output", str(tmp_path / str(sparsity)), "--sparsity", str(sparsity)]
+        cli.run(["compress", "prune", str(tmp_path / source), *named])
+        assert density(flat(tmp_path / str(sparsity))) == pytest.approx(1 - sparsity, abs=0.01)
+    kept = checkpoints.read_constants(tmp_path / "0.5")
     np.testing.assert_array_equal(kept["log_weights"], constants["log_weights"])
+    record = json.loads((tmp_path / "0.5" / "ancestry.json").read_text())["ancestors"]
+    assert [one["settings"] for one in record] == [{"method": "magnitude", "sparsity": share} for share in (0.25, 0.5)]
+    assert [one["from"] for one in record] == [str(tmp_path / name) for name in ("run", "0.25")]
     # Those of the run that trained the result come before those of its source.
     own, trained = {"log_weights": constants["log_weights"] + 1}, tmp_path / "own" / "training"
     checkpoints.save_parameters(trained, params, run, tokenizer=description.tokenizer, constants=own)

@@ -111,15 +111,6 @@ def test_a_planted_fault_makes_its_own_row_fail(plant: Callable, row: str, monke
 
 
 @pytest.mark.nightly
-def test_on_one_device_what_needs_several_is_skipped(monkeypatch: Patch) -> None:
-    made, _ = found_by(monkeypatch, count=1)
-    verdicts = {row.name: row.found.verdict for row in made.rows}
-    assert verdicts.pop("feed") in (OK, SLOWER)
-    assert {name for name, verdict in verdicts.items() if verdict == SKIPPED} == {"rings", "another mesh", "step"}
-    assert {*verdicts.values()} == {OK, SKIPPED} and made.verdict == "passed"
-
-
-@pytest.mark.nightly
 def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path) -> None:
     environment = os.environ | {"XLA_FLAGS": cpu_flags(8), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "plmjax", "selfcheck", "--output", str(tmp_path / "new" / "found.json")]
