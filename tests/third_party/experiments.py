@@ -6,18 +6,7 @@ tests/families says which of them are held to what every step must do.
 import dataclasses
 from typing import Any
 
-from plmjax.data.layouts import (
-    BidirectionalStreams,
-    Chunks,
-    ContiguousStreams,
-    ContinuedPairs,
-    Cooccurrences,
-    FullSentences,
-    PairedStreams,
-    SentenceOrder,
-    SentencePairs,
-    SingleSegment,
-)
+from plmjax.data import layouts
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.finetuning.cross_view.cross_view import (
     CrossViewLearning,
@@ -103,7 +92,7 @@ def shared(config: type, run: Experiment) -> dict[str, Any]:
 def bert() -> Experiment:
     """Two sentence pairs a row."""
     model = BertConfig(64, 16, 2, 2, 32, max_position_embeddings=32)
-    data = Data(layout=SentencePairs(pack=2), sequence_length=16)
+    data = Data(layout=layouts.SentencePairs(pack=2), sequence_length=16)
     return Experiment(model, BertPretraining(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
 
 
@@ -111,7 +100,7 @@ def albert() -> Experiment:
     """Two pairs a row, in order or swapped, and two trips through one layer."""
     sizes = shared(AlbertConfig, bert())
     sizes["embedding_size"] = 8
-    data = Data(layout=SentenceOrder(pack=2), sequence_length=16)
+    data = Data(layout=layouts.SentenceOrder(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=AlbertConfig(**sizes), objective=AlbertPretraining(), data=data)
 
 
@@ -119,7 +108,7 @@ def electra() -> Experiment:
     """Two texts a row, a generator half as wide as the discriminator, embeddings of a third width."""
     sizes = shared(ElectraConfig, bert()) | {"embedding_size": 12}
     sizes |= {"generator_hidden_size": 8, "generator_num_attention_heads": 2}
-    data = Data(layout=SingleSegment(pack=2), sequence_length=16)
+    data = Data(layout=layouts.SingleSegment(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=ElectraConfig(**sizes), objective=ElectraPretraining(), data=data)
 
 
@@ -127,14 +116,14 @@ def deberta() -> Experiment:
     """Two texts a row, buckets that several distances share, a generator of two layers."""
     sizes = shared(DebertaConfig, bert()) | {"hidden_act": "gelu", "layer_norm_eps": 1e-7, "type_vocab_size": 0}
     sizes |= {"position_buckets": 8, "generator_num_hidden_layers": 2}
-    data = Data(layout=SingleSegment(pack=2), sequence_length=16)
+    data = Data(layout=layouts.SingleSegment(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=DebertaConfig(**sizes), objective=DebertaPretraining(), data=data)
 
 
 def roberta() -> Experiment:
     """Full sentences, some rows of them padded; the padding token is the vocabulary's, 0."""
     sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
-    data = Data(layout=FullSentences(), sequence_length=16)
+    data = Data(layout=layouts.FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
 
 
@@ -209,7 +198,7 @@ def gpt() -> Experiment:
 def gpt2() -> Experiment:
     """Rows of consecutive tokens."""
     model = Gpt2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=32)
-    data = Data(layout=Chunks(), sequence_length=16)
+    data = Data(layout=layouts.Chunks(), sequence_length=16)
     return Experiment(model, NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
 
 
@@ -224,7 +213,7 @@ def reformer() -> Experiment:
 def xlnet() -> Experiment:
     """Rows of a text that goes on and of a pair, half of them backwards, in a random order, with a memory."""
     model = XlnetConfig(vocab_size=64, d_model=16, n_layer=2, n_head=2, d_inner=32)
-    data = Data(layout=ContinuedPairs(), sequence_length=16)
+    data = Data(layout=layouts.ContinuedPairs(), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=PermutationLanguageModel(memory_length=12), data=data)
 
 
@@ -239,7 +228,7 @@ def transformer() -> Experiment:
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     model = TransformerConfig(vocab_size=64, max_position_embeddings=32, **heads, **sizes)
-    data = Data(layout=PairedStreams(pack=2), sequence_length=16)
+    data = Data(layout=layouts.PairedStreams(pack=2), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=SequenceToSequence(label_smoothing=0.1), data=data)
 
 
@@ -281,7 +270,7 @@ def t5() -> Experiment:
 
 def recurrent() -> Experiment:
     """Rows that continue from batch to batch."""
-    data = Data(layout=ContiguousStreams(), sequence_length=16)
+    data = Data(layout=layouts.ContiguousStreams(), sequence_length=16)
     return Experiment(
         RecurrentConfig(), NextTokenOfStream(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT
     )
@@ -291,7 +280,7 @@ def nnlm() -> Experiment:
     """Rows of consecutive words, each told by the three before it, with direct connections."""
     sizes = {"vector_size": 8, "hidden_size": 16, "order": 4}
     model = NnlmConfig(vocab_size=64, direct_connections=True, **sizes)
-    return dataclasses.replace(gpt2(), model=model, data=Data(layout=Chunks(overlap=2), sequence_length=16))
+    return dataclasses.replace(gpt2(), model=model, data=Data(layout=layouts.Chunks(overlap=2), sequence_length=16))
 
 
 def awd_lstm() -> Experiment:
@@ -325,7 +314,7 @@ def elmo() -> Experiment:
     """A text from both its ends, that goes on from batch to batch, and a softmax over words that are drawn."""
     sizes = {"filter_widths": (1, 2), "filter_counts": (8, 8), "n_highway": 1, "dim": 16, "projection_dim": 8}
     model = ElmoConfig(vocab_size=64, max_characters_per_token=5, character_dim=4, **sizes)
-    data = Data(layout=BidirectionalStreams(), sequence_length=16)
+    data = Data(layout=layouts.BidirectionalStreams(), sequence_length=16)
     return dataclasses.replace(recurrent(), model=model, objective=BidirectionalLanguageModel(negatives=24), data=data)
 
 
@@ -337,7 +326,7 @@ def word2vec() -> Experiment:
 
 def glove() -> Experiment:
     """Cells of a count; of later rows some are empty."""
-    model, data = GloveConfig(vocab_size=64, vector_size=16), Data(layout=Cooccurrences(), sequence_length=16)
+    model, data = GloveConfig(vocab_size=64, vector_size=16), Data(layout=layouts.Cooccurrences(), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=WeightedLeastSquares(x_max=5.0), data=data)
 
 
@@ -362,7 +351,7 @@ def classification() -> Experiment:
 def cove() -> Experiment:
     """A pair of a source and a target a row, read and written by LSTMs."""
     model = CoveConfig(vocab_size=64, vector_size=16, hidden_size=12, num_layers=1)
-    data = Data(layout=PairedStreams(), sequence_length=8)
+    data = Data(layout=layouts.PairedStreams(), sequence_length=8)
     return dataclasses.replace(transformer(), model=model, data=data)
 
 

@@ -8,16 +8,7 @@ import jax
 import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import (
-    BidirectionalStreams,
-    ContiguousStreams,
-    ContinuedPairs,
-    Cooccurrences,
-    FullSentences,
-    PairedStreams,
-    SentencePairs,
-    SingleSegment,
-)
+from plmjax.data import layouts
 from plmjax.experiment import Data
 from plmjax.experiment.phases import ResolvedPhase
 
@@ -57,9 +48,8 @@ class ChainSource:
         """One batch, of the layout's fields."""
         rows, length = phase.batch_size, phase.sequence_length
         tokens = self._tokens(place, rows, length + 1)
-        if isinstance(
-            self.data.layout, ContiguousStreams
-        ):  # the first token of a row is the one that the row before asked for
+        if isinstance(self.data.layout, layouts.ContiguousStreams):
+            # The first token of a row is the one that the row before asked for.
             before = self._tokens((*place[:-1], place[-1] - 1), rows, length + 1) if place[-1] else tokens
             tokens[:, 0] = before[:, -1] if place[-1] else tokens[:, 0]
         rows_of_one = np.ones((rows, length), np.int32)
@@ -69,26 +59,26 @@ class ChainSource:
             "positions": np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length)),
             "row_ids": np.arange(rows, dtype=np.int32) + rows * place[-1],
         }
-        if isinstance(self.data.layout, Cooccurrences):
+        if isinstance(self.data.layout, layouts.Cooccurrences):
             exists = np.arange(length) < length - np.arange(rows)[:, None] % 4
             near = {"context_ids": tokens[:, 1:], "cooccurrences": (tokens[:, :-1] % 7 + 0.5) * exists}
             return {name: (batch | near)[name].astype(field.dtype) for name, field in self.batch(phase).items()}
-        if isinstance(self.data.layout, SentencePairs | SingleSegment):
+        if isinstance(self.data.layout, layouts.SentencePairs | layouts.SingleSegment):
             fields = batch | self._pairs(batch, place)
             return {name: fields[name] for name in self.batch(phase)}
-        if isinstance(self.data.layout, ContinuedPairs):
+        if isinstance(self.data.layout, layouts.ContinuedPairs):
             return batch | self._continued_pairs(batch["input_ids"], place)
-        if isinstance(self.data.layout, FullSentences):
+        if isinstance(self.data.layout, layouts.FullSentences):
             real = np.arange(length) < length - np.arange(rows)[:, None] % 4
             return batch | {name: np.where(real, batch[name], 0) for name in ("input_ids", "segment_ids", "positions")}
-        if isinstance(self.data.layout, PairedStreams):
+        if isinstance(self.data.layout, layouts.PairedStreams):
             return batch | self._both_sides(place, rows, length)
         batch |= {"next_ids": tokens[:, 1:], "next_weights": rows_of_one.astype(np.float32)}
-        if isinstance(self.data.layout, ContiguousStreams):
+        if isinstance(self.data.layout, layouts.ContiguousStreams):
             starts = np.zeros((rows, length), bool)
             starts[:, 0] = not place[-1]
             batch |= {"is_first": starts[:, 0].astype(np.int32), "document_starts": starts}
-        if isinstance(self.data.layout, BidirectionalStreams):
+        if isinstance(self.data.layout, layouts.BidirectionalStreams):
             batch |= self._both_directions(tokens, np.arange(rows) == place[-1])
         return batch
 
