@@ -130,9 +130,6 @@ def test_contradictions_and_an_absent_library(corpus, tokenizer, tmp_path, monke
         refused(count, "Apache Beam for --runner .. not installed; pip install")
 
 
-# ------------------------------------------------------------------------------ with a stand-in for the library
-
-
 class Step:
     """A transform: a function of the values before it."""
 
@@ -223,23 +220,17 @@ class Adder:
         self.sums.append(self.number + first + second)
 
 
-def test_every_task_is_done_by_an_object_of_the_arguments(beam: ModuleType, tmp_path: Path) -> None:
+def test_every_task_is_done_and_the_sentence_of_the_first_that_fails_reaches_the_user(beam, tmp_path: Path) -> None:
     sums: list[int] = []
     (tmp_path / beam.FAILURES).mkdir()
     (tmp_path / beam.FAILURES / "000000001.txt").write_text("of an earlier attempt")
-    options = ["parallelism=a=b", "switch"]
-    with beam.Beam("DirectRunner", options, Adder, 100, sums, output=tmp_path) as workers:
+    with beam.Beam("DirectRunner", ["parallelism=a=b", "switch"], Adder, 100, sums, output=tmp_path) as workers:
         assert list(workers.results(Adder.add, [(1, 2), (3, 4), (5, 6)])) == [None] * 3
-    assert sorted(sums) == [103, 107, 111] and not (tmp_path / beam.FAILURES).exists()
+        assert sorted(sums) == [103, 107, 111] and not (tmp_path / beam.FAILURES).exists()
+        tasks = [(1, 1), (-1, 0), (-2, 0), (2, 2)]
+        refused(lambda: workers.results(Adder.add, tasks), "no negative number, found -1; \udcff change it")
+    assert sorted(sums) == [102, 103, 104, 107, 111] and not (tmp_path / beam.FAILURES).exists()
     assert Pipeline.options.flags == ["--runner=DirectRunner", "--parallelism=a=b", "--switch"]
-
-
-def test_the_sentence_of_the_first_task_that_fails_reaches_the_user(beam: ModuleType, tmp_path: Path) -> None:
-    sums: list[int] = []
-    workers = beam.Beam("DirectRunner", (), Adder, 100, sums, output=tmp_path)
-    tasks = [(1, 2), (-1, 0), (-2, 0), (3, 4)]
-    refused(lambda: workers.results(Adder.add, tasks), "no negative number, found -1; \udcff change it")
-    assert sorted(sums) == [103, 107] and not (tmp_path / beam.FAILURES).exists()
 
 
 def test_a_runner_that_fails_says_why_without_the_lines_of_its_stack(beam: ModuleType, tmp_path, monkeypatch) -> None:
@@ -250,23 +241,17 @@ def test_a_runner_that_fails_says_why_without_the_lines_of_its_stack(beam: Modul
     assert 200 < said.count("x") < 280 and "\tat" not in said
 
 
-RUNNERS = [
-    ("FlinkRuner", (), "'FlinkRuner' .. did you mean 'FlinkRunner'"),
-    ("TestFlinkRunner", (), "'TestFlinkRunner'"),
-    ("apache_beam.mine.Other", (), "not a runner"),
-    ("apache_beam.mine.Absent", (), "Absent"),
-    ("apache_beam.absent.Mine", (), "apache_beam.absent"),
-    ("DirectRunner", ("paralelism=2",), "DirectRunner .. 'paralelism' .. did you mean"),
-    ("DirectRunner", ("--parallelism=2",), "NAME=VALUE, or NAME for a switch .. '--parallelism=2'"),
-    ("apache_beam.mine.Mine", ("paralelism=2",), "apache_beam.mine.Mine"),
-]
-KNOWN = [("apache_beam.mine.Mine", ()), ("FlinkRunner", ("flink_master=localhost:8081",))]
-
-
 def test_runners_and_options_are_checked_before_any_work(beam: ModuleType, tmp_path: Path) -> None:
-    for runner, options in KNOWN:
+    for runner, options in (("apache_beam.mine.Mine", ()), ("FlinkRunner", ("flink_master=localhost:8081",))):
         beam.Beam(runner, options, Adder, 1, [], output=tmp_path)
-    for runner, options, parts in RUNNERS:
+    for runner, options, parts in (
+        ("FlinkRuner", (), "'FlinkRuner' .. did you mean 'FlinkRunner'"),
+        ("TestFlinkRunner", (), "'TestFlinkRunner'"),
+        ("apache_beam.mine.Other", (), "not a runner"),
+        ("apache_beam.absent.Mine", (), "apache_beam.absent"),
+        ("DirectRunner", ("paralelism=2",), "DirectRunner .. 'paralelism' .. did you mean"),
+        ("DirectRunner", ("--parallelism=2",), "NAME=VALUE, or NAME for a switch .. '--parallelism=2'"),
+    ):
         refused(functools.partial(beam.Beam, runner, options, Adder, 1, [], output=tmp_path), parts)
 
 

@@ -6,7 +6,7 @@ import pytest
 from plmjax.data import order
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 101, 4096, 12_345])
+@pytest.mark.parametrize("size", [1, 2, 7, 101, 4096])
 def test_permute_is_a_permutation_for_every_key(size):
     permutations = [order.permute(np.arange(size), size, key) for key in range(3)]
     for permutation in permutations:
@@ -36,15 +36,6 @@ def test_a_place_receives_every_row_equally_often_whatever_its_neighbour_has():
         assert np.sum((counts - keys / degrees) ** 2 / (keys / degrees)) < most
 
 
-def test_epochs_follow_without_a_seam_and_differ():
-    size = 97
-    numbers = order.shuffle(np.arange(5 * size), size, 3)
-    epochs = numbers.reshape(5, size)
-    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(size), (5, 1)))
-    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
-    np.testing.assert_array_equal(order.shuffle(np.arange(90, 110), size, 3), numbers[90:110])
-
-
 def test_draws_are_uniform_and_depend_on_key_and_number():
     bits = order.fold_in(7, np.arange(100_000))
     counts = np.bincount(order.randint(bits, 10), minlength=10)
@@ -53,7 +44,7 @@ def test_draws_are_uniform_and_depend_on_key_and_number():
     assert len(np.unique(np.concatenate([bits, order.fold_in(8, np.arange(100_000))]))) == 200_000
 
 
-@pytest.mark.parametrize("tosses", [1, 10, 64, 65, 200])
+@pytest.mark.parametrize("tosses", [1, 64, 65])
 def test_heads_are_binomial(tosses):
     keys = order.fold_in(11, np.arange(40_000))
     count = order.binomial(keys, np.full(len(keys), tosses))

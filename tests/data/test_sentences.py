@@ -1,6 +1,7 @@
 """Sentences of English, Chinese and the other languages of the splitter."""
 
 import gzip
+import itertools
 import re
 import unicodedata
 
@@ -15,16 +16,12 @@ SENTENCES = [
     ("zh", "", ["他说：“你好！”", "然后走了。", "真的吗？", "是的。", "1955年他回来了。"]),
     ("de", " ", ["Das kostet z.B. drei Euro.", "Es ist ca. ein Meter lang.", "Gut."]),
     ("ru", " ", ["Он родился в 1955 г. в Москве.", "Это так."]),
-    ("ja", " ", ["今日は天気がいいです。", "散歩に行きましょう。"]),
     ("hi", " ", ["यह एक वाक्य है।", "यह दूसरा है।"]),
-    ("hy", " ", ["Սա նախադասություն է։", "Սա երկրորդն է։"]),
-    ("am", " ", ["ይህ ዓረፍተ ነገር ነው።", "ይህ ሁለተኛው ነው።"]),
 ]
 
 
 @pytest.mark.parametrize(("language", "joint", "parts"), SENTENCES)
 def test_sentences(language, joint, parts):
-    sentences.check(language)
     paragraphs = [f"{joint.join(parts)}\nA line   goes on.", "", "A title"]
     assert sentences.split(paragraphs, language) == [*parts, "A line goes on.", "A title"]
 
@@ -45,29 +42,24 @@ def test_agreement_with_annotated_sentences(shared_data, name, language, joint, 
     """F1 of the boundaries inside runs of ten annotated sentences."""
     text = gzip.decompress((shared_data / "finetune" / f"{name}.conllu.gz").read_bytes()).decode()
     annotated = re.findall(r"^# text = (.*)$", text, re.MULTILINE)[:1500]
-    hits = found = expected = 0
+    hits = every = 0
     for start in range(0, len(annotated), 10):
         run = annotated[start : start + 10]
         gold, ours = _ends(run), _ends(sentences.split([joint.join(run)], language))
-        hits, found, expected = hits + len(gold & ours), found + len(ours), expected + len(gold)
-    assert 2 * hits / (found + expected) > least
+        hits, every = hits + len(gold & ours), every + len(ours) + len(gold)
+    assert 2 * hits / every > least
 
 
 def _ends(parts: list[str]) -> set[int]:
     """Where each part but the last ends, in characters that are no spaces."""
-    ends, position = set(), 0
-    for part in parts[:-1]:
-        position += len("".join(part.split()))
-        ends.add(position)
-    return ends
+    return {*itertools.accumulate(len("".join(part.split())) for part in parts[:-1])}
 
 
-@pytest.mark.parametrize("language", [*PARAGRAPHS, *UNSTOPPED])
-def test_no_character_is_lost_between_sentences(language: str) -> None:
-    text = (PARAGRAPHS | UNSTOPPED)[language]
-    parts = sentences.split([text], language if language in PARAGRAPHS else "en")
-    assert "".join(parts).replace(" ", "") == text.replace(" ", "")
-    assert all(any(map(str.isalnum, part)) for part in parts)
+def test_no_character_is_lost_between_sentences() -> None:
+    for language, text in (PARAGRAPHS | UNSTOPPED).items():
+        parts = sentences.split([text], language if language in PARAGRAPHS else "en")
+        assert "".join(parts).replace(" ", "") == text.replace(" ", ""), language
+        assert all(any(map(str.isalnum, part)) for part in parts), language
 
 
 def test_every_mark_that_ends_a_sentence_in_unicode_does() -> None:

@@ -34,9 +34,8 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
         assert name == "validation" or len(edges) > 4
         for start, stop in ((3, edges[0] + 1), (edges[0] - 2, len(tokens) - 3), (edges[0], edges[0] + 2)):
             np.testing.assert_array_equal(split.tokens(start, stop), tokens[start:stop])
-        for start, stop in ((5, len(tokens) + 1), (len(tokens), len(tokens) + 1)):
-            with pytest.raises(IndexError, match=rf"within 0\.\.{len(tokens)}, found {start}\.\.{stop}"):
-                split.tokens(start, stop)
+        with pytest.raises(IndexError, match=rf"within 0\.\.{len(tokens)}, found 5\.\.{len(tokens) + 1}"):
+            split.tokens(5, len(tokens) + 1)
         sentences = [len(sentence) for document in texts for sentence in document]
         np.testing.assert_array_equal(split.sentence_offsets, np.cumsum([0, *sentences]))
         np.testing.assert_array_equal(split.document_offsets, np.cumsum([0, *map(len, texts)]))
@@ -102,8 +101,6 @@ def test_tfds_reads_the_folder(tmp_path, small_pieces, vocab_size):
 
     _, numbers, dataset = write_two_streams(tmp_path, vocab_size=vocab_size)
     builder = tfds.builder_from_directory(tmp_path)
-    write(tmp_path / "held out", documents(2, 300), documents(2, 300, seed=1), vocab_size=300)
-    assert {*tfds.builder_from_directory(tmp_path / "held out").info.splits} == {"train", "validation"}
     pieces = list(tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False)))
     assert len(pieces) == builder.info.splits["train"].num_examples > 3
     for name in dataset.streams:
@@ -120,10 +117,7 @@ def test_empty_sentences_documents_and_files_are_left_out(tmp_path):
     dataset = write(tmp_path / "one", [[[], [5, 6]], [[]], [], [[7], []]], [], vocab_size=10, shards=4)
     split = dataset.split("train")
     assert (split.documents, split.sentences, split.token_count) == (2, 2, 3)
-    assert dataset.split("validation").documents == 0
-    assert sorted(path.name for path in (tmp_path / "one").glob("corpus-*")) == [
-        f"corpus-train.tfrecord-0000{n}" for n in (0, 1)
-    ]
+    assert [path.name[-5:] for path in sorted((tmp_path / "one").glob("corpus-*"))] == ["00000", "00001"]
     writer = store.ShardWriter(tmp_path / "two", "train", 0, vocab_size=10, streams=("source", "target"))
     for source, target in (([[5]], [[]]), ([[6]], [[7], []]), ([], [[8]])):  # each without one of its streams, but one
         writer.add({"source": source, "target": target})
@@ -141,12 +135,10 @@ def flip(path):
 
 
 SHARD = "corpus-train.tfrecord-00001"
-FILES = (SHARD, "corpus-validation.tfrecord-00000", "train.text.sentences.npy", "validation.text.documents.npy")
-FILES += ("unigram.text.npy", "tokenizer/vocab.txt", "dataset_info.json")
+FILES = (SHARD, "validation.text.documents.npy", "unigram.text.npy", "tokenizer/vocab.txt", "dataset_info.json")
 DAMAGE = {
     "missing": (lambda folder: (folder / SHARD).unlink(), f"{SHARD} .. no such file"),
     "truncated": (lambda folder: (folder / SHARD).write_bytes((folder / SHARD).read_bytes()[:-5]), f"{SHARD} .. bytes"),
-    "offsets": (lambda folder: (folder / "train.text.sentences.npy").unlink(), "sentences.npy .. no such file"),
     "unfinished": (lambda folder: (folder / store.MANIFEST).unlink(), "with which a preparation ends"),
     "half a manifest": (lambda folder: os.truncate(folder / store.MANIFEST, 100), "manifest.json .. damaged"),
     "gone": (lambda folder: shutil.rmtree(folder), "no folder"),
@@ -178,19 +170,11 @@ def piece(manifest):
 
 SEALED = {
     "another version": (lambda manifest: manifest.update(version=99), "format 3 .. format 99"),
-    "no splits": (lambda manifest: manifest.pop("splits"), "no splits"),
-    "splits a list": (lambda manifest: manifest.update(splits=[]), "splits is no object"),
     "documents negative": (lambda manifest: train(manifest).update(documents=-1), "documents of train .. -1"),
-    "documents a text": (lambda manifest: train(manifest).update(documents="6"), "documents of train .. '6'"),
     "vocabulary empty": (lambda manifest: manifest["tokenizer"].update(vocab_size=0), "vocab_size of tokenizer .. 0"),
     "no fingerprint": (lambda manifest: manifest["tokenizer"].pop("fingerprint"), "tokenizer has no fingerprint"),
-    "streams of numbers": (lambda manifest: manifest.update(streams=[1]), "a part of streams is 1"),
     "a stream elsewhere": (lambda manifest: manifest.update(streams=["../text"]), "other than 'fields' .. '../text'"),
     "an unknown stream": (lambda manifest: manifest.update(streams=["more"]), "train has no stream more"),
-    "a file of a number": (
-        lambda manifest: manifest["files"].update({"unigram.text.npy": 1}),
-        "npy of files is no obj",
-    ),
     "a long name": (lambda manifest: manifest["files"].update({"x" * 300: {"bytes": 1, "crc32c": 1}}), "is named 'x"),
     "a piece beyond its file": (lambda manifest: piece(manifest).update({"text/tokens": [10**9, 2]}), "1000000000, 2"),
     "a piece left out": (lambda manifest: train(manifest)["shards"][0].update(pieces=[]), "the pieces of train have"),
@@ -219,36 +203,29 @@ def test_a_ledger_is_checked_whatever_its_checksum(ledger, case):
 
 def test_what_cannot_be_written(tmp_path):
     """Streams of names that no file can have, no text, and tokens beyond the vocabulary, here and in a model."""
-    for name in ("Source", "a/b", "fields", ""):
-        refused(
-            lambda name=name: store.ShardWriter(tmp_path, "train", 0, vocab_size=10, streams=(name,)),
-            "a name of small letters",
-        )
+    for name in ("a/b", "fields"):
+        of = {"vocab_size": 10, "streams": (name,)}
+        refused(lambda of=of: store.ShardWriter(tmp_path, "train", 0, **of), "a name of small letters")
     refused(lambda: write(tmp_path, [], [], vocab_size=300), "no document")
-    refused(lambda: store.open_dataset(tmp_path), "with which a preparation ends")
     writer = store.ShardWriter(tmp_path, "train", 0, vocab_size=300)
     writer.add({"text": [[5, 300]]})
     with pytest.raises(ValueError, match=r"0\.\.299, found 5\.\.300"):
         writer.close()
-    write(tmp_path, documents(6, 300), [], vocab_size=300)
-    assert store.open_dataset(tmp_path, vocab_size=300).vocab_size == 300
-    refused(lambda: store.open_dataset(tmp_path, vocab_size=299), "at most 299 .. 300")
 
 
 def test_arrays_that_contradict_the_ledger_are_named(tmp_path):
     dataset = write(tmp_path, documents(6, 300), documents(2, 300), vocab_size=300)
+    assert store.open_dataset(tmp_path, vocab_size=300).vocab_size == 300
+    refused(lambda: store.open_dataset(tmp_path, vocab_size=299), "at most 299 .. 300")
     places = tmp_path / "train.text.sentences.npy"
     whole = np.load(places)
     for changed, parts in (
         (whole[:-1], "numbers of int64"),
         (whole.astype(np.float32), "numbers of int64"),
-        (whole + 1, "offsets from 0 to"),
         ([1, *whole[1:]], "offsets from 0 to"),
         ([*whole[:-1], whole[-1] + 1], "offsets from 0 to"),
     ):
         np.save(places, changed)
         refused(lambda: dataset.split("train"), f"{parts} .. sentences.npy")
-    places.write_bytes(b"text")
-    refused(lambda: dataset.split("train"), "sentences.npy")
     np.save(tmp_path / "unigram.text.npy", np.zeros(299, np.int64))
     refused(dataset.unigram_counts, "300 numbers of int64 .. unigram.text.npy")

@@ -5,12 +5,10 @@ import json
 import pickle
 import unicodedata
 
-import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import word_cache
-from plmjax.errors import UserError
 
 PROSE = [
     "The quick brown fox, which had been asleep all day, jumps over the lazy dog's kennel at ten o'clock.",
@@ -69,6 +67,12 @@ def test_saved_and_loaded_and_trained_again_is_the_same(kind, trained, tmp_path)
     for again in (*map(tokenizers.load, folders), pickle.loads(pickle.dumps(tokenizer)), trained_again):
         assert (again.fingerprint, again.kind) == (tokenizer.fingerprint, tokenizer.kind)
         assert again.vocabulary.special == tokenizer.vocabulary.special
+    if kind == "wordpiece":
+        with pytest.MonkeyPatch.context() as patch:  # a full cache of words changes no id
+            patch.setattr(word_cache, "CACHED", 3)
+            patch.setattr(word_cache, "LONGEST_CACHED", 4)
+            small = pickle.loads(pickle.dumps(tokenizer))
+            assert small.encode_batch(PROSE[:4] * 2) == tokenizer.encode_batch(PROSE[:4]) * 2
 
 
 def test_vocabulary_names_special_tokens(kind, trained):
@@ -84,20 +88,17 @@ def test_vocabulary_names_special_tokens(kind, trained):
     if vocabulary.continuation is not None:
         assert vocabulary.continuation.shape == (vocabulary.size,)
         assert not vocabulary.continuation[list(vocabulary.special)].any()
+    if kind in ("wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"):  # all but a word's first token
+        flags = vocabulary.continuation[tokenizer.encode(" unbelievable kennels")]
+        assert len(flags) > 2 and not flags[0] and (~flags).sum() == 2
+    folds = tokenizer.encode("The quick fox") == tokenizer.encode("the quick fox")  # as in its published form
+    assert folds == (kind not in ("byte-bpe", "gpt2-bpe", "t5-unigram", "xlnet-unigram", "whitespace", "byte"))
     before = tokenizers.special_vocabulary(kind)  # known before training
     for role in ("pad", "cls", "sep", "mask", "begin", "end", "document_end", *before.others):
         assert before.id_of(role) == vocabulary.id_of(role), role
     assert before.unknown == (-1 if kind == "whitespace" else vocabulary.unknown)
     last = -1 if kind == "whitespace" else tokenizer.encode(" A kennel.")[-1]  # or the full stop belongs to the word
     assert vocabulary.full_stop == last
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
-def test_continuation_flags_mark_all_but_the_first_token_of_a_word(kind, tmp_path):
-    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path)
-    ids = tokenizer.encode(" unbelievable kennels")
-    flags = tokenizer.vocabulary.continuation[ids]
-    assert len(ids) > 2 and not flags[0] and (~flags).sum() == 2
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece-unigram", "sentencepiece-bpe"])
@@ -120,25 +121,11 @@ def test_nothing_is_lost(kind, tmp_path):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.parametrize("kind", tokenizers.KINDS)
-def test_a_vocabulary_is_never_larger_than_it_was_asked_for(kind, tmp_path):
-    for size in (7, 60, 261, 300):
-        try:
-            trained = tokenizers.train(kind, size, PROSE, tmp_path / str(size))
-        except UserError as error:
-            assert f"found {size}; raise --vocab_size." in str(error)
-        else:
-            assert trained.vocabulary.size <= size
-
-
-@pytest.mark.parametrize("kind", tokenizers.KINDS)
-def test_case_is_kept_as_in_the_published_form_of_a_kind(kind, tmp_path):
-    def folds(**options):
-        trained = tokenizers.train(kind, 420, PROSE, tmp_path / str(options), **options)
-        return trained.encode("The quick fox") == trained.encode("the quick fox")
-
-    assert folds() == (kind not in ("byte-bpe", "gpt2-bpe", "t5-unigram", "xlnet-unigram", "whitespace", "byte"))
-    assert folds(lowercase=True) and not folds(lowercase=False)
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-bpe", "char"])
+def test_case_is_kept_where_it_is_asked_for(kind, lowercase, tmp_path):
+    trained = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=lowercase)
+    assert (trained.encode("The quick fox") == trained.encode("the quick fox")) == lowercase
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -176,8 +163,6 @@ QUOTED = ["THE Fox", "Café ÉCLAIR crème", "``Yes!'' he SAID  twice ", "İstan
 @pytest.mark.parametrize(
     ("model", "options", "reference"),
     [
-        ({"model_type": "albert"}, {}, "AlbertTokenizer"),
-        ({"model_type": "albert"}, {"do_lower_case": True, "remove_space": True}, "AlbertTokenizer"),
         ({"model_type": "albert"}, {"do_lower_case": False, "keep_accents": True}, "AlbertTokenizer"),
         ({"model_type": "albert"}, {"keep_accents": True, "remove_space": False}, "AlbertTokenizer"),
         ({"model_type": "bert", "tokenizer_class": "AlbertTokenizer"}, {}, "AlbertTokenizer"),
@@ -220,19 +205,30 @@ def test_symbols_that_albert_defined_are_split_off_as_in_its_release(tmp_path):
     assert tokenizers.load(tmp_path).encode_batch(texts) == reference.encode(plain)
 
 
-def test_a_spiece_model_of_another_system_stands_as_it_is(tmp_path):
-    """With capital letters of its own, with case folding of its own, or of a system that does nothing to a text."""
+def test_the_system_of_a_spiece_model_is_that_beside_it_then_that_of_the_caller(tmp_path):
+    """What is no ALBERT's stands as it is: of a system that does nothing to a text, or with letters of its own."""
     import sentencepiece
 
-    for name, lowercase in (("t5", None), ("cased", False), ("folded", True)):
-        (folder := tmp_path / name).mkdir()
-        if lowercase is None:
-            (folder / "spiece.model").write_bytes(albert_model())
-            (folder / "config.json").write_text('{"model_type": "t5"}')
-        else:
-            tokenizers.train("sentencepiece-unigram", 420, PROSE, folder, lowercase=lowercase)
-            for file in ("tokenizer.json", "tokenizer_config.json"):
-                (folder / file).unlink()
+    (tmp_path / "spiece.model").write_bytes(albert_model())
+    albert, t5 = (tokenizers.load(tmp_path, system).encode_batch(QUOTED) for system in ("", "t5"))
+    assert albert != t5 == sentencepiece.SentencePieceProcessor(model_proto=albert_model()).encode(QUOTED)
+    for named, expected in (
+        ({"model_type": "albert"}, albert),
+        ({"model_type": "t5"}, t5),
+        ({"model_type": "t5", "tokenizer_class": "AlbertTokenizer"}, albert),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(named))
+        assert tokenizers.load(tmp_path, "t5").encode_batch(QUOTED) == expected
+    size = tokenizers.load(tmp_path / "spiece.model").vocabulary.size
+    for extra in (0, 12):  # the number of sentinels is an option
+        options = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+        vocabulary = tokenizers.load(tmp_path).vocabulary
+        assert vocabulary.sentinels == tuple(range(size + extra - 1, size - 1, -1)) and vocabulary.size == size + extra
+    for lowercase in (False, True):
+        tokenizers.train("sentencepiece-unigram", 420, PROSE, folder := tmp_path / str(lowercase), lowercase=lowercase)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / file).unlink()
         reference = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
         assert tokenizers.load(folder).encode_batch(PROSE + QUOTED) == reference.encode(PROSE + QUOTED)
 
@@ -254,12 +250,6 @@ def test_published_wordpiece_files(tmp_path):
     named = tokenizers.load(tmp_path / "bert-base-cased-vocab.txt")
     assert named.kind == "wordpiece" and named.encode("The Fox") != named.encode("the fox")
     assert (named.vocabulary.pad, named.vocabulary.mask) == (0, 4)
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
-    (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\nfox\r\n")
-    tokenizer = tokenizers.load(tmp_path)
-    assert tokenizer.vocabulary.pad == 0 and tokenizer.vocabulary.size == 6 and tokenizer.encode("fox") == [5]
 
 
 @pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
@@ -374,38 +364,3 @@ def test_added_tokens_are_numbered_by_their_ids(tmp_path):
     added = {str(number): {"content": f"<{number}>", "normalized": False} for number in (10, 9, 11)}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
     assert tokenizers.load(tmp_path).encode("a<10> <9>b<11>") == [5, 10, 9, 6, 11]
-
-
-def test_the_system_of_a_spiece_model_is_that_beside_it_then_that_of_the_caller(tmp_path):
-    (tmp_path / "spiece.model").write_bytes(albert_model())
-    albert, t5 = (tokenizers.load(tmp_path, system).encode("THE Fox") for system in ("", "t5"))
-    assert albert != t5
-    for named, expected in (({"model_type": "albert"}, albert), ({"model_type": "t5"}, t5)):
-        (tmp_path / "config.json").write_text(json.dumps(named))
-        for system in ("t5", "albert"):
-            assert tokenizers.load(tmp_path, system).encode("THE Fox") == expected
-    (tmp_path / "config.json").write_text('{"model_type": "t5", "tokenizer_class": "AlbertTokenizer"}')
-    assert tokenizers.load(tmp_path).encode("THE Fox") == albert
-    size = tokenizers.load(tmp_path / "spiece.model").vocabulary.size
-    for extra in (0, 12):  # the number of sentinels is an option
-        options = {"tokenizer_class": "T5Tokenizer", "extra_ids": extra}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
-        vocabulary = tokenizers.load(tmp_path).vocabulary
-        assert vocabulary.sentinels == tuple(range(size + extra - 1, size - 1, -1)) and vocabulary.size == size + extra
-
-
-def test_an_id_that_the_table_lacks_counts_as_one(tmp_path):
-    from tokenizers import Tokenizer, models
-
-    engine = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 12}, unk_token="[UNK]"))
-    vocabulary = tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]"}).vocabulary
-    assert vocabulary.size == 13 and np.flatnonzero(vocabulary.continuation).tolist() == [12]
-    assert vocabulary.special == (0,)
-
-
-def test_the_cache_of_words_changes_no_id_when_it_is_full(tmp_path, monkeypatch):
-    tokenizer = tokenizers.train("wordpiece", 420, PROSE, tmp_path)
-    expected = tokenizer.encode_batch(PROSE[:4])
-    monkeypatch.setattr(word_cache, "CACHED", 3)
-    monkeypatch.setattr(word_cache, "LONGEST_CACHED", 4)
-    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(PROSE[:4] * 2) == expected * 2

@@ -36,10 +36,6 @@ def ended(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def crashed(number: int) -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
 def left(*numbers: object) -> None:
     os._exit(3)
 
@@ -66,13 +62,7 @@ def test_results_come_in_order_from_tasks_that_are_taken_as_needed(processes: in
     assert len(taken) <= 7 + WAITING * processes
 
 
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        pytest.param([(0,), (1,)], id="the first", marks=pytest.mark.nightly),
-        pytest.param([(1,), (0,)], id="the last"),
-    ],
-)
+@pytest.mark.parametrize("tasks", [pytest.param([(0,), (1,)], marks=pytest.mark.nightly), [(1,), (0,)]], ids=str)
 def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[int]]) -> None:
     """They do not hear the signal that the library sends them, and it does not look at the process started last."""
     begin, sentence = time.monotonic(), "found one ended by the system"
@@ -85,7 +75,6 @@ def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[i
     ("task", "sentence"),
     [
         (ended, "reading processes to continue, found one ended by the system, most likely for lack of memory; wait"),
-        (crashed, "one ended by SIGSEGV; repeat"),
         (left, "one that ended by itself with code 3; it printed the reason above"),
     ],
 )
@@ -98,39 +87,14 @@ def test_the_end_of_a_process_is_named(task: object, sentence: str) -> None:
             list(workers.results(task, [(0,)] * 4))
 
 
-def wait_for_the_end_of_others() -> None:
-    """Return a moment after the processes that have started ended, so that the executor has seen it."""
-    for child in multiprocessing.active_children():
-        multiprocessing.connection.wait([child.sentinel])
-        time.sleep(0.3)
-
-
-class SlowToSend:
-    """The argument of a process; another process ends before it is sent."""
-
-    def __reduce__(self) -> tuple:
-        wait_for_the_end_of_others()
-        return SlowToSend, ()
-
-
 class SlowToStart(_Worker):
-    """A process that starts after another one ended."""
+    """A process that starts a moment after another one ended, so that the executor has seen it."""
 
     def start(self) -> None:
-        wait_for_the_end_of_others()
+        for child in multiprocessing.active_children():
+            multiprocessing.connection.wait([child.sentinel])
+            time.sleep(0.3)
         super().start()
-
-
-@pytest.mark.parametrize("slow", ["to start", "to send"])
-def test_the_end_of_a_process_is_named_while_another_starts(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.11 ends the processes that it knows and closes its queues meanwhile."""
-    if slow == "to start":
-        monkeypatch.setattr("plmjax.data.workers._Worker", SlowToStart)
-    make = (id, SlowToSend()) if slow == "to send" else (None,)
-    sentence = "ended by itself with code 3"
-    with Workers(2, *make, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
-        list(workers.results(left, [(0,)] * 4))
-    assert not multiprocessing.active_children()
 
 
 class SlowToEnd(SlowToStart):
@@ -141,17 +105,13 @@ class SlowToEnd(SlowToStart):
         time.sleep(1)
 
 
-def test_a_process_may_start_while_the_others_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that ends them meets one more. Pytest reports what a thread raises."""
-    monkeypatch.setattr("plmjax.data.workers._Worker", SlowToEnd)
+@pytest.mark.parametrize("kind", [SlowToStart, pytest.param(SlowToEnd, marks=pytest.mark.nightly)])
+def test_the_end_of_a_process_is_named_while_another_starts(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 ends the processes that it knows and closes its queues meanwhile."""
+    monkeypatch.setattr("plmjax.data.workers._Worker", kind)
     with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="with code 3"):
         list(workers.results(left, [(0,)] * 4))
     assert not multiprocessing.active_children()
-
-
-def test_a_mistake_at_the_start_of_a_process_is_that_of_the_command() -> None:
-    with Workers(2, refused, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="write it"):
-        list(workers.results(blocked, [()]))
 
 
 PROGRAM = """
@@ -174,7 +134,7 @@ except UserError as error:
 """
 
 
-def test_a_program_without_a_guard_runs_once_and_uses_workers(tmp_path: Path) -> None:
+def test_a_program_without_a_guard_runs_once_and_a_mistake_at_the_start_is_that_of_the_command(tmp_path: Path) -> None:
     """multiprocessing imports the `__main__` of its parent, which would run the program once more in every process."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -184,3 +144,5 @@ def test_a_program_without_a_guard_runs_once_and_uses_workers(tmp_path: Path) ->
     once, numbers, sentence = done.stdout.splitlines()
     assert (once, numbers) == ("once", "[1, 2, 3]")
     assert sentence.startswith("Expected the parts of the work of reading processes in modules") and "Own" in sentence
+    with Workers(2, refused, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="write it"):
+        list(workers.results(blocked, [()]))

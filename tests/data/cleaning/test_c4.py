@@ -76,12 +76,6 @@ def ours(text: str, *names: str) -> str:
     return next(cleaner(names).texts([text]), "").strip()
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_pages_are_those_of_the_released_code(name: str) -> None:
-    text = "\n".join([GOOD[0], LINES[name], *GOOD[1:]])
-    assert ours(text, "c4_lines") == released(text)[0]
-
-
 @pytest.mark.parametrize(("rule", "counter"), SEPARATE.items())
 def test_each_rule_has_the_effect_that_the_code_counts(rule: str, counter: str) -> None:
     """Alone it removes the line that the code counts, or drops the page, and keeps all other lines."""
@@ -92,7 +86,10 @@ def test_each_rule_has_the_effect_that_the_code_counts(rule: str, counter: str) 
     assert left == "\n".join(GOOD) if kind == "line-filtered" else isinstance(left, Dropped)
 
 
-def test_mixtures_of_lines_are_those_of_the_released_code() -> None:
+def test_pages_of_each_line_and_of_mixtures_are_those_of_the_released_code() -> None:
+    for name, line in LINES.items():
+        text = "\n".join([GOOD[0], line, *GOOD[1:]])
+        assert ours(text, "c4_lines") == released(text)[0], name
     draws, lines = np.random.default_rng(0), [*GOOD, *LINES.values(), "", "Short one."]
     weights = np.array([6.0] * len(GOOD) + [1.0] * (len(lines) - len(GOOD)))
     pages = [
@@ -107,7 +104,7 @@ def test_mixtures_of_lines_are_those_of_the_released_code() -> None:
     ("rule", "lengths"),
     [
         *(("c4_long_pages", [characters]) for characters in (190_000, 190_001)),
-        *(("c4_paragraphs", lengths) for lengths in ([200] * 3, [200, 199, 200], [200] * 2, [10, 300, 200, 250, 10])),
+        *(("c4_paragraphs", lengths) for lengths in ([200] * 3, [200, 199, 200], [10, 300, 200, 250, 10])),
     ],
 )
 def test_lengths_are_those_of_the_released_code(rule: str, lengths: list[int]) -> None:
@@ -116,7 +113,7 @@ def test_lengths_are_those_of_the_released_code(rule: str, lengths: list[int]) -
     assert bool(ours(text, rule)) == theirs(c4_utils.PageFeatures(text=text))
 
 
-@pytest.mark.parametrize("language", ["en", "ja", "th", "zh"])
+@pytest.mark.parametrize("language", ["en", "ja"])
 def test_bad_words_are_those_of_the_released_code(language: str, tmp_path) -> None:
     words = ["foo", "a b", "c++"]
     (tmp_path / "words.txt").write_text("\n".join(f"  {word} " for word in words) + "\n \n")
@@ -147,7 +144,4 @@ def test_the_set_is_in_the_order_of_the_released_code() -> None:
     assert names[10:12] == ("c4_duplicate_lines", "c4_sentences")
     document = formats.Document("text", "a", "\n".join(GOOD))
     assert cleaner(["c4"]).screen(0, [document]).documents == [document]
-
-
-def test_words_of_policies_are_those_of_the_released_code() -> None:
     assert sorted(c4.POLICIES) == sorted(c4_utils._POLICY_SUBSTRINGS) and c4.END_MARKS == c4_utils._END_MARKS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plmjax.data.cleaning import catalogue, cleaner, gopher
+from plmjax.data.cleaning import catalogue, gopher
 from plmjax.data.cleaning.rule import Dropped, Settings
 
 DIFFERENT = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(260)]
@@ -31,11 +31,11 @@ def drops(rule: str, text: str) -> bool:
         ("gopher_top_grams", " ".join(["old stone", *DIFFERENT[:3]] * 4), " ".join(DIFFERENT)),
         ("gopher_repeated_grams", " ".join(DIFFERENT[:10] * 2), " ".join(DIFFERENT)),
         ("fineweb_line_ends", "a.\n" * 3 + "a\n" * 22, "a.\n" * 3 + "a\n" * 21),
-        *(("fineweb_line_ends", "A line", f"A line{mark}") for mark in ".'\"!?"),
+        ("fineweb_line_ends", "A line", "A line'"),
         (
             "fineweb_short_lines",
-            f"{'a' * 30}\n" * 67 + f"{'a' * 31}\n" * 33,
-            f"{'a' * 30}\n" * 66 + f"{'a' * 31}\n" * 34,
+            f"{30 * 'a'}\n" * 67 + f"{31 * 'a'}\n" * 33,
+            f"{30 * 'a'}\n" * 66 + f"{31 * 'a'}\n" * 34,
         ),
         ("fineweb_repeated_lines", "a\na\n" + "b" * 98, "a\na\n" + "b" * 99),
         ("fineweb_lists", "a b c\n" * 11, "a b c\n" * 10),
@@ -51,10 +51,10 @@ def test_repeated_sequences_do_not_count_a_character_twice() -> None:
     assert rule.reason == "0.36 of the characters in repeated sequences of 5 words"
 
 
-@pytest.mark.parametrize("word", "the be to of and that have with".split())
-def test_two_stop_words_keep_a_page(word: str) -> None:
-    """Those of Rae et al. 2021, appendix A.1.1. The shares of sequences are those of table A1."""
-    assert not drops("gopher_stop_words", f"river {word} stone {word}") and drops("gopher_stop_words", f"river {word}")
+def test_stop_words_and_shares_are_those_of_the_paper() -> None:
+    """Rae et al. 2021, appendix A.1.1 and table A1."""
+    for word in "the be to of and that have with".split():
+        assert not drops("gopher_stop_words", f"river {word} a {word}") and drops("gopher_stop_words", f"river {word}")
     assert gopher.TOP_GRAMS == {2: 0.20, 3: 0.18, 4: 0.16}
     assert gopher.REPEATED_GRAMS == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
@@ -95,15 +95,3 @@ def test_the_variant_of_c4_keeps_lines_without_a_mark_and_of_three_words() -> No
     left = catalogue.RULES["fineweb_few_words"].apply(text, Settings())
     assert left.split("\n") == [text.split("\n")[0], text.split("\n")[2]]
     assert not drops("fineweb_sentences", text) and drops("fineweb_sentences", "One. Two. Three. Four.")
-
-
-def test_the_set_keeps_prose_and_drops_a_list() -> None:
-    prose = [
-        "The river has its source in the mountains and flows through the old town to the sea. It is the longest river "
-        "of the country, and its valley has been settled for two thousand years.",
-        "Most of the towns that stand on its banks live from trade with each other. In the spring the water rises, and "
-        "the lower fields are flooded for a few weeks. People have built dams to hold it.",
-        "Ships can go up to the first falls. Beyond them the goods have to be carried by land, which takes three days.",
-    ]
-    items = [f"Item {number} of the list" for number in range(60)]
-    assert list(cleaner(["fineweb"]).texts(["\n".join(items), "\n".join(prose)])) == ["\n".join(prose)]

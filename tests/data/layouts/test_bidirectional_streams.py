@@ -43,7 +43,7 @@ def fields(rows, prefix: str) -> list[list[int]]:
     return np.stack(found, axis=1)[segments > 0].tolist()
 
 
-@pytest.mark.parametrize("length", [1, 7, 20])
+@pytest.mark.parametrize("length", [1, 7])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_each_direction_reads_every_sentence_and_asks_for_its_next_token(dataset, split, length):
     rows, text = BidirectionalStreams().rows(dataset, split, length, vocabulary=WORDS, seed=0), gaps(split)

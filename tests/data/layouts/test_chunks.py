@@ -38,7 +38,7 @@ def test_a_text_that_just_fills_a_row_is_one_row_and_a_separator_may_join_docume
     np.testing.assert_array_equal(found, joined("train", 4)[: found.size])
 
 
-CUTS = [(1, 0), (7, 0), (64, 0), (1000, 0), (2, 1), (7, 3), (64, 16), (64, 63), (1000, 1), (9000, 4000)]
+CUTS = [(1, 0), (64, 0), (2, 1), (7, 3), (64, 16), (9000, 4000)]
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -54,10 +54,8 @@ def test_blocks_are_cut_from_the_joined_documents_and_ask_for_each_token_once(da
         assert size == length or (split == "validation" and row == rows.count - 1)
         assert fields["input_ids"][row, :size].tolist() == here[:-1]
         assert fields["next_ids"][row, :size].tolist() == here[1:]
-        assert (
-            fields["positions"][row, :size].tolist() == list(range(size))
-            and (fields["segment_ids"][row, :size] == 1).all()
-        )
+        assert fields["positions"][row, :size].tolist() == list(range(size))
+        assert (fields["segment_ids"][row, :size] == 1).all()
         assert not any(array[row, size:].any() for array in fields.values())
         asked += fields["next_ids"][row][fields["next_weights"][row] > 0].tolist()
     left_out = len(text) - 1 - len(asked)
@@ -65,29 +63,23 @@ def test_blocks_are_cut_from_the_joined_documents_and_ask_for_each_token_once(da
     assert 0 <= left_out < (stride if rows.count else length) if split == "train" else left_out == 0
 
 
-@pytest.mark.parametrize("overlap", [0, 5])
-@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize(("split", "overlap"), [("train", 0), ("validation", 5)])
 def test_a_stream_tells_where_documents_begin(dataset, split, overlap):
     rows = rows_of(dataset, ContiguousStreams(overlap=overlap), length=16, split=split)
     first = np.cumsum([0, *(sum(map(len, document)) + 1 for document in TEXTS[split])])[:-1]
-    starts = all_fields(rows)["document_starts"]
-    assert starts.dtype == bool
-    for row in range(rows.count):
-        places = np.arange(row * (16 - overlap), row * (16 - overlap) + 16)
-        np.testing.assert_array_equal(starts[row], np.isin(places, first))
-    assert starts.sum() > 0
+    places = np.arange(rows.count)[:, None] * (16 - overlap) + np.arange(16)
+    np.testing.assert_array_equal(all_fields(rows)["document_starts"], np.isin(places, first))
 
 
-@pytest.mark.parametrize("layout", [ContiguousStreams(), ContiguousStreams(overlap=4), Windows(overlap=4)], ids=repr)
+@pytest.mark.parametrize("layout", [ContiguousStreams(overlap=4), Windows(overlap=4)], ids=repr)
 def test_a_row_of_a_stream_begins_or_goes_on_from_the_batch_before(dataset, layout):
     source, size, length = DatasetSource(layout, dataset, WORDS, seed=0), 6, 16
     steps = rows_of(dataset, layout, length=length).count // size
     batches = source.train(phase(length, size), steps - 3)  # over the end of an epoch
     run = [next(batches) for _ in range(steps + 3)]
     batches.close()
-    assert [batch["is_first"].tolist() for batch in run] == [
-        [int(step in (3, steps + 3))] * size for step in range(steps + 3)
-    ]
+    firsts = [[int(step in (3, steps + 3))] * size for step in range(steps + 3)]
+    assert [batch["is_first"].tolist() for batch in run] == firsts
     for before, batch in itertools.pairwise(run):
         goes_on = batch["is_first"] == 0
         overlap = layout.overlap

@@ -43,7 +43,8 @@ def test_every_cell_is_there_once(dataset):
     train.close()
     made = LAYOUT.synthetic(ROWS, LENGTH, SIZE, 0)
     assert shapes(made) == shapes(batch) == shapes(LAYOUT.batch(ROWS, LENGTH))
-    assert made["context_ids"].min() >= 5 and made["cooccurrences"].min() > 0
+    assert made["context_ids"].min() >= 5 and made["cooccurrences"].min() > 0 < np.ptp(made["cooccurrences"])
+    assert sorted(made["input_ids"].ravel()) == sorted(made["context_ids"].ravel())  # words of the same counts
     steps = LAYOUT.rows(dataset, "train", LENGTH, vocabulary=VOCABULARY, seed=0).count // ROWS
     trained, held_out = cells_of(source.train(one, 0), steps), cells_of(source.evaluation(one), 10**6)
     assert len(trained) == steps * ROWS * LENGTH
@@ -77,9 +78,7 @@ def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(tmp_path)
         assert not np.isin(cells.read(0, cells.count)["row"], VOCABULARY.special).any()
 
 
-@pytest.mark.parametrize(
-    ("after", "cut"), [((2, 1), 3), ((3, 1), 2), ((2, 3), 2), ((1, 2), 2)], ids=["mirror", "row", "column", "same"]
-)
+@pytest.mark.parametrize(("after", "cut"), [((2, 1), 3), ((3, 1), 2), ((2, 3), 2)], ids=["mirror", "row", "column"])
 def test_a_cell_is_held_out_with_its_mirror_alone(after: tuple[int, int], cut: int) -> None:
     """Half of four cells are held out: the last two, unless the first of these mirrors the one before it."""
     every = np.array([(5, 6, 1), (1, 2, 1), (*after, 1), (7, 8, 1)], cooccurrence.CELL)
@@ -87,11 +86,3 @@ def test_a_cell_is_held_out_with_its_mirror_alone(after: tuple[int, int], cut: i
     found = {split: CooccurrenceRows(cells, split, 0.5, 1) for split in ("train", "validation")}
     assert (found["train"].count, found["validation"].count) == (cut, 4 - cut)
     assert found["validation"].fields(np.arange(4 - cut))["input_ids"].ravel().tolist() == every["row"][cut:].tolist()
-
-
-def test_synthetic_cells_are_of_words_of_the_same_counts() -> None:
-    made, other = (LAYOUT.synthetic(ROWS, LENGTH, SIZE, seed) for seed in (0, 1))
-    words, contexts = made["input_ids"], made["context_ids"]
-    assert sorted(words.ravel()) == sorted(contexts.ravel()) and (words != contexts).any()
-    assert made["cooccurrences"].min() > 0 and np.ptp(made["cooccurrences"]) > 1
-    assert all((made[name] != other[name]).any() for name in ("input_ids", "context_ids", "cooccurrences"))

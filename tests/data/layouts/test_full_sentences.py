@@ -33,7 +33,7 @@ def walk(texts, capacity):
 
 
 @pytest.mark.parametrize(
-    ("length", "window"), [(3, 1), (3, 100), (10, 7), (41, 1), (64, 7), (64, 1 << 20), (1000, 100), (20_000, 1 << 20)]
+    ("length", "window"), [(3, 1), (10, 7), (41, 1), (64, 1 << 20), (1000, 100), (20_000, 1 << 20)]
 )
 def test_rows_are_those_of_the_published_walk(tmp_path, monkeypatch, length, window):
     """Deviation named in the module: a sentence longer than a row is cut, and what is left is followed by others."""
@@ -48,12 +48,8 @@ def test_rows_are_those_of_the_published_walk(tmp_path, monkeypatch, length, win
             assert (segments[:size] == 1).all() and positions[:size].tolist() == list(range(size))
             assert not ids[size:].any() and not segments[size:].any() and not positions[size:].any()
     assert {name: field.dtype for name, field in fields.items()} == dict.fromkeys(fields, np.dtype(np.int32))
-    assert (
-        rows_of(
-            write(tmp_path / "all", TEXTS["train"], [], vocab_size=V), LAYOUT, length=length, split="validation"
-        ).count
-        == 0
-    )
+    whole = write(tmp_path / "all", TEXTS["train"], [], vocab_size=V)
+    assert rows_of(whole, LAYOUT, length=length, split="validation").count == 0
 
 
 def test_any_step_is_found_at_once(dataset, monkeypatch):

@@ -59,14 +59,14 @@ def pairs_in(fields, start=2):
             np.testing.assert_array_equal(fields["decoder_positions"][row][there], np.arange(there.sum()))
             found.append((source[:-1].tolist(), target[:-1].tolist()))
     np.testing.assert_array_equal(fields["next_weights"], fields["decoder_segment_ids"] > 0)
-    for prefix, names in (("", ("input_ids", "positions")), ("decoder_", ("input_ids", "positions"))):
-        for name in names:
-            assert not fields[prefix + name][fields[f"{prefix}segment_ids"] == 0].any()
+    for name in ("input_ids", "positions", "decoder_input_ids", "decoder_positions"):
+        prefix = "decoder_" * name.startswith("decoder")
+        assert not fields[name][fields[f"{prefix}segment_ids"] == 0].any()
     return found
 
 
 @pytest.mark.parametrize("split", store.SPLITS)
-@pytest.mark.parametrize("pack", [1, 2, 5])
+@pytest.mark.parametrize("pack", [1, 5])
 def test_every_pair_is_in_one_row(dataset, split, pack):
     """Packed by the seed where a run trains, and alike for all runs where they are evaluated."""
     rows = layout(pack=pack).rows(dataset, split, 48, vocabulary=WORDS, seed=3)
@@ -78,12 +78,11 @@ def test_every_pair_is_in_one_row(dataset, split, pack):
     assert (pairs_in(other.fields(np.arange(other.count))) == found) == (pack == 1 or split == "validation")
 
 
-@pytest.mark.parametrize("pack", [1, 3])
-def test_held_out_batches_hold_every_row_once(dataset, pack):
-    source = DatasetSource(layout(pack=pack), dataset, WORDS, seed=3)
+def test_held_out_batches_hold_every_row_once(dataset):
+    source = DatasetSource(layout(pack=3), dataset, WORDS, seed=3)
     held_out = list(source.evaluation(phase(48, 8)))
     joined = {name: np.concatenate([batch[name] for batch in held_out]) for name in held_out[0]}
-    assert shapes(held_out[0]) == shapes(layout(pack=pack).batch(8, 48))
+    assert shapes(held_out[0]) == shapes(layout(pack=3).batch(8, 48))
     assert sorted(pairs_in(joined)) == sorted(pairs_of("validation"))
     assert not joined["decoder_segment_ids"][joined["row_ids"] < 0].any()
     asked = np.concatenate([target for _, target in pairs_of("train")] + [[WORDS.end] * COUNTS["train"]])

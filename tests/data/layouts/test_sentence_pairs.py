@@ -113,13 +113,12 @@ def drawn(split, layout, sequence_length, *, seed, passes):
     [
         (10, 30, 40, 64, SentencePairs()),
         (8, 30, 40, 5, SentencePairs()),  # the shortest row: one token each
-        (12, 40, 400, 32, SentencePairs(short_probability=0.5)),  # sentences far longer than the row
+        (6, 20, 400, 32, SentencePairs(short_probability=0.5)),  # sentences far longer than the row
         (40, 2, 9, 128, SentencePairs()),  # one sentence each: B is always from elsewhere
         (1, 30, 20, 64, SentencePairs()),  # no other document: ten tries, then the same one
         (2, 20, 20, 64, SentencePairs(random_next_probability=0.9)),
         (10, 30, 20, 512, SentencePairs(random_next_probability=0.0)),
-        (10, 30, 40, 64, SentenceOrder()),
-        (12, 40, 400, 32, SentenceOrder(short_probability=0.5)),  # shortened after they are swapped
+        (6, 20, 400, 32, SentenceOrder(short_probability=0.5)),  # shortened after they are swapped
         (40, 2, 9, 128, SentenceOrder()),  # one sentence each: B is from elsewhere, label 1
         (10, 30, 20, 64, SentenceOrder(random_next_probability=0.5, swap_probability=0.2)),
     ],
@@ -141,10 +140,9 @@ def test_equals_the_published_procedure_draw_for_draw(
     assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
 
 
-@pytest.mark.parametrize("layout", [SentencePairs(), SentenceOrder()], ids=lambda layout: type(layout).__name__)
-def test_has_the_published_distribution(tmp_path, layout):
-    """Counts, lengths and labels of 200 passes agree with Python's generator within four standard errors."""
-    texts, passes = documents(30, V, seed=4), 200
+def test_has_the_published_distribution(tmp_path):
+    """Counts, lengths and labels of 100 passes agree with Python's generator within four standard errors."""
+    texts, passes, layout = documents(30, V, seed=4), 100, SentencePairs()
     split = write(tmp_path, texts, [], vocab_size=V).split("train")
     found = np.concatenate(list(pairs.draw_pairs(split, layout, 64, seed=0, passes=passes)))
     generator = random.Random(0)
@@ -173,7 +171,6 @@ SINGLE, SEVERAL = [[5, 6, 7]], [[5, 6], [7, 8]]
     [
         ([SEVERAL] * 3, [SEVERAL] * 2, []),
         ([SEVERAL] * 3, [], []),
-        ([SEVERAL] * 3, [SEVERAL], ["the held-out text has one document, so that random pairs are of it too; "]),
         ([SEVERAL], [], ["the training text has one document, so that random pairs are of it too; an empty line"]),
         ([SINGLE] * 3 + [SEVERAL], [SEVERAL] * 2, ["75% of the documents of the training text have one sentence"]),
         ([SEVERAL] * 3, [SINGLE] * 2, ["100% of the documents of the held-out text have one sentence, whose"]),

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from plmjax.data import store, tokenizers
-from plmjax.data.preparation import files, prepare, run
+from plmjax.data.preparation import prepare, run
 from plmjax.data.preparation.conversion import Sizes
-from plmjax.files import seals
 from tests.data.mistakes import refused
 from tests.data.random_texts import document
 
@@ -43,28 +42,21 @@ def prepared(tokenizer, tmp_path: Path) -> Callable[..., store.Dataset]:
 
 OPTIONS = [
     ({"validation": 1.0}, "fraction of validation .. 1.0"),
-    ({"language": "xx"}, "'xx'"),
-    ({"max_unknown": 1.5}, "--max_unknown .. 1.5"),
-    ({"format": "wikipedia"}, "wikipedia"),
     ({"processes": 0}, "at least one process .. 0"),
     ({"piece_tokens": 0}, "at least one token .. 0"),
-    ({"inputs": []}, "none named"),
-    ({"inputs": ["absent"]}, "absent .. nothing"),
     ({"inputs": ["blank.txt"]}, "blank.txt .. no running text"),
     ({"inputs": ["junk.txt"], "clean": ["c4_lines"]}, "--clean dropped all 1, 1 of them by c4_lorem_ipsum"),
     ({"inputs": ["corpus/0.txt"], "validation": 1 - 1e-9}, "all 20 held out"),
     ({"clean": ["c4_line"]}, "--clean .. 'c4_line' .. did you mean"),
     ({"clean": ["c4_lines"], "streams": {"source": "en"}}, "--clean .. --streams"),
-    ({"clean": ["c4_lines"], "fields": ["label"]}, "--clean .. plmjax prepare --fields"),
     ({"clean": ["c4_lines"], "format": "enwik8"}, "--clean .. the corpus enwik8"),
     ({"clean": ["c4_bad_words"]}, "--bad_words .. c4_bad_words .. no list"),
     ({"clean": ["c4_lines"], "bad_words": "words.txt"}, "a list without it"),
     ({"clean": ["c4_bad_words"], "bad_words": "absent.txt"}, "absent.txt .. no file"),
-    ({"streams": {"Source": "en"}}, "small letters .. 'Source'"),
 ]
 
 
-@pytest.mark.parametrize(("options", "parts"), OPTIONS, ids=[str(options) for options, _ in OPTIONS])
+@pytest.mark.parametrize(("options", "parts"), OPTIONS, ids=str)
 def test_options(options: dict[str, Any], parts: str, prepared, tmp_path: Path) -> None:
     refused(lambda: prepared(**options), parts)
     assert not (tmp_path / "out" / store.MANIFEST).exists()
@@ -86,20 +78,17 @@ def test_a_finished_dataset_of_something_else_is_kept(prepared, tmp_path: Path) 
         ({"fields": ["label"], "clean": (), "bad_words": ""}, "fields"),
         ({"bad_words": "river.txt"}, "bad_words"),
         ({"clean": ["c4_bad_words", "c4_lines"]}, "cleaning"),
-        ({"clean": (), "bad_words": ""}, "cleaning"),
     ):
         refused(lambda changed=changed: prepared(**settings | changed), f"another .. {named} .. name another output")
     assert (tmp_path / "out" / store.MANIFEST).read_bytes() == manifest
 
 
-@pytest.mark.parametrize(("number", "found"), [(errno.ENOSPC, "the disk full"), (errno.EFBIG, "the size of a file")])
-def test_a_full_disk(prepared, tmp_path: Path, monkeypatch, number: int, found: str) -> None:
+def test_a_full_disk(prepared, tmp_path: Path, monkeypatch) -> None:
     def full(self, *arguments):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(store.ShardWriter, "extend", full)
-    refused(prepared, f"room for the dataset in {tmp_path / 'out'} .. {found}")
-    assert not (tmp_path / "out" / store.MANIFEST).exists()
+    refused(prepared, f"room for the dataset in {tmp_path / 'out'} .. the disk full")
 
 
 def test_an_error_of_a_document_reaches_the_user(prepared, tmp_path: Path, monkeypatch) -> None:
@@ -116,13 +105,6 @@ def test_a_folder_of_others_is_left_alone_and_a_damaged_ledger_is_named(prepared
     refused(prepared, "new or empty folder")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["features.json"]
     (tmp_path / "out" / "features.json").unlink()
-    begun = '{"sources": [], "description": {}'
-    for contents in ("{", "[]", begun + "}", begun + ', "tokenizer": 3}'):
+    for contents in ("[]", '{"sources": [], "description": {}, "tokenizer": 3}'):
         (tmp_path / "out" / store.MANIFEST).write_text(contents)
         refused(prepared, "a damaged one; remove the folder")
-
-
-def test_a_unit_that_is_changed_while_it_is_read(tmp_path: Path) -> None:
-    seals.write(tmp_path / files.WRITTEN, "text", [], {"shards": {}})
-    assert files.counts(tmp_path / files.WRITTEN, "text") == {"shards": {}}
-    refused(lambda: files.counts(tmp_path / files.WRITTEN, "another text"), "unit.json .. changed")

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from plmjax.data import formats, store
 from plmjax.data.preparation import files, output_folder, prepare, run
 from plmjax.data.preparation import units as module
 from plmjax.data.preparation.conversion import split_of
-from plmjax.data.preparation.progress import Bar
 from plmjax.data.preparation.units import units
 from plmjax.files import locks
 from tests.data.random_texts import CLEAN, document
@@ -67,7 +65,7 @@ def test_a_piece_ends_with_the_document_that_reaches_its_size_in_all_streams(tok
     texts = [{name: " ".join(["river"] * own[n]) for name, own in counts.items()} | {"n": n} for n in range(5)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, texts)))
     options = {"streams": {name: name for name in counts}, "fields": ["n"], "validation": 0, "progress": False}
-    for size, documents in ((10, [2, 2, 1]), (11, [3, 1, 1]), (29, [5]), (30, [5]), (None, [5])):
+    for size, documents in ((10, [2, 2, 1]), (11, [3, 1, 1]), (None, [5])):
         dataset = prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / str(size), piece_tokens=size, **options)
         (shard,) = dataset.manifest["splits"]["train"]["shards"]
         assert [piece["source/document_lengths"][1] for piece in shard["pieces"]] == documents
@@ -75,27 +73,9 @@ def test_a_piece_ends_with_the_document_that_reaches_its_size_in_all_streams(tok
         assert dataset.fields("train")["n"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_log_has_a_line_every_ten_seconds(monkeypatch, capsys) -> None:
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False))
-    with Bar(50_000_000, True) as bar, Bar(0, False) as silent:
-        for seconds in (4, 5.9, 0.1, 9.9, 0.2):
-            now[0] += seconds
-            bar.add_tokens(1000)
-            bar.advance(1_000_000)
-            silent.advance(1)
-    assert capsys.readouterr().out.splitlines() == [
-        "prepare    2.0 of 50.0 MB  3,000 tokens  300 tokens/s",
-        "prepare    4.0 of 50.0 MB  5,000 tokens  249 tokens/s",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("clean", "processes"), [((), 1), (CLEAN, 1), pytest.param(CLEAN, 2, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("clean", "processes"), [(CLEAN, 1), pytest.param((), 2, marks=pytest.mark.nightly)])
 def test_as_many_bytes_are_shown_as_there_are(clean, processes, tokenizer, tmp_path: Path, monkeypatch, capsys) -> None:
-    """Whatever the number of stages and of processes, the input counts once."""
+    """Whatever the number of stages and of processes, the input counts once; a log has a line every ten seconds."""
     for part in range(3):
         (tmp_path / f"{part}.txt").write_text("\n\n".join(document(seed) for seed in range(100)))
     monkeypatch.setattr("time.monotonic", itertools.count(0.0, 11.0).__next__)
