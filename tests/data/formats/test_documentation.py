@@ -45,46 +45,29 @@ Examples
 This line of output is not prose either, surely it is not.
 """
 
+
+PROSE = [
+    "Solve a linear system of equations.",
+    "The solution is computed with numpy.linalg.solve and a scipy.linalg.lu factorisation, see for details of it.",
+    "The square matrix that holds the coefficients of the system.",
+    "Values on the right-hand side of each of the equations.",
+    "Solution of the system, of the same shape as the right-hand side.",
+    "The matrix is not copied. An example of a literal block follows here:",
+]
 GOOGLE = """Reads a file.
 
 Args:
   path: The place of the file that is going to be read.
   limit (int): How many bytes of the file are read at most.
-
-Returns:
-  The text of the file after it has been decoded.
 """
 
 
-OUTPUT = """>>> solve([[1]], [2])
-This line of output is not prose either, surely it is not.
-
-The sum of the values in all
-rows of the matrix and of the
-vector is what is computed here.
-"""
-PROSE = {
-    "numpy": (DOCSTRING, [
-        "Solve a linear system of equations.",
-        "The solution is computed with numpy.linalg.solve and a scipy.linalg.lu factorisation, see for details of it.",
-        "The square matrix that holds the coefficients of the system.",
-        "Values on the right-hand side of each of the equations.",
-        "Solution of the system, of the same shape as the right-hand side.",
-        "The matrix is not copied. An example of a literal block follows here:",
-    ]),
-    "google": (GOOGLE, [
+def test_prose_of_a_documentation_string():
+    assert documentation.prose(DOCSTRING) == PROSE
+    assert documentation.prose(GOOGLE) == [
         "The place of the file that is going to be read.",
         "How many bytes of the file are read at most.",
-        "The text of the file after it has been decoded.",
-    ]),
-    "output": (OUTPUT, ["The sum of the values in all rows of the matrix and of the vector is what is computed here."]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("style", PROSE)
-def test_prose_of_a_documentation_string(style):
-    text, expected = PROSE[style]
-    assert documentation.prose(text) == expected
+    ]
 
 
 def test_a_section_that_is_left_out_ends_at_the_next_title():
@@ -102,13 +85,6 @@ def test_a_sentence_has_thirty_characters_and_five_words_and_a_document_two_hund
     text = "One fox of them all digs a den. " + "It sleeps in there by day and hunts at night, too. " * 9
     for length in (199, 200):
         assert bool(corpus({"__init__.py": f'"""{text[: length - 1]}."""'})) == (length == 200)
-
-
-def test_sources_name_versions_and_change_with_the_files():
-    (source,) = documentation.sources()
-    assert source == documentation.sources()[0]
-    assert "numpy" in source["path"] and "Python 3." in source["path"]
-    assert source["bytes"] > 10_000_000 and len(source["digest"]) == 64
 
 
 SOURCE = '''
@@ -177,12 +153,15 @@ def test_many_files_are_read_in_order(corpus, monkeypatch):
     """By two processes."""
     monkeypatch.setattr(documentation.os, "cpu_count", lambda: 2)
     text = "The module with the number {0} says what it does with all {0} of its foxes, and with their dens. " * 3
-    names = [f"m{number:03}" for number in range(130)]
-    found = corpus(
-        {f"{name}.py": f'"""{text.format(number).strip()}"""' for number, name in enumerate(names)}
-        | {"__init__.py": ""}
-    )
-    assert [name for name, _ in found] == [f"foxes.{name}" for name in names]
+    files = {f"m{number:03}.py": f'"""{text.format(number).strip()}"""' for number in range(130)}
+    assert [name for name, _ in corpus(files | {"__init__.py": ""})] == [f"foxes.{name[:-3]}" for name in files]
+
+
+def test_sources_name_versions():
+    (source,) = documentation.sources()
+    assert source == documentation.sources()[0]
+    assert "numpy" in source["path"] and "Python 3." in source["path"]
+    assert source["bytes"] > 10_000_000 and len(source["digest"]) == 64
 
 
 @pytest.mark.nightly  # 9 s for the files of every installed library; what is read of one, the tests above prove

@@ -34,14 +34,20 @@ def texts(*inputs: Path, format: str = "auto") -> list[str]:
     return [document.text for document in formats.documents(inputs, format=format)]
 
 
-@pytest.mark.parametrize("format", ["auto", "arrow"])
-def test_a_folder_of_save_to_disk_has_the_rows_of_its_state(format: str, tmp_path: Path) -> None:
-    assert texts(save_to_disk(tmp_path / "one", "One.", "Two."), format=format) == ["One.", "Two."]
+def test_a_folder_of_save_to_disk_has_the_rows_of_its_state(tmp_path: Path) -> None:
     for split in ("train", "test"):
-        save_to_disk(tmp_path / "several" / split, f"Of {split}.")
+        save_to_disk(tmp_path / "several" / split, f"Of {split}.", "More.")
     (tmp_path / "several" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert texts(tmp_path / "several", format=format) == ["Of test.", "Of train."]
-    assert texts(tmp_path / "several" / "train", format=format) == ["Of train."]
+    for format in ("auto", "arrow"):
+        assert texts(tmp_path / "several", format=format) == ["Of test.", "More.", "Of train.", "More."]
+        assert texts(tmp_path / "several" / "train", format=format) == ["Of train.", "More."]
+    state = tmp_path / "several" / "train" / "state.json"
+    for contents in ("{", '{"_data_files": []}'):
+        state.write_text(contents)
+        refused(lambda: texts(state.parent), "state.json")
+    (state.parent / "data-00001-of-00002.arrow").unlink()
+    state.write_text((tmp_path / "several" / "test" / "state.json").read_text())
+    refused(lambda: texts(state.parent), "data-00001-of-00002.arrow .. state.json")
 
 
 def test_marks_and_working_files_of_spark_are_no_text(tmp_path: Path) -> None:
@@ -88,6 +94,3 @@ def test_a_readme_beside_text_is_text(tmp_path: Path) -> None:
     for name in ("README.md", "a.txt"):
         (tmp_path / name).write_text("Words.\n")
     assert len(texts(tmp_path)) == 2
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "_SUCCESS").write_text("")
-    refused(lambda: texts(tmp_path / "empty"), "empty .. none")

@@ -33,21 +33,13 @@ COMPRESSIONS = {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "x
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS.values(), ids=list(COMPRESSIONS))
-@pytest.mark.parametrize("name", FILES)
-def test_every_format_is_recognised_and_read(name, compress, tmp_path, monkeypatch):
-    text, format, expected = FILES[name]
-    path = tmp_path / name
-    path.write_bytes(compress(text.encode()))
-    assert read([path]) == [(format, paragraphs) for paragraphs in expected]
-    monkeypatch.setattr(text_files, "BLOCK", 7)  # every cut of the stream, characters and markers included
-    assert read([path], format) == [(format, paragraphs) for paragraphs in expected]
-
-
-def test_folders_are_walked_in_order_without_hidden_files(tmp_path):
-    for name in ("b/2.txt", "b/1.txt", "a.txt", ".hidden/x.txt", "c/.DS_Store"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    assert [text for _, (text,) in read([tmp_path])] == ["a.txt", "b/1.txt", "b/2.txt"]
+def test_every_format_is_recognised_and_read(compress, tmp_path, monkeypatch):
+    for name, (text, format, expected) in FILES.items():
+        (path := tmp_path / name).write_bytes(compress(text.encode()))
+        for block in (1 << 20, 7):  # every cut of the stream, characters and markers included
+            monkeypatch.setattr(text_files, "BLOCK", block)
+            found = read([path], "auto" if block > 7 else format)
+            assert found == [(format, paragraphs) for paragraphs in expected]
 
 
 def blake(text: str) -> int:
@@ -69,16 +61,16 @@ def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
     counts = [sum(text in texts[part::3] for text in sample) for part in range(3)]
     assert min(counts) > len(sample) / 6 and any(text in texts[500:] for text in sample)
     assert list(formats.texts(paths, format="text")) == read  # a small text is its own sample
-
-
-def test_a_sample_is_full_at_exactly_the_limit(tmp_path):
-    """One byte more takes one document more; a document after a full sample is read if its hash is smaller."""
+    (tmp_path / ".hidden").write_text("No text.")  # a folder is walked in order
     texts = [f"Document {number:02}." for number in range(20)]  # 12 bytes each
-    (tmp_path / "a.txt").write_text("\n\n".join(texts))
-    for limit, count in ((36, 3), (37, 4), (12, 1)):
-        assert list(formats.texts([tmp_path / "a.txt"], format="text", limit_bytes=limit)) == sorted(
-            sorted(texts, key=blake)[:count]
-        )
+    for name in ("b/2.txt", "b/1.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert list(formats.texts([tmp_path], format="text")) == [*read, "b/1.txt", "b/2.txt"]
+    (tmp_path / "b" / "1.txt").write_text("\n\n".join(texts))
+    for limit, count in ((36, 3), (37, 4)):  # full at exactly the limit
+        sample = list(formats.texts([tmp_path / "b" / "1.txt"], format="text", limit_bytes=limit))
+        assert sample == sorted(sorted(texts, key=blake)[:count])
 
 
 def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypatch):
@@ -95,7 +87,7 @@ def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypat
         refused(lambda: read([tmp_path / "wiki_00"], "wikiextractor"), "the last one open")
 
 
-def test_sources_name_the_text_whatever_it_is(tmp_path):
+def test_sources_name_the_text_whatever_it_is(tmp_path, monkeypatch):
     """A file by its digest, a dataset of TFDS by its name and folder, and the embedded corpus by its libraries."""
     (tmp_path / "a.txt").write_text("Some text.")
     (file,) = formats.sources([tmp_path / "a.txt"], "text")
@@ -104,24 +96,14 @@ def test_sources_name_the_text_whatever_it_is(tmp_path):
         {"path": "tfds:letters", "bytes": 0, "data": [str(tmp_path)]}
     ]  # fmt: skip
     assert formats.sources([], "documentation") == documentation.sources()
-
-
-def test_the_embedded_corpus_is_read_as_texts_with_the_names_of_their_modules(monkeypatch):
     monkeypatch.setattr(documentation, "documents", lambda: (("json", "It reads.\nIt writes."), ("re", "It finds.")))
     found = list(formats.documents([], format="documentation"))
     assert [document.place for document in found] == ["documentation of json", "documentation of re"]
     assert [formats.prose(document) for document in found] == [["It reads.", "It writes."], ["It finds."]]
-    assert list(formats.texts([], format="documentation")) == ["It reads.\nIt writes.", "It finds."]
-
-
-def test_documents_without_text_are_no_part_of_a_sample(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "One."}\n{"text": " "}\n')
-    for limit in (None, 100):
-        assert list(formats.texts([tmp_path / "a.jsonl"], limit_bytes=limit)) == ["One."]
 
 
 def test_the_size_of_a_text_is_its_lines_with_their_ends_without_blank_ones(tmp_path):
-    """For records, the text under the key counts."""
+    """For records, the text under the key counts. Documents without text are no part of a sample."""
     (tmp_path / "a.txt").write_text("Déjà vu.\n\n \nTwo  words\n天\n", encoding="utf-8")
     expected = text_size.TextSize(bytes=11 + 11 + 4, characters=9 + 11 + 2, words=5)
     assert text_size.measure([tmp_path / "a.txt"], "text") == expected
@@ -129,3 +111,6 @@ def test_the_size_of_a_text_is_its_lines_with_their_ends_without_blank_ones(tmp_
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     for key, size in (("body", (16, 16, 3)), ("text", (8, 8, 2))):
         assert text_size.measure([tmp_path / "a.jsonl"], text_key=key) == text_size.TextSize(*size)
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "One."}\n{"text": " "}\n')
+    for limit in (None, 100):
+        assert list(formats.texts([tmp_path / "a.jsonl"], limit_bytes=limit)) == ["One."]

@@ -67,17 +67,13 @@ def parquet(**columns: Any) -> bytes:
 
 
 FILES = [
-    ("empty.txt", b"", "empty file"),
     ("empty.txt.gz", gzip.compress(b""), "empty file"),
     ("binary.txt", b"text \x00\x01", "zero byte at offset 5"),
     ("latin.txt", b"\xef\xbb\xbfcaf\xe9 au lait", "0xe9 at offset 6"),
     ("cut.txt", "end é".encode()[:-1], "0xc3 at offset 4"),
-    ("utf16.txt", "text".encode("utf-16"), "at offset"),
     ("cut.txt.gz", gzip.compress(LONG)[:-100], "truncated or damaged"),
     ("flipped.txt.gz", gzip.compress(LONG)[:-8] + bytes(8), "truncated or damaged"),
-    ("cut.txt.bz2", bz2.compress(LONG)[:-100], "truncated or damaged"),
     ("flipped.txt.bz2", changed(bz2.compress(LONG), 40), "damaged"),
-    ("cut.txt.xz", lzma.compress(LONG)[:-100], "truncated or damaged"),
     ("flipped.txt.xz", changed(lzma.compress(LONG), 80), "truncated or damaged"),
     ("cut.txt.zst", zstandard(LONG)[:-10], "truncated or damaged"),
     ("cut.parquet", b"PAR1" + bytes(100), "Parquet"),
@@ -90,17 +86,14 @@ FILES = [
     ("outside_wiki", (EXTRACTED + "stray").encode(), "'stray'"),
     ("cut.jsonl", b'{"text": "One."}\n{"text": "Tw', "line 2 .. none"),
     ("list.jsonl", b"[1]\n", "list"),
-    *((f"{value}.jsonl", b'{"text": %s, "id": 1}\n' % value, f"'text' .. line 1 .. {kind} .. text, id .. as one string")
-      for value, kind in ((b"[1]", "a list"), (b"{}", "an object"), (b"3", "a number"), (b"true", "a truth value"))),
+    ("part.jsonl", b'{"text": [1], "id": 1}\n', "'text' .. line 1 .. a list .. text, id .. as one string"),
     ("key.jsonl", b'{"body": "One.", "id": 1}\n', "'text' .. line 1 .. body, id .. --text_key"),
     ("response.wet", record("response", "HTTP/1.1 200 OK"), "conversion .. 'response'"),
     ("cut.wet", record("conversion", "A page.", 100), "100 bytes .. record 1 .. end of the file"),
     ("short.wet", record("conversion", "A page.", 3), "header .. record 2"),
     ("negative.wet", record("conversion", "A page.", -1), "Content-Length .. '-1'"),
-    ("huge.wet", record("conversion", "A page.", 1 << 40), "at most"),
     ("latin.wet", RECORDS[1].replace(b"page", b"p\xffge"), "record 1 .. 0xff at offset 3"),
-    ("headless.wet", b"WARC/1.0\r\nWARC-Type: conversion\r\n", "header .. record 1"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "content", "parts"), FILES, ids=[name for name, *_ in FILES])
@@ -109,31 +102,22 @@ def test_bad_files(name: str, content: bytes, parts: str, tmp_path: Path) -> Non
     refused(lambda: read(tmp_path / name), f"{name} .. {parts}")
 
 
-ARCHIVES = {
-    "zip": (archive("zip"), "a zip archive"),
-    "tar": (archive("w:"), "a tar archive; unpack"),
-    "tar.gz": (archive("w:gz"), "a tar archive compressed with gzip"),
-    "tar.xz": (archive("w:xz"), "a tar archive compressed with xz"),
-    "tar.zst": (pyarrow.compress(archive("w:"), codec="zstd", asbytes=True), "a tar archive compressed with Zstandard"),
-    "lz4": (b"\x04\x22\x4d\x18", "an lz4 file"),
-    "PDF": (b"%PDF-1.7\nWords.", "a PDF"),
-    "Parquet": (gzip.compress(b"PAR1\x15\x04"), "a Parquet file compressed with gzip"),
-}
-
-
-@pytest.mark.parametrize("kind", ARCHIVES)
-def test_archives_are_named_in_any_format(kind: str, tmp_path: Path) -> None:
-    path, (content, found) = tmp_path / "a.txt", ARCHIVES[kind]
-    path.write_bytes(content)
-    for format in ("auto", "text", "jsonl", "wikipedia-dump"):
-        refused(lambda format=format: read(path, format=format), f"{path} .. {found}")
-    refused(lambda: example_files.lines(str(path)), f"{path} .. {found}")
+def test_archives_are_named_in_any_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for content, found in (
+        (archive("zip"), "a zip archive"),
+        (archive("w:"), "a tar archive; unpack"),
+        (archive("w:gz"), "a tar archive compressed with gzip"),
+        (b"%PDF-1.7\nWords.", "a PDF"),
+    ):
+        path.write_bytes(content)
+        for format in ("auto", "text", "wikipedia-dump"):
+            refused(lambda format=format: read(path, format=format), f"{path} .. {found}")
+        refused(lambda: example_files.lines(str(path)), f"{path} .. {found}")
 
 
 TABLES = {
     "list": (pyarrow.table({"text": pyarrow.array([["One."]]), "body": ["A."]}), "list< .. text, body"),
-    "struct": (pyarrow.table({"text": pyarrow.array([{"a": "One."}]), "body": ["A."]}), "struct< .. text, body"),
-    "fixed": (pyarrow.table({"text": pyarrow.array([b"One."], pyarrow.binary(4))}), "fixed_size_binary .. text"),
     "number": (pyarrow.table({"text": [1], "body": ["A."]}), "int64 .. text, body"),
     "absent": (pyarrow.table({"id": [1], "body": ["A."]}), "id, body .. --text_key"),
     "twice": (pyarrow.table([pyarrow.array(["One."])] * 2, names=["text", "text"]), "text, text"),
@@ -157,9 +141,7 @@ def test_columns_that_are_no_text_or_no_numbers(suffix: str, tmp_path: Path) -> 
 PARTS = records.Parts({"text": "a"}, ("n",))
 RECORDS_WITH_PARTS = [
     ("no key", '{"b": "One.", "n": 1}', PARTS, "'a' .. line 1 .. b, n .. --streams"),
-    ("5,000 digits", NUMBER % ("9" * 5000), PARTS, "line 1 .. 4300 digits"),
     ("above every float", NUMBER % ("9" * 400), PARTS, "'n' .. line 1 .. '9999"),
-    ("underscore", NUMBER % '"1_0"', PARTS, "'n' .. line 1 .. '1_0'"),
     ("no number", NUMBER % '"nan"', PARTS, "'n' .. line 1 .. 'nan'"),
     ("a text", NUMBER % '"two foxes"', PARTS, "'n' .. line 1 .. 'two foxes'"),
     ("surrogate", '{"a": "One. \\ud800", "n": 1}', PARTS, "line 1 .. half of a surrogate pair"),
@@ -181,8 +163,6 @@ def test_records_that_lack_something(case: str, content: str, of: records.Parts,
 
 CORPORA_FILES = [
     ("enwik8", lambda path: path.write_bytes(b"x" * 999), "1,000 bytes .. enwik8 .. 999"),
-    ("text8", lambda path: path.write_bytes(b"x" * 1001), "1,000 bytes .. text8 .. 1,001"),
-    ("enwik8", lambda path: path.write_bytes(b"\xff" * 1000), "0xff at offset 0"),
     ("enwik8", lambda path: path.write_bytes(b"x" * 910 + b"\xff" * 90), "0xff at offset 910"),
     ("enwik8", lambda path: path.mkdir(), "the file enwik8 .. none"),
     ("wikitext-2", lambda path: path.write_text("x"), "folder of WikiText-2 .. the file"),
@@ -206,8 +186,8 @@ def test_corpora_of_another_size_and_requests_for_them(small_corpora, tmp_path: 
     assert read(folder, format="wikitext-2", split="test")
     refused(lambda: read(path, path, format="enwik8"), "one path .. 2")
     refused(lambda: formats.documents([path], format="enwik8", parts=PARTS), "--streams .. enwik8")
-    for options in (["=en"], ["source="], ["a=1", "a=2"]):
-        refused(lambda options=options: records.streams(options), "--streams .. NAME=KEY")
+    refused(lambda: records.streams(["source="]), "--streams .. NAME=KEY")
+    refused(lambda: records.streams(["a=1", "a=2"]), "--streams .. NAME=KEY")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +198,6 @@ def test_corpora_of_another_size_and_requests_for_them(small_corpora, tmp_path: 
         ([], "auto", "none named"),
         (["a.txt"], "txt", "did you mean 'text'"),
         (["a.txt"], "wikiextractor", "<doc"),
-        (["a.txt"], "wikipedia-dump", "XML"),
         (["a", "b"], "tfds:letters", "at most one --input .. tfds:letters .. 2"),
     ],
 )
@@ -244,14 +223,3 @@ def test_a_record_without_end(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     long = "x" * 5000
     (tmp_path / name).write_text(json.dumps({"text": long}) if name == "a.jsonl" else WIKI % long)
     refused(lambda: read(tmp_path / name), "1000 characters")
-
-
-@pytest.mark.parametrize("state", ["{", "[]", "{}", '{"_data_files": [{}]}', '{"_data_files": []}', ""])
-def test_a_folder_of_save_to_disk_that_is_damaged(state: str, tmp_path: Path) -> None:
-    """Its state, or a file that the state names."""
-    names = json.dumps(
-        {"_data_files": [{"filename": "data-00001-of-00002.arrow"}], "_fingerprint": "a8e8", "_split": None}
-    )
-    (tmp_path / "state.json").write_text(state or names)
-    (tmp_path / "dataset_info.json").write_text("{}")
-    refused(lambda: read(tmp_path), "state.json" if state else "data-00001-of-00002.arrow .. state.json")

@@ -29,11 +29,6 @@ def table(folder, header=True):
     return folder / "pairs.tsv.gz"
 
 
-def json_lines(folder):
-    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    return folder / "pairs.jsonl"
-
-
 def parquet(folder):
     return write_table(folder / "pairs.parquet", pyarrow.Table.from_pylist(ROWS))
 
@@ -48,10 +43,9 @@ def texts_of(dataset, split, stream):
     [
         (table, "tsv", ("en", "de", "label")),
         (lambda folder: table(folder, header=False), "tsv", ("1", "2", "3")),
-        (json_lines, "auto", ("en", "de", "label")),
         (parquet, "auto", ("en", "de", "label")),
     ],
-    ids=["table", "table-by-number", "jsonl", "parquet"],
+    ids=["table", "table-by-number", "parquet"],
 )
 def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, tokenizer, make, format, keys):
     path = make(tmp_path)
@@ -69,31 +63,12 @@ def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, token
     expected = [(tokenizer.encode(en), tokenizer.encode(de)) for en, de in PAIRS]
     assert sorted(found) == sorted(expected)
     assert set(dataset.fields("train")) == set(fields)
+    parts = records.Parts(streams)  # a tokenizer is trained on all streams
+    assert list(formats.texts([path], format=format, parts=parts)) == [f"{en}\n{de}" for en, de in PAIRS]
     again = prepare([path], format, tokenizer, tmp_path / "out", **options)
     assert again.fingerprint == dataset.fingerprint
     other = options | {"streams": {"source": keys[0]}}
     refused(lambda: prepare([path], format, tokenizer, tmp_path / "out", **other), "another streams")
-
-
-def test_a_tokenizer_is_trained_on_all_streams_or_on_one_column(tmp_path):
-    path, parts = table(tmp_path), records.Parts(records.streams(["source=en", "de"]))
-    assert list(formats.texts([path], format="tsv", parts=parts)) == [f"{en}\n{de}" for en, de in PAIRS]
-    found = [formats.prose(document) for document in formats.documents([path], format="tsv", text_key="de")]
-    assert found == [[de] for _, de in PAIRS]
-
-
-def test_a_pair_with_an_empty_side_is_left_out(tmp_path, tokenizer):
-    (tmp_path / "pairs.tsv").write_text("1\t2\nriver stone\t \nriver\tstone\n")
-    options = {"streams": {"source": "1", "target": "2"}, "validation": 0, "progress": False, "max_unknown": 1}
-    dataset = prepare([tmp_path / "pairs.tsv"], "tsv", tokenizer, tmp_path / "out", **options)
-    assert dataset.split("train", "target").documents == 2
-
-
-def test_numbers_alone_belong_to_the_text_under_its_key(tmp_path, tokenizer):
-    (tmp_path / "a.jsonl").write_text('{"body": "the river sings", "text": "", "n": 3}\n')
-    options = {"fields": ["n"], "text_key": "body", "validation": 0, "progress": False}
-    dataset = prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", **options)
-    assert dataset.fields("train")["n"].tolist() == [3.0] and dataset.streams == (store.TEXT,)
 
 
 def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_path):
@@ -105,10 +80,8 @@ def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_pat
         (("1", "2"), [("1", "de"), ("one", "eins"), ("two", "zwei")]),
     ):
         parts = records.Parts(dict(zip("ab", keys, strict=True)))
-        found = [
-            formats.streams_of(document, parts) for document in formats.documents([path], format="tsv", parts=parts)
-        ]
-        assert found == [{"a": [a], "b": [b]} for a, b in expected]
+        documents = formats.documents([path], format="tsv", parts=parts)
+        assert [formats.streams_of(one, parts) for one in documents] == [{"a": [a], "b": [b]} for a, b in expected]
 
 
 @pytest.mark.parametrize(("language", "count"), [("de", 1), ("en", 2)])
@@ -122,15 +95,15 @@ def test_every_text_of_a_document_is_split_by_the_rules_of_the_language(tmp_path
 
 
 def test_numbers_stay_with_their_documents_where_one_has_no_token(tmp_path, tokenizer):
-    """A control character is text, and a tokenizer of words makes no token of it."""
-    sides = ["eins", "\x01", "drei", "vier"]
+    """A side is empty, or has a control character alone, which is text without a token."""
+    sides = ["eins", "\x01", "drei", "", "vier"]
     rows = [{"en": "river stone.", "de": side, "label": number} for number, side in enumerate(sides)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     options = {"streams": {"source": "en", "target": "de"}, "fields": ["label"], "max_unknown": 1, "validation": 0}
     for piece_tokens in (None, 1):
         options |= {"piece_tokens": piece_tokens, "processes": 1, "progress": False}
         dataset = prepare([tmp_path / "a.jsonl"], "jsonl", tokenizer, tmp_path / str(piece_tokens), **options)
-        assert dataset.fields("train")["label"].tolist() == [0, 2, 3]
+        assert dataset.fields("train")["label"].tolist() == [0, 2, 4]
         expected = [tokenizer.encode(side) for side in ("eins", "drei", "vier")]
         assert texts_of(dataset, "train", "target") == expected
         pieces = [piece for shard in dataset.manifest["splits"]["train"]["shards"] for piece in shard["pieces"]]

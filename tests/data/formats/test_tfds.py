@@ -37,48 +37,27 @@ TEXTS = ["One.\nTwo.", "Three é."]
 
 
 def test_tfds(stored, tmp_path):
-    """The text of every split of a dataset on disk."""
+    """The text of every split of a dataset on disk. Its only text is its documents, unless a key is named."""
+    stored("only", body=TEXTS)
+    assert len(list(formats.documents([tmp_path], format="tfds:only"))) == 3
     stored("letters", body=TEXTS, text=TEXTS)
     found = sorted((d.place, formats.prose(d)) for d in formats.documents([tmp_path], format="tfds:letters"))
     places = [f"tfds:letters/{name}" for name in ("test example 0", "train example 0", "train example 1")]
     assert [place for place, _ in found] == places
     assert sorted(paragraphs for _, paragraphs in found[1:]) == [["One.", "Two."], ["Three é."]]
-    stored("pairs", left=TEXTS, right=TEXTS)
-    refused(
-        lambda: formats.documents([tmp_path], format="tfds:pairs"), "'text' .. 'pairs' .. left, right .. --text_key"
-    )
+    stored("pairs", left=TEXTS, right=TEXTS, label=[2, 1])
+    said = "'text' .. 'pairs' .. left, right .. --text_key"
+    refused(lambda: formats.documents([tmp_path], format="tfds:pairs"), said)
     assert len(list(formats.documents([tmp_path], format="tfds:pairs", text_key="right"))) == 3
-    parts = records.Parts({"source": "left", "target": "right"})
-    for document in formats.documents([tmp_path], format="tfds:pairs", parts=parts):
-        streams = formats.streams_of(document, parts)
-        assert streams["source"] == streams["target"] and streams["source"] in (["One.", "Two."], ["Three é."])
     refused(lambda: formats.documents([tmp_path], format="tfds:no_such_corpus"), "no_such_corpus")
     stored("latin", text=[b"caf\xe9", b"caf\xe9"])
     refused(lambda: formats.documents([tmp_path], format="tfds:latin"), "example 0 of latin/ .. offset 3")
-
-
-def test_numbers_stay_with_their_texts_and_ranges_have_their_own_examples(stored, tmp_path):
-    stored("scored", content=TEXTS, document=TEXTS, other=TEXTS, label=[2, 1])
-    parts = records.Parts({"text": "other"}, ("label",))
-    found = list(formats.documents([tmp_path], format="tfds:scored", parts=parts))
-    of_text = {"One.": [2.0], "Three é.": [1.0]}
-    assert all(formats.fields_of(one, parts) == of_text[formats.streams_of(one, parts)["text"][0]] for one in found)
-    source = formats.Input((str(tmp_path),), "tfds:scored", parts=parts)
+    parts = records.Parts({"source": "left", "target": "right"}, ("label",))  # numbers stay with their texts
+    source = formats.Input((str(tmp_path),), "tfds:pairs", parts=parts)
     for size, count in ((1, 3), (10**6, 2)):
         ranges = source.ranges(size)
-        in_ranges = [document for part in ranges for document in source.documents(part)]
-        assert len(ranges) == count and len(in_ranges) == 3 and sorted(in_ranges) == sorted(found)
-
-
-def test_the_only_text_of_a_dataset_is_its_documents(stored, tmp_path):
-    """Unless another key is named, and after the usual names."""
-    for number, (names, key, expected) in enumerate((
-        (("body",), "text", "body"),
-        (("title", "article"), "text", "article"),
-        (("content", "document", "other"), "text", "document"),
-        (("title", "text"), "title", "title"),
-    )):  # fmt: skip
-        stored(f"letters{number}", **{name: [f"Of {name}."] * 2 for name in names})
-        documents = list(formats.documents([tmp_path], format=f"tfds:letters{number}", text_key=key))
-        assert {document.text for document in documents} == {f"Of {expected}."}
-    refused(lambda: formats.documents([tmp_path], format="tfds:letters3", text_key="no"), "'no' .. text, title")
+        found = [one for part in ranges for one in source.documents(part)]
+        assert len(ranges) == count and len(found) == 3
+        for one in found:
+            streams, label = formats.streams_of(one, parts), formats.fields_of(one, parts)[0]
+            assert streams["source"] == streams["target"] == (["One.", "Two."] if label == 2 else ["Three é."])

@@ -22,76 +22,58 @@ def test_no_markup_is_left_in_a_real_dump(shared_data):
 def test_unbalanced_markup_ends():
     assert wikipedia_dump.prose("{{" * 2000 + "A line. " + "[[" * 2000) != [""]
     for start, end in (("-{a;", "}-"), ("{{a", "}}"), ("[[a|", "]]"), ("{|\n", "\n|}")):
-        wikipedia_dump.prose(start * 10_000 + end * 10_000)  # deeper than MediaWiki reads
+        wikipedia_dump.prose(start * 5000 + end * 5000)  # deeper than MediaWiki reads
     for line in ("=" * 40000, "=" + " " * 20000 + "a", "http://x" + "." * 40000):
         assert wikipedia_dump.prose(f"{line}\nA line.")[-1] == "A line."
 
 
-OPAQUE = (
-    "ref references math chem ce score gallery timeline syntaxhighlight source code pre imagemap hiero graph mapframe "
-    "maplink templatestyles section table"
+def test_elements_and_links_that_are_no_prose_are_left_out() -> None:
+    """Those of a name of more than three letters, which is no language, and those that a colon makes visible stay."""
+    for tag in "ref math gallery syntaxhighlight imagemap SCORE table".split():
+        markup = f'A fox <{tag} name="x">a secret\nof it</{tag}>digs.<{tag} />\nIt sleeps.'
+        assert wikipedia_dump.prose(markup) == ["A fox digs.", "It sleeps."]
+    for prefix in "File Media Category 文件 分类 de zh-min-nan simple".split():
+        kept = " secret" if prefix == "simple" else ""
+        assert wikipedia_dump.prose(f"Foxes dig. [[{prefix}:x|thumb|secret]] Yes.") == [f"Foxes dig.{kept} Yes."]
+        assert wikipedia_dump.prose(f"Foxes dig. [[:{prefix}:x]].") == [f"Foxes dig. {prefix}:x."]
+
+
+HEADINGS = (
+    "References|External links|Bibliography|SOURCES|参考文献|外部链接|參見|Einzelnachweise|Notes et références|"
+    "Véase también|Примечания|См. также|出典|각주|المراجع|सन्दर्भ|อ้างอิง|References and notes|Sources:|Šaltiniai"
 )
 
 
-@pytest.mark.parametrize("tag", OPAQUE.split())
-def test_the_content_of_an_element_that_is_no_prose_is_left_out(tag: str) -> None:
-    for name in (tag, tag.upper()):
-        markup = f'A fox <{name} name="x">a secret\nof it</{name}>digs.<{name} />\nIt sleeps.'
-        assert wikipedia_dump.prose(markup) == ["A fox digs.", "It sleeps."]
-
-
-PREFIXES = "File image Media Category 文件 檔案 档案 图像 圖像 分类 分類 de zh-min-nan simple"
-
-
-@pytest.mark.parametrize("prefix", PREFIXES.split())
-def test_links_that_show_a_picture_or_lead_elsewhere_are_left_out(prefix: str) -> None:
-    """Those of a name of more than three letters, which is no language, and those that a colon makes visible stay."""
-    kept = " secret" if prefix == "simple" else ""
-    assert wikipedia_dump.prose(f"Foxes dig. [[{prefix}:x|thumb|secret]] Yes.") == [f"Foxes dig.{kept} Yes."]
-    assert wikipedia_dump.prose(f"Foxes dig. [[:{prefix}:x]].") == [f"Foxes dig. {prefix}:x."]
-
-
-HEADINGS = [
-    *("References", "External links", "See also", "Further reading", "Notes", "Bibliography", "SOURCES"),
-    *("参考文献", "參考文獻", "外部链接", "外部連結", "参见", "參見", "注释", "註釋", "参考资料", "參考資料"),
-    *("Einzelnachweise", "Weblinks", "Notes et références", "Liens externes", "Véase también", "Примечания"),
-    *("См. также", "Ver também", "Collegamenti esterni", "Przypisy", "出典", "脚注", "関連項目", "각주", "المراجع"),
-    *("सन्दर्भ", "ծանոթագրություններ", "อ้างอิง", "References and notes", "Sources:", "حوالہ جات", "Vanjske poveznice"),
-    *("Спољашње везе", "Šaltiniai", "Viited", "Rujukan", "სქოლიო"),
-]
-
-
-@pytest.mark.parametrize("heading", HEADINGS)
-def test_sections_after_the_text_are_left_out_with_their_parts(heading: str) -> None:
-    markup = f"=== Life ===\nThey dig.\n== {heading} ==\nA secret.\n=== Life ===\nMore of it.\n== After ==\nThey sleep."
-    assert wikipedia_dump.prose(markup) == ["They dig.", "They sleep."]
+def test_sections_after_the_text_are_left_out_with_their_parts() -> None:
+    """Of one about literature the lists are left out."""
+    for heading in HEADINGS.split("|"):
+        markup = f"They dig.\n== {heading} ==\nA secret.\n=== Life ===\nMore of it.\n== After ==\nThey sleep."
+        assert wikipedia_dump.prose(markup) == ["They dig.", "They sleep."], heading
     for other in ("サッカー", "มาทริกซ์"):
         assert wikipedia_dump.prose(f"They dig.\n== {other} ==\n* A secret.\n") == ["They dig.", "A secret."]
+    for heading in ("Literatur", "Գրականություն"):
+        markup = f"== {heading} ==\n* A. Author: A book.\nThe oldest book is of 1956.\n== B ==\n* Yes."
+        assert wikipedia_dump.prose(markup) == ["The oldest book is of 1956.", "Yes."]
 
 
 def test_addresses_and_what_they_leave_empty() -> None:
-    for link in ("http://x.org", "https://x.org/a?b=c", "ftp://x.org", "//x.org", "mailto:a@x.org", "mailto://x.org"):
+    for link in ("https://x.org/a?b=c", "ftp://x.org", "//x.org", "mailto:a@x.org"):
         assert wikipedia_dump.prose(f"They live [{link} nearly everywhere].") == ["They live nearly everywhere."]
-    for text in ("They http://x.org/a?b=c dig.", "They ( , ;) dig.", "They (, ; :) dig.", "__TOC__They [//x.org] dig."):
+    for text in ("They http://x.org/a?b=c dig.", "They ( , ;) dig.", "__TOC__They [//x.org] dig."):
         assert wikipedia_dump.prose(text) == ["They dig."]
     for text in ("They dig http://x.org/a.", "They (http://x.org/a) dig.", "They dig http://x.org/a_(b)."):
         assert wikipedia_dump.prose(text) == ["They dig."]
     assert wikipedia_dump.prose("狐狸挖洞（http://x.org/）http://x.org/。") == ["狐狸挖洞。"]
     assert wikipedia_dump.prose("They (; foxes) dig , and sleep .") == ["They (foxes) dig, and sleep."]
-    assert wikipedia_dump.prose("狐狸（，；）挖（；一个）洞。") == ["狐狸挖（一个）洞。"]
 
 
-@pytest.mark.parametrize("stop", '.!?。！？…"”’」』)）;；:：')
-def test_a_line_without_a_stop_is_no_sentence(stop: str) -> None:
-    found = wikipedia_dump.prose(f"# They dig{stop}\nA title\n;They sleep{stop}\n| A cell.\n! A cell.")
-    assert found == [f"They dig{stop}", f"They sleep{stop}"]
-
-
-@pytest.mark.parametrize("language", [*PARAGRAPHS, *UNSTOPPED])
-def test_a_paragraph_of_every_language_survives_whole(language: str) -> None:
+def test_a_paragraph_of_every_language_survives_whole_and_a_line_without_a_stop_is_none() -> None:
     """Between blank lines, after another paragraph, and as a list item, which needs a stop or the script of Thai."""
-    text = (PARAGRAPHS | UNSTOPPED)[language]
-    assert wikipedia_dump.prose(f"A title\n\n{text}\n\n* A name\n* {text}\n== Life ==\n{text}") == [text] * 3
+    for stop in '.!?。！？…"”’」』)）;；:：':
+        found = wikipedia_dump.prose(f"# They dig{stop}\nA title\n;They sleep{stop}\n| A cell.\n! A cell.")
+        assert found == [f"They dig{stop}", f"They sleep{stop}"]
+    for text in (PARAGRAPHS | UNSTOPPED).values():
+        assert wikipedia_dump.prose(f"A title\n\n{text}\n\n* A name\n* {text}\n== Life ==\n{text}") == [text] * 3
 
 
 def test_lines_of_one_paragraph_are_joined_as_mediawiki_shows_them() -> None:
@@ -114,8 +96,6 @@ def test_lines_of_one_paragraph_are_joined_as_mediawiki_shows_them() -> None:
         *((f"They saw [[{title}: X]].", f"They saw {title}: X.") for title in ("CSI", "Ben-Hur", "NCIS", "Wikt", "s")),
         ("Foxes dig." + "".join(f"[[{code.title()}:x]]" for code in wikipedia_languages.CODES), "Foxes dig."),
         ("[[CSI: Miami]] ended.", "CSI: Miami ended."),
-        ("novels such as [[Ben-Hur: A Tale of the Christ|Ben-Hur]] end.", "novels such as Ben-Hur end."),
-        ("[[Up: A Novel|]] ended.", "Up: A Novel ended."),
         ("[[Alien (film)|Alien [1979]]] ended.", "Alien [1979] ended."),
         ("An unclosed [[link stays.\n\nThen ]] it ends.", "An unclosed [[link stays. Then ]] it ends."),
         ("[[File:a.png|thumb|A caption of [http://x.org a site] and [[a|b]].]]It ends.", "It ends."),
@@ -123,11 +103,9 @@ def test_lines_of_one_paragraph_are_joined_as_mediawiki_shows_them() -> None:
         ("The ''Eagle'''s crew slept.", "The Eagle's crew slept."),
         ("'''l''''amour'' est fini.", "l'amour est fini."),
         ("'''''Both''''' and ''''one'''' end.", "Both and 'one' end."),
-        ("The ''Eagle''<nowiki/>'s crew ''{{x}}'' slept.", "The Eagle's crew slept."),
         ("Write <nowiki>[[a|b]] ''c'' {{d}}</nowiki> there.", "Write [[a|b]] ''c'' {{d}} there."),
         ("<nowiki>#</nowiki>1 was <!-- <nowiki> -->first.", "#1 was first."),
         ("Foxes<br>dig<br/>and<BR clear=all />sleep.", "Foxes dig and sleep."),
-        ("<p>Foxes dig.</p><p>They sleep.</p>", "Foxes dig. They sleep."),
         ("<div>Foxes dig.</div>They sleep.<ul><li>One.<li>Two.</ul>", "Foxes dig. They sleep. One. Two."),
         ("H<sub>2</sub>O and a List<String> where a <x and y> d.", "H2O and a List<String> where a <x and y> d."),
         ("这是-{zh-hans:计算机;zh-hant:電腦;}-和-{A|zh-cn:软件; zh-tw:軟體}-。", "这是计算机和软件。"),
@@ -144,13 +122,11 @@ def test_text_beside_markup_is_kept(markup: str, text: str) -> None:
 DUMP = """<mediawiki xml:lang="xx"><siteinfo><namespaces><namespace key="-2">{media}</namespace>
 <namespace key="0" /><namespace key="6">{file}</namespace><namespace key="14">{category}</namespace>
 </namespaces></siteinfo><page><title>A</title><ns>0</ns><revision><text>{text}</text></revision></page></mediawiki>"""
-NAMESPACES = [
-    *(("Medium", "Datei", "Kategorie"), ("Média", "Fichier", "Catégorie"), ("Медиа", "Файл", "Категория")),
-    *(("Phương tiện", "Tập tin", "Thể loại"), ("媒体", "ファイル", "分類")),
-]
 
 
-@pytest.mark.parametrize(("media", "file", "category"), NAMESPACES)
+@pytest.mark.parametrize(
+    ("media", "file", "category"), [("Medium", "Datei", "Kategorie"), ("Phương tiện", "Tập tin", "Thể loại")]
+)
 def test_a_dump_names_its_own_namespaces(media: str, file: str, category: str, tmp_path: Path) -> None:
     links = (
         f"[[{file}:x|mini|A caption.]][[{file.lower()}:x]][[ {file.replace(' ', '_')} : x|thumb]][[File:x|A caption.]]"
@@ -159,9 +135,3 @@ def test_a_dump_names_its_own_namespaces(media: str, file: str, category: str, t
     path = tmp_path / "dump.xml"
     path.write_text(DUMP.format(media=media, file=file, category=category, text=f"Foxes {links}dig [[:{file}:x]]."))
     assert read([path]) == [("wikipedia-dump", [f"Foxes dig {file}:x."])]
-
-
-@pytest.mark.parametrize("heading", ["Literatur", "Литература", "Գրականություն"])
-def test_of_a_section_about_literature_the_lists_are_left_out(heading: str) -> None:
-    markup = f"== {heading} ==\n* A. Author: A book.\nThe oldest book is of 1956.\n== B ==\n* Yes."
-    assert wikipedia_dump.prose(markup) == ["The oldest book is of 1956.", "Yes."]

@@ -1,15 +1,13 @@
 """Vocabularies, settings and texts that no tokenizer can be made of."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
-from plmjax.data.unknown_tokens import UnknownTokens
 from tests.data.mistakes import refused
 
 PROSE = ["The quick brown fox, which had been asleep all day, jumps over the lazy dog's kennel at ten o'clock."] * 8
@@ -34,12 +32,9 @@ VOCABULARIES: list[tuple[dict[str, Any], str]] = [
 ]
 BESIDE: list[tuple[str, dict[str, Any], str]] = [
     ("added_tokens.json", {"<ent>": 400}, "'<ent>' .. 400 .. the files of"),
-    ("added_tokens.json", {"<ent>": "4"}, "<ent> of added_tokens.json is no number"),
     ("special_tokens_map.json", {"cls_token": 3}, "cls_token in special_tokens_map.json"),
     ("special_tokens_map.json", {"cls_token": ""}, "cls_token in special_tokens_map.json is empty"),
-    ("special_tokens_map.json", {"cls_token": {"content": "a", "lstrip": "no"}}, "special_tokens_map.json"),
     (CONFIG, {"do_lower_case": "no"}, "do_lower_case in tokenizer_config.json .. 'no'"),
-    (CONFIG, {"additional_special_tokens": 3}, "additional_special_tokens in tokenizer_config.json"),
     (CONFIG, {"added_tokens_decoder": {"x": {"content": "a"}}}, "of tokenizer_config.json has 'x'"),
     (CONFIG, {"tokenizer_class": 3}, "tokenizer_class is 3"),
 ]
@@ -60,22 +55,18 @@ def test_vocabularies_and_settings_beside_them(files: dict[str, Any], parts: str
 TRAINED = [
     ("wordpeice", 100, PROSE, "did you mean 'wordpiece'"),
     ("wordpiece", 6, PROSE, "at least 7 .. 5 special ones and 2 of the text .. 6"),
-    ("byte-bpe", 100, PROSE, "at least 261 .. 5 special ones and 256 bytes .. 100"),
-    ("byte-bpe", 260, PROSE, "at least 261"),
+    ("byte-bpe", 260, PROSE, "at least 261 .. 5 special ones and 256 bytes .. 260"),
     ("wordpiece", 100, ["", "  "], "none"),
     ("sentencepiece-unigram", 20, PROSE, "at least .. sentencepiece-unigram .. 20; raise --vocab_size"),
     ("sentencepiece-bpe", 20, PROSE, "at least .. sentencepiece-bpe .. 20; raise --vocab_size"),
     ("byte", 5, PROSE, "byte, the bytes of this text .. 5; raise"),
     ("t5-unigram", 104, PROSE, "at least 105 .. 103 special ones and 2 of the text"),
-    ("t5-unigram", 110, PROSE, "at least 1 .. 110; raise --vocab_size"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "size", "texts", "parts"), TRAINED, ids=[f"{kind} {size} {parts}" for kind, size, _, parts in TRAINED]
-)
-def test_training(kind: str, size: int, texts: list[str], parts: str, tmp_path: Path) -> None:
-    refused(lambda: tokenizers.train(kind, size, texts, tmp_path), parts)
+def test_training(tmp_path: Path) -> None:
+    for kind, size, texts, parts in TRAINED:
+        refused(functools.partial(tokenizers.train, kind, size, texts, tmp_path), parts)
 
 
 def test_texts(tmp_path: Path) -> None:
@@ -85,16 +76,3 @@ def test_texts(tmp_path: Path) -> None:
         refused(lambda encode=encode: encode(["some text", "x\udcff"]), "half of a surrogate pair .. \\udcff'")
     few = tokenizers.train("byte", 300, ["an e\n"], tmp_path / "bytes")
     refused(lambda: few.encode("an é"), "the 5 bytes .. 'é'")
-
-
-def test_a_special_token_that_is_found_in_no_text_is_no_name() -> None:
-    """The library splits <end> here, as it is a token of the vocabulary that was not added."""
-    engine = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "<end>": 2}, unk_token="[UNK]"))
-    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer = tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]", "eos": "<end>"})
-    refused(lambda: tokenizer.with_parsed_names(["<end>"]), "'<end>' .. [UNK]")
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_of_unknown_tokens(share: float) -> None:
-    refused(lambda: UnknownTokens(Vocabulary(9), share), f"--max_unknown from 0 to 1 .. {share}")

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 
 from plmjax.data import tokenizers
 
-PROSE = [text for file in sorted(Path("docs").glob("*.md")) for text in file.read_text().split("\n\n")][:400]
+PROSE = [text for file in sorted(Path("docs").glob("*.md")) for text in file.read_text().split("\n\n")][:200]
 ODD = [
     "A <extra_id_0> walks <extra_id_1>in park.</s>",
     "  two  spaces ",
@@ -34,7 +34,7 @@ def test_its_special_tokens_stand_where_t5_has_them(folder: Path) -> None:
     assert vocabulary.special == (0, 1, 2, *range(500, 600))
 
 
-@pytest.mark.parametrize("kept", [("tokenizer.json", "tokenizer_config.json"), ("tokenizer_config.json",), ()])
+@pytest.mark.parametrize("kept", [("tokenizer.json", "tokenizer_config.json"), ()])
 def test_any_of_its_files_is_the_same_tokenizer_here_and_in_transformers(folder: Path, kept, tmp_path: Path) -> None:
     """The spiece.model alone, as it was published, has neither the sentinels nor a word about them."""
     import transformers
@@ -55,14 +55,7 @@ def test_any_of_its_files_is_the_same_tokenizer_here_and_in_transformers(folder:
         assert theirs(texts[0], texts[1])["input_ids"] == pair
 
 
-@pytest.mark.parametrize(
-    ("table", "sentinels"),
-    [
-        ({"<extra_id_0>": 9, "<extra_id_1>": 8, "<extra_id_2>": 5, "<extra_id_3>": 6}, (9, 8)),
-        ({"<extra_id_1>": 8}, ()),
-        ({"<extra_id_0>": 1, "<extra_id_1>": 0}, (1, 0)),
-    ],
-)
-def test_sentinels_count_down_from_the_first_without_a_gap(table: dict[str, int], sentinels: tuple[int, ...]) -> None:
-    engine = Tokenizer(models.WordLevel(table | {"[UNK]": 11}, unk_token="[UNK]"))
-    assert tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]"}).vocabulary.sentinels == sentinels
+def test_sentinels_count_down_from_the_first_without_a_gap() -> None:
+    table = {"<extra_id_0>": 9, "<extra_id_1>": 8, "<extra_id_2>": 5, "<extra_id_3>": 6, "[UNK]": 11}
+    engine = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
+    assert tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]"}).vocabulary.sentinels == (9, 8)

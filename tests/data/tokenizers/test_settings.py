@@ -35,7 +35,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "bpe", "whitespace")}
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "bpe")}
     for kind, folder in folders.items():
         tokenizers.train(kind, 320, TEXTS, folder, lowercase=False)
     return folders
@@ -101,7 +101,8 @@ CASES = [
     for kind in KINDS
     for change in CHANGES
     for whole in (False, True)
-    if whole or kind != "sentencepiece-unigram" or change not in ("both", "special_tokens_map")
+    if (whole or kind != "sentencepiece-unigram" or change not in ("both", "special_tokens_map"))
+    and (kind == "wordpiece" or change in ("both", "table", "names"))
 ]
 
 
@@ -132,7 +133,6 @@ def test_every_flag_of_an_added_token_counts(flag: str, whole: bool, made: Folde
 
 
 OPTIONS = [
-    ("wordpiece", {"do_lower_case": True}),
     ("wordpiece", {"do_lower_case": True, "strip_accents": False}),
     ("wordpiece", {"strip_accents": True}),
     ("wordpiece", {"do_lower_case": True, "tokenize_chinese_chars": False}),
@@ -140,11 +140,9 @@ OPTIONS = [
     ("byte-bpe", {"add_prefix_space": True}),
     ("wordpiece", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
     ("byte-bpe", {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
-    ("sentencepiece-unigram", {"do_lower_case": True}),
-    ("sentencepiece-unigram", {"keep_accents": False}),
     ("sentencepiece-unigram", {"do_lower_case": True, "keep_accents": False}),
 ]
-WITH_AND_WITHOUT = [(*row, True) for row in OPTIONS] + [(*row, False) for row in OPTIONS[:6]]
+WITH_AND_WITHOUT = [(*row, True) for row in OPTIONS] + [(*row, False) for row in OPTIONS[:5]]
 
 
 @pytest.mark.parametrize("kind, options, whole", WITH_AND_WITHOUT, ids=str)
@@ -175,11 +173,11 @@ def test_words_pieces_keep_case_as_their_class_does(name, model, lowercase, whol
 
 
 @pytest.mark.parametrize("place", ["tokenizer_config", "config"])
-@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "PegasusTokenizer", "CLIPTokenizer"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_that_reads_a_vocabulary_in_its_own_way_is_refused(kind: str, name: str, place: str, made) -> None:
-    folder = made(kind, False, {}, **{"tokenizer_config": {}} | {place: {"tokenizer_class": name}})
-    refused(lambda: tokenizers.load(folder), f"tokenizer_class .. {folder} .. '{name}'")
+def test_a_class_that_reads_a_vocabulary_in_its_own_way_is_refused(kind: str, place: str, made) -> None:
+    for name in ("BertJapaneseTokenizer", "CLIPTokenizer"):
+        folder = made(kind, False, {}, **{"tokenizer_config": {}} | {place: {"tokenizer_class": name}})
+        refused(lambda folder=folder: tokenizers.load(folder), f"tokenizer_class .. {folder} .. '{name}'")
 
 
 def test_merges_are_never_dropped_by_chance(made: Folder, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,48 +193,22 @@ def test_merges_are_never_dropped_by_chance(made: Folder, caplog: pytest.LogCapt
     assert tokenizer.encode_batch(TEXTS * 3) == expected.encode_batch(TEXTS * 3)
 
 
-UNKNOWN = (b"[UNK]", b"<unk>")
-VOCABULARIES: dict[str, tuple[bytes, bytes, dict[str, Any]]] = {
-    "CRLF": (b"\n", b"\r\n", {}),
-    "empty line": (b"\nfox\n", b"\n\nfox\n", {}),
-    "space behind a token": (b"\nfox\n", b"\nfox \n", {}),
-    "token twice": (b"\nfox\n", b"\nfox\nfox\n", {}),
-    "<unk>": (*UNKNOWN, {"tokenizer_config": {"unk_token": "<unk>", "do_lower_case": False}}),
-    "<unk> in the map": (*UNKNOWN, {"special_tokens_map": {"unk_token": "<unk>"}}),
-}
-
-
-def rewrite(folder: Path, old: bytes, new: bytes) -> None:
-    (folder / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes().replace(old, new))
-
-
-@pytest.mark.parametrize("change", VOCABULARIES)
-def test_odd_lines_of_a_vocabulary_are_read_as_in_transformers(change: str, made: Folder) -> None:
-    old, new, beside = VOCABULARIES[change]
-    folder = made("wordpiece", False, {}, **beside)
-    rewrite(folder, old, new)
-    ours = tokenizers.load(folder)
-    same(ours, folder)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"\n", b"\r\n"), (b"\nfox\n", b"\n\nfox\n"), (b"\nfox\n", b"\nfox \n"), (b"\nfox\n", b"\nfox\nfox\n")],
+    ids=["CRLF", "empty line", "space behind a token", "token twice"],
+)
+def test_odd_lines_of_a_vocabulary_are_read_as_in_transformers(old: bytes, new: bytes, made: Folder) -> None:
+    """Deviation: transformers takes empty lines at its end for one token more, which a model has no embedding for."""
+    path = made("wordpiece", False, {}) / "vocab.txt"
+    usual = path.read_bytes()
+    path.write_bytes(usual.replace(old, new))
+    same(ours := tokenizers.load(path.parent), path.parent)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\n\r\n \n")
+    assert tokenizers.load(path.parent).fingerprint == ours.fingerprint
+    path.write_bytes(usual.replace(b"[UNK]", b"<unk>"))  # the unknown word without options
+    ours = tokenizers.load(path.parent)
     assert ours.vocabulary.unknown == 1 and 1 in ours.encode("\U0001f600")
-
-
-def test_empty_lines_at_the_end_of_a_vocabulary_are_no_tokens(made: Folder) -> None:
-    """Deviation: transformers takes them for one token more, which a model has no embedding for."""
-    folder = made("wordpiece", False, {})
-    expected = tokenizers.load(folder)
-    with (folder / "vocab.txt").open("a") as file:
-        file.write("\n\r\n \n")
-    assert tokenizers.load(folder).fingerprint == expected.fingerprint
-    rewrite(folder, *UNKNOWN)  # the unknown word without options
-    assert tokenizers.load(folder).vocabulary.unknown == 1
-
-
-@pytest.mark.parametrize("mark", ["vocab.json", "merges.txt"])
-def test_a_byte_order_mark_in_files_of_merges_is_ignored(mark: str, made: Folder) -> None:
-    folder = made("byte-bpe", False, {})
-    expected = tokenizers.load(folder).fingerprint
-    (folder / mark).write_bytes(b"\xef\xbb\xbf" + (folder / mark).read_bytes().replace(b"\n", b"\r\n"))
-    assert tokenizers.load(folder).fingerprint == expected
 
 
 def test_options_that_change_ids_and_are_left_out_are_named(made: Folder, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,9 +216,3 @@ def test_options_that_change_ids_and_are_left_out_are_named(made: Folder, caplog
         tokenizers.load(made("wordpiece", False, {"never_split": ["fox"], "do_basic_tokenize": True}))
     assert "tokenizer_config.json has options that plmjax does not support and leaves out" in caplog.text
     assert "never_split = ['fox']" in caplog.text and "do_basic" not in caplog.text
-
-
-def test_special_tokens_of_a_vocabulary_of_words_stay_words(trained: dict[str, Path]) -> None:
-    tokenizer = tokenizers.load(trained["whitespace"])
-    assert tokenizer._engine.get_added_tokens_decoder() == {}
-    assert tokenizer.encode("x<eos>y") == [tokenizer.vocabulary.unknown]

@@ -31,19 +31,15 @@ def test_lower_case_is_berts_on_latin_greek_and_cyrillic():
         assert spelling.lowercase_and_strip().normalize_str(text) == BERT.normalize_str(text)
 
 
-@pytest.mark.parametrize("language", TEXTS)
-def test_lower_case_leaves_other_scripts_whole(language: str):
+@pytest.mark.parametrize(
+    ("kind", "language"), [*(("wordpiece", language) for language in TEXTS), ("bpe", "hindi"), ("word", "hindi")]
+)
+def test_a_trained_tokenizer_knows_the_words_of_its_text(kind: str, language: str, tmp_path: Path):
+    """A folder of any of its files gives the same ids, here and in transformers. Other scripts stay whole."""
     text = unicodedata.normalize("NFC", TEXTS[language])
     assert BERT.normalize_str(text) != text
     for form in ("NFC", "NFD"):
         assert spelling.lowercase_and_strip().normalize_str(unicodedata.normalize(form, text)) == text
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "word"])
-@pytest.mark.parametrize("language", TEXTS)
-def test_a_trained_tokenizer_knows_the_words_of_its_text(kind: str, language: str, tmp_path: Path):
-    """A folder of any of its files gives the same ids, here and in transformers."""
-    text = unicodedata.normalize("NFC", TEXTS[language])
     tokenizer = tokenizers.train(kind, 300, [f"{text} Café"] * 5, tmp_path / "tokenizer")
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text and tokenizer.vocabulary.unknown not in ids
@@ -60,11 +56,8 @@ def test_a_trained_tokenizer_knows_the_words_of_its_text(kind: str, language: st
     ("words", "normalizer"),
     [
         (["the", "##s", "de", "я", "##й".replace("й", "и"), "か", "我", "##我"], BERT),
-        (["the", "é"], spelling.lowercase_only()),
         (["für", "##ä", "한국", "##어"], spelling.lowercase_only()),
         (["한국", "##어", "the", "cafe"], spelling.lowercase_and_strip()),
-        (["が", "##ज़्"], spelling.lowercase_and_strip()),
-        ([*"ABCDEFGH", "é"], spelling.bert_normalizer(lowercase=False)),
         (["[ENTITY]", "<URL>", *"abcdefgh"], BERT),
         (["A", *(f"b{number}" for number in range(99))], BERT),  # more than one in a hundred makes it cased
         (["A", *(f"b{number}" for number in range(98))], spelling.bert_normalizer(lowercase=False)),

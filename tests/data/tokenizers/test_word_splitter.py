@@ -13,25 +13,18 @@ from plmjax.interop import word2vec
 from tests.data.tokenizers.scripts import TEXTS
 
 VOCABULARIES = {
-    "korean": "한국어 사랑 우리 나라 안녕 조선말",
     "french": "été garçon où aujourd'hui l'homme peut-être cœur",
     "japanese": "がんばる パーティー 日本語 食べる ゲーム 々",
     "hindi": "हिन्दी में ज़्यादा पढ़ने की ज़रूरत",
-    "thai": "ไทย ที่นี่ น้ำ ปัญหา ไม่",
-    "arabic": "كتاب قَرَأَ آخر الطالب سؤال",
     "persian": "می\u200cخواهم کتاب خانه\u200cها",
     "vietnamese": "việt_nam tiếng_việt người đẹp không",
-    "chinese": "中国 人民 我 爱 中国人",
     "google news": "the The New_York don't U.S. Mr. ## ### .com AT&T café Beyoncé C++ 3.5 Wal_Mart_Stores",
     "glove": "the u.s. 3.5 n't 's do -lrb- -- well-known 1,000 ... '' `` $ p.m. o'clock http://t.co",
     "twitter": ":) ❤️ 👨‍👩‍👧 #tag @user <user> rt ! haha",
     "fasttext": "the The don't U.S. 3.5 new-york — “ ” L'État A.I. naïve и́мя",
     "decomposed": unicodedata.normalize("NFD", "été garçon 한국어 й"),
     "mixed forms": "été " + unicodedata.normalize("NFD", "été"),
-    **{
-        f"words of {language}": " ".join(dict.fromkeys(unicodedata.normalize("NFC", text).split()))
-        for language, text in TEXTS.items()
-    },
+    "other scripts": " ".join(dict.fromkeys(unicodedata.normalize("NFC", " ".join(TEXTS.values())).split())),
 }
 
 
@@ -53,12 +46,10 @@ def test_every_word_is_found(name: str, tmp_path: Path):
         ("u.s. a . is", "The U.S. is. U.S.A", "[UNK] u.s. is . u.s. a"),
         ("3.5 3 5 13 . %", "3.5 13.5 3.5%", "3.5 13 . 5 3.5 %"),
         ("new_york new york _", "new_york new york old_york", "new_york new york [UNK]"),
-        ("new york _", "new_york", "new _ york"),
         ("well-known - fact", "well-known-fact well-fact", "well-known - fact [UNK] - fact"),
         ("cat house", "housecat house-cat", "[UNK] house [UNK] cat"),
         ("我 爱 中国 中国人 民", "我爱中国人民", "我 爱 中国人 民"),
         ("ไทย ที่นี่", "ไทยที่นี่", "ไทย ที่นี่"),
-        ("the cafe", "The CAFÉ cafe\u0301", "the cafe cafe"),
         ("the café cafe", "The CAFÉ cafe\u0301 cafe", "the café café cafe"),
         ("a", "a 我们 b", "a [UNK] [UNK] [UNK]"),
         ("the it", "th\u200ce İT", "the it"),
@@ -73,16 +64,7 @@ def test_a_text_is_split_into_the_longest_words(words: str, text: str, found: st
 def test_words_that_no_text_gives_are_counted(tmp_path: Path, monkeypatch, capsys):
     """A capital letter among words in lower case, and a word beyond those that are listed."""
     words = [f"w{number}" for number in range(200)]
-    word2vec.write(tmp_path / "found.txt", words, np.eye(200, dtype=np.float32))
-    cli.run(["import", str(tmp_path / "found.txt"), str(tmp_path / "found")])
-    assert "no text gives" not in capsys.readouterr().out
     word2vec.write(tmp_path / "vectors.txt", [*words, "Word", "a.b"], np.eye(202, dtype=np.float32))
     monkeypatch.setattr(word_splitter, "MOST_LISTED", 0)
     cli.run(["import", str(tmp_path / "vectors.txt"), str(tmp_path / "run")])
     assert "; no text gives 2 of the words, such as 'Word'" in capsys.readouterr().out
-
-
-def test_a_long_word_is_no_part_of_the_pattern():
-    long = "-".join("a" * 2000)
-    splitter = word_splitter.word_splitter([long, "b-c"])
-    assert [word for word, _ in splitter.pre_tokenize_str(f"{long[:3]} b-c")] == ["a", "-", "a", "b-c"]
