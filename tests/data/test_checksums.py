@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from plmjax.data import checksums
-from plmjax.files import storage
 
 NAMES = ("a.bin", "b.bin", "c.bin")
 Files = dict[str, dict[str, int]]
@@ -55,18 +54,3 @@ def test_only_what_is_new_is_read_and_a_long_reading_is_told(files, read: list[s
         assert checksums.first_difference(folder, wrong) == "b.bin"
     for _ in range(2):
         assert found(wrong)[0] == "b.bin"
-
-
-def test_a_folder_that_may_not_be_written_to_is_noted_in_the_cache_folder(files, read, monkeypatch) -> None:
-    (folder, expected), write = files, storage.write
-
-    def read_only(path: Path, contents: str) -> None:
-        if folder in path.parents:
-            raise PermissionError(13, os.strerror(13))
-        write(path, contents)
-
-    monkeypatch.setattr(storage, "write", read_only)
-    for names in (NAMES, ()):
-        assert checksums.find_damaged(folder, expected) is None and read == [*names]
-        read.clear()
-    assert len([*storage.cache(checksums.FOLDER).iterdir()]) == 1 and not [*(folder / checksums.FOLDER).iterdir()]

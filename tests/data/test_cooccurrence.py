@@ -1,5 +1,6 @@
 """The count of cooccurrences: every pair, the same from any processes and any memory, and on after a kill."""
 
+import functools
 import json
 import os
 import signal
@@ -100,21 +101,6 @@ def test_no_bit_depends_on_processes_or_memory(dataset, small, tmp_path):
     assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
 
 
-def test_a_merged_run_stands_for_all_that_it_was_made_of_and_takes_the_memory_that_there_is(tmp_path):
-    """A merge that was killed may have left any of them. Two runs of 20 sums, with room for 10: 5 of each at once."""
-    sums = np.zeros((2, 20), runs.SUM)
-    sums["number"], sums["sum"] = np.arange(40).reshape(20, 2).T, 1
-    for name, part in zip(("even", "odd"), sums, strict=True):
-        part.tofile(tmp_path / name)
-    parts = list(runs.merge_sums([tmp_path / "even", tmp_path / "odd"], memory=10 * runs.BYTES_OF_A_MERGED_SUM))
-    assert np.concatenate(parts)["number"].tolist() == list(range(40)) and 5 < max(map(len, parts)) <= 10
-    whole, other = runs.Run(0, 30), runs.Run(30, 40)
-    for run in (whole, *(runs.Run(start, start + 10) for start in (0, 10, 20)), other):
-        run.path(tmp_path).touch()
-    assert runs.find(tmp_path) == [whole, other]
-    assert {*tmp_path.glob("*.run")} == {whole.path(tmp_path), other.path(tmp_path)}
-
-
 KILLED = """
 import os, signal, sys
 from plmjax.data import cooccurrence, store
@@ -176,7 +162,7 @@ def test_damaged_and_changed_runs_are_counted_again(dataset, small, tmp_path, mo
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
-def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch):
+def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch, bucket):
     def counted(options: str, vocabulary: Vocabulary) -> None:
         monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: SimpleNamespace(vocabulary=vocabulary))
         cli.run(["cooccurrence", str(dataset.directory), "--output", str(tmp_path / "a"), *options.split()])
@@ -193,19 +179,14 @@ def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch):
     ):
         refused(lambda options=options, vocabulary=vocabulary: counted(options, vocabulary), parts)
     assert not (tmp_path / "a").exists()
-
-
-def test_folders_and_texts_that_cannot_be_counted(dataset, tmp_path, bucket):
-    def count(output: object, of: store.Dataset = dataset) -> object:
-        return cooccurrence.count(of, SPECIAL, output, Counting(min_count=1), processes=1, report=silent)
-
-    (tmp_path / "letter.txt").write_text("dear")
-    refused(lambda: count(tmp_path), "files in")
-    refused(lambda: count(dataset.directory), "a count of cooccurrences")
-    refused(lambda: count(f"gs://{bucket}/counts"), f"a folder on a disk .. gs://{bucket}/counts")
-    refused(lambda: Counting(min_count=0), "at least 1 occurrence .. 0")
+    count = functools.partial(cooccurrence.count, counting=Counting(min_count=1), processes=1, report=silent)
     alone = write(tmp_path / "alone", [[[7]], [[8]]], [], vocab_size=SIZE, shards=1)
-    refused(lambda: count(tmp_path / "out", alone), "words beside each other .. alone")
+    for of, output, parts in (
+        (dataset, dataset.directory, "a count of cooccurrences"),
+        (dataset, f"gs://{bucket}/counts", f"a folder on a disk .. gs://{bucket}/counts"),
+        (alone, tmp_path / "out", "words beside each other .. alone"),
+    ):
+        refused(lambda of=of, output=output: count(of, SPECIAL, output), parts)
 
 
 def test_counts_that_cannot_be_opened(dataset, tmp_path):

@@ -28,17 +28,6 @@ def test_every_prefix_is_within_a_row_of_the_shares(counts: tuple[int, ...]) -> 
         np.testing.assert_array_equal(period.counts_after(first), given[first - 1] if first else 0 * given[0])
 
 
-def test_a_row_far_away_is_found_at_once() -> None:
-    period = Period((50_000, 15_000, 536))
-    far = 10**12 + np.arange(5)
-    sources, earlier = period(far)
-    before = period.counts_after(10**12)
-    for source, number in zip(sources, earlier, strict=True):
-        assert number == before[source]
-        before[source] += 1
-    np.testing.assert_array_equal(before, period.counts_after(10**12 + 5))
-
-
 @pytest.mark.parametrize(
     ("settings", "rows"),
     [

@@ -18,7 +18,7 @@ from tests.data.mistakes import refused
 
 V = 300
 SIZES = {"wiki": 12, "books": 5, "news": 3}
-LAYOUTS = [layouts.Chunks(), layouts.SentencePairs(duplicates=2, pack=3), layouts.SingleSegment(pack=2)]
+
 RUN = SimpleNamespace(index=0, first_step=0, last_step=10_000, sequence_length=32, batch_size=8)
 
 
@@ -52,7 +52,7 @@ def given(mixed: MixtureSource, start: int, count: int, phase=RUN) -> dict[str, 
     return {name: (ids[owners == place] - rows.firsts[place]).tolist() for place, name in enumerate(names)}
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS[:2], pytest.param(LAYOUTS[2], marks=pytest.mark.nightly)], ids=repr)
+@pytest.mark.parametrize("layout", [layouts.Chunks(), layouts.SentencePairs(duplicates=2, pack=3)], ids=repr)
 def test_a_batch_is_the_same_for_any_hosts_and_any_start(datasets, layout) -> None:
     stage = (0, {"wiki": 3, "books": 2})
     whole = take(source(datasets, stage, layout=layout).train(RUN, 0), 9)
@@ -61,7 +61,18 @@ def test_a_batch_is_the_same_for_any_hosts_and_any_start(datasets, layout) -> No
     resumed = take(source(datasets, stage, layout=layout).train(RUN, 6), 3)
     for batch, expected in zip(resumed, whole[6:], strict=True):
         assert_same(batch, expected)
+    rows = source(datasets, stage, layout=layout).rows("train", 32)  # a row has the text of its source
+    for place, name in enumerate(stage[1]):
+        own = whole[0]["row_ids"] - rows.firsts[place]
+        mine = (own >= 0) & (own < rows.counts[place])
+        alone = DatasetSource(layout, datasets[name], Vocabulary.placeholder(V), 3).rows("train", 32)
+        for field, values in alone.fields(own[mine].astype(np.int64)).items():
+            np.testing.assert_array_equal(whole[0][field][mine], values, err_msg=field)
+        assert mine.any()
     held_out = list(source(datasets, stage, layout=layout).evaluation(RUN))
+    ids = np.concatenate([batch["row_ids"] for batch in held_out])  # every row once, and soon of every source
+    count = source(datasets, stage, layout=layout).held_out(32)
+    assert sorted(ids[ids >= 0].tolist()) == list(range(count)) and (np.diff(ids[:8]) != 1).any()
     for places in np.random.default_rng(2).permutation(8).reshape(2, -1):
         own = take(source(datasets, stage, layout=layout).train(RUN, 0, places), 9)
         for batch, expected in zip(own, whole, strict=True):
@@ -69,19 +80,6 @@ def test_a_batch_is_the_same_for_any_hosts_and_any_start(datasets, layout) -> No
         own = source(datasets, stage, layout=layout).evaluation(RUN, places)
         for batch, expected in zip(own, held_out, strict=True):
             assert_same(batch, expected, places)
-
-
-def test_a_row_has_the_text_of_its_source(datasets) -> None:
-    mixed = source(datasets, (0, {"books": 1, "wiki": 1, "news": 1}))
-    rows = mixed.rows("train", 32)
-    for batch in take(mixed.train(RUN, 5), 4):
-        for place, name in enumerate(("books", "wiki", "news")):
-            own = batch["row_ids"] - rows.firsts[place]
-            mine = (own >= 0) & (own < rows.counts[place])
-            alone = DatasetSource(layouts.Chunks(), datasets[name], Vocabulary.placeholder(V), 3).rows("train", 32)
-            assert mine.any()
-            for field, values in alone.fields(own[mine].astype(np.int64)).items():
-                np.testing.assert_array_equal(batch[field][mine], values, err_msg=field)
 
 
 def test_orders_depend_on_seed_phase_and_source(datasets) -> None:
@@ -109,6 +107,11 @@ def test_a_changed_mixture_loses_and_repeats_no_row(datasets) -> None:
         epochs = [rows[first : first + counts[name]] for first in range(0, len(rows), counts[name])]
         assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
         assert name != "news" or (len(epochs) > 2 and epochs[0] != epochs[1])
+    wiki, books, news = (datasets[name].unigram_counts().astype(float) for name in SIZES)
+    expected = (wiki.sum() + books.sum() + news.sum()) * sum(
+        share * counts / counts.sum() for share, counts in ((0.4, wiki), (0.4, books), (0.2, news))
+    )
+    np.testing.assert_allclose(mixed.unigram_counts, expected, atol=0.5 + 1e-9, rtol=0)
     portions = mixed.portions([RUN], 33)
     for name, rows in found.items():
         assert portions[name].fraction == pytest.approx(len(rows) / (33 * 8))
@@ -130,30 +133,6 @@ def test_positions_of_a_later_phase_begin_there(datasets) -> None:
         assert rows == given(source(datasets, (0, {name: 1})), 0, 8, phase)[name][: len(rows)]
         assert portions[name].epochs == pytest.approx(earlier + len(rows) / long[name])
         assert portions[name].fraction == pytest.approx((earlier * short[name] + len(rows)) / (10 * 8 + 8 * 4))
-
-
-def test_an_evaluation_has_every_row_once_and_soon_of_every_source(datasets) -> None:
-    mixed = source(datasets, (0, {"wiki": 8, "books": 1, "news": 1}))
-    batches = list(mixed.evaluation(RUN))
-    ids = np.concatenate([batch["row_ids"] for batch in batches])
-    rows = mixed.rows("validation", 32)
-    assert rows.count % 8 and mixed.held_out(32) == rows.count
-    assert sorted(ids[ids >= 0].tolist()) == list(range(rows.count)) and (ids[rows.count :] == -1).all()
-    first = np.searchsorted(rows.firsts, ids[:32], side="right")
-    assert set(first.tolist()) == {1, 2, 3}
-    assert not batches[-1]["input_ids"][batches[-1]["row_ids"] < 0].any()
-    other_seed = list(source(datasets, (0, {"wiki": 8, "books": 1, "news": 1}), seed=9).evaluation(RUN))
-    for batch, expected in zip(other_seed, batches, strict=True):
-        assert_same(batch, expected)
-
-
-def test_counts_of_tokens_are_at_the_shares(datasets) -> None:
-    mixed = source(datasets, (0, {"wiki": 1, "news": 3}))
-    wiki, news = (datasets[name].unigram_counts().astype(float) for name in ("wiki", "news"))
-    expected = (wiki.sum() + news.sum()) * (0.25 * wiki / wiki.sum() + 0.75 * news / news.sum())
-    assert mixed.portions([RUN], 0) == {"wiki": (0.25, 0.0), "news": (0.75, 0.0)}  # before the first step
-    assert mixed.unigram_counts.dtype == np.int64
-    np.testing.assert_allclose(mixed.unigram_counts, expected, atol=0.5 + 1e-9, rtol=0)
 
 
 def now(datasets, *names: str, **settings) -> History:

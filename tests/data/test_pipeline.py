@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ LAYOUTS = [
     layouts.SingleSegment(pack=2),
     layouts.Chunks(),
     layouts.ContiguousStreams(),
-    layouts.FullSentences(),
+    layouts.ContinuedPairs(),
     layouts.Documents(pack=3, shortest_length=5),
 ]
 
@@ -42,7 +41,7 @@ def assert_shares(parts, every, whole) -> None:
             assert_same(share, expected, places)
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, layouts.Windows(overlap=5), layouts.BidirectionalStreams()], ids=repr)
+@pytest.mark.parametrize("layout", [*LAYOUTS, layouts.Windows(overlap=5), layouts.FullSentences()], ids=repr)
 def test_batches_have_the_promised_fields_and_any_host_and_any_start_have_their_share(dataset, layout, monkeypatch):
     """Without TensorFlow, a thread makes them. A host may have no row of the last held-out batch."""
 
@@ -51,7 +50,7 @@ def test_batches_have_the_promised_fields_and_any_host_and_any_start_have_their_
 
     one, promised = phase(32, 10), layout.batch(10, 32)
     whole, held_out = take(source().train(one, 50), 7), list(source().evaluation(one))
-    for batch in (whole[0], held_out[0]):
+    for batch in (whole[0], held_out[0], layout.synthetic(10, 32, V, 0)):
         assert shapes(batch) == shapes(promised)
     unused = np.flatnonzero(held_out[-1]["row_ids"] < 0)
     assert unused.size
@@ -79,7 +78,7 @@ def test_an_epoch_holds_every_row_once_and_a_batch_has_at_most_all_of_them(datas
     for batch in batches:
         for row, ids in zip(batch["row_ids"].tolist(), batch["input_ids"], strict=True):
             np.testing.assert_array_equal(seen.setdefault(row, ids), ids)
-    if not isinstance(layout, layouts.ContiguousStreams):
+    if not layout.continues:
         first, second = np.concatenate([batch["row_ids"] for batch in batches])[: 2 * count].reshape(2, -1)
         np.testing.assert_array_equal(np.sort([first, second]), [np.arange(count)] * 2)
         assert not np.array_equal(first, second)
@@ -107,7 +106,7 @@ def test_evaluation_holds_every_row_once_and_fills_the_last_batch_with_padding(d
     count = made.rows("validation", 32).count
     assert count % 10 and len(ids) == -(-count // 10) * 10
     np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(count))
-    if not isinstance(layout, layouts.ContiguousStreams):
+    if not layout.continues:
         np.testing.assert_array_equal(ids[:count], np.arange(count))
     empty = batches[-1]["row_ids"] < 0
     assert empty.any() and not empty.all()
@@ -117,12 +116,6 @@ def test_evaluation_holds_every_row_once_and_fills_the_last_batch_with_padding(d
     other_seed = DatasetSource(layout, dataset, made.vocabulary, 99).evaluation(phase(32, 10))
     for batch, expected in zip(other_seed, batches, strict=True):
         assert_same(batch, expected)
-
-
-def test_evaluation_without_held_out_text_is_empty(tmp_path):
-    dataset = write(tmp_path, documents(6, V), [], vocab_size=V)
-    for layout in LAYOUTS:
-        assert list(DatasetSource(layout, dataset, WORDS, 3).evaluation(phase(32, 4))) == []
 
 
 @pytest.mark.nightly
@@ -141,15 +134,6 @@ next(batches)
 assert not {{"keras", "sklearn"}} & set(sys.modules), "TensorFlow's import brings seconds of what no pipeline needs"
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=300, capture_output=True).returncode == 0
-
-
-def test_a_row_has_a_number_of_32_bits(dataset):
-    most, layout = 2**31 - 1, SimpleNamespace(rows=lambda *arguments, **named: SimpleNamespace(count=count))
-    made = DatasetSource(layout, dataset, WORDS, 3)
-    count = most
-    assert made.epoch_rows(32) == made.held_out(32) == most
-    count = most + 1
-    refused(lambda: made.rows("train", 31), f"at most {most} rows .. {most + 1} of 31 tokens")
 
 
 def test_triton_is_loaded_before_tensorflow(tmp_path: Path) -> None:

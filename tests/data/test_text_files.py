@@ -11,24 +11,11 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from plmjax.data import formats, text_files
+from plmjax.data import text_files
 from plmjax.finetuning.files import tables
 from plmjax.finetuning.files import text_files as example_files
 from tests.data.formats.samples import read
 from tests.data.mistakes import refused
-
-
-@pytest.mark.parametrize(
-    ("blocks", "place"),
-    [
-        ((b"abcd", b"e\0f"), "zero byte at offset 5:"),
-        ((b"abc\xe2\x82", b"e"), "0xe2 at offset 3,"),  # a character that the next block does not complete
-    ],
-)
-def test_a_byte_that_is_no_text_is_named_by_its_place_in_the_file(blocks: tuple[bytes, ...], place: str) -> None:
-    refused(lambda: text_files.characters(Path("a.txt"), iter(blocks)), f"a.txt .. {place}")
-    blocks = [b"\xef\xbb\xbfa\xc3", b"\xa9", b"\xef\xbb\xbfb"]  # a mark at the beginning alone is left out
-    assert "".join(text_files.characters(Path("text"), iter(blocks))) == "aé\ufeffb"
 
 
 def test_a_file_that_cannot_be_read_to_its_end_is_named(monkeypatch) -> None:
@@ -108,13 +95,3 @@ def test_every_reader_has_the_same_lines(reader, end, tmp_path, monkeypatch) -> 
         for block in (1, 7, 1 << 20):
             monkeypatch.setattr(text_files, "BLOCK", block)
             assert lines_of(tmp_path / name) == expected, (name, block)
-
-
-def test_line_ends_of_any_system_are_those_of_lines_and_documents(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "One.\r\nTwo.\rThree.\n\u2028Four."}))
-    assert read([tmp_path / "a.jsonl"]) == [("jsonl", ["One.", "Two.", "Three.", "\u2028Four."])]
-    for number, end in enumerate(ENDS.values()):
-        path = tmp_path / f"{number}.txt"
-        path.write_bytes(f"One.{end}Two.{end}{end}Three.{end} \x0c{end}Four.{end}".encode())
-        assert read([path], "text") == [("text", lines) for lines in (["One.", "Two."], ["Three."], ["Four."])]
-        assert len(list(formats.documents([path], format="lines"))) == 4

@@ -97,18 +97,9 @@ class SlowToStart(_Worker):
         super().start()
 
 
-class SlowToEnd(SlowToStart):
-    """A process that is not ended before another one has started."""
-
-    def terminate(self) -> None:
-        super().terminate()
-        time.sleep(1)
-
-
-@pytest.mark.parametrize("kind", [SlowToStart, pytest.param(SlowToEnd, marks=pytest.mark.nightly)])
-def test_the_end_of_a_process_is_named_while_another_starts(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_process_is_named_while_another_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.11 ends the processes that it knows and closes its queues meanwhile."""
-    monkeypatch.setattr("plmjax.data.workers._Worker", kind)
+    monkeypatch.setattr("plmjax.data.workers._Worker", SlowToStart)
     with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="with code 3"):
         list(workers.results(left, [(0,)] * 4))
     assert not multiprocessing.active_children()

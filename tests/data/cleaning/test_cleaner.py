@@ -102,24 +102,6 @@ def test_each_rule_has_the_threshold_of_its_paper(found: str, probability: float
     assert [rule for rule in rules if list(cleaning.cleaner([rule], language="en").texts(["A text."]))] == kept
 
 
-TEXT = (
-    'The U.S. has 1,234 well-known places, he said: "go there." We don\'t know (yet) why... It costs $5.50 and/or 3 '
-    "days; wait!"
-)
-
-
-def test_words_are_those_of_nltk_but_for_contractions_and_quotation_marks() -> None:
-    """Deviation of plmjax.data.cleaning.rule.words. NLTK takes a full stop as a word only at the end of a text."""
-    from nltk.tokenize.destructive import NLTKWordTokenizer  # takes seconds, as every process would at collection
-
-    theirs = NLTKWordTokenizer().tokenize(TEXT)
-    changed = {"do": None, "n't": "don't", "``": '"', "''": '"', "there.": "there"}
-    theirs = [changed.get(word, word) for word in theirs if changed.get(word, word)]
-    assert [word for word in words(TEXT) if word != "."] == [
-        word if word == "..." else word.removesuffix(".") for word in theirs
-    ]
-
-
 @pytest.mark.parametrize("code", PARAGRAPHS)
 def test_words_and_ends_of_lines_of_every_language(code: str) -> None:
     """The rules drop nothing of a paragraph, and drop a title. Signs of vowels are parts of their words."""

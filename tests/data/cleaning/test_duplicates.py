@@ -1,13 +1,11 @@
 """Duplicates: the first copy in the order of reading is kept; near ones are found as often as the bands promise."""
 
 import string
-import sys
 
 import numpy as np
 import pytest
 
-from plmjax.data.cleaning import cleaner, duplicates, language
-from tests.data.mistakes import refused
+from plmjax.data.cleaning import cleaner, duplicates
 
 A, B, C, D, E = (f"{word} is the sentence of this letter." for word in "Anton Berta Caesar Dora Emil".split())
 
@@ -56,14 +54,3 @@ def test_case_punctuation_accents_and_numbers_do_not_count() -> None:
     five, changed = "Déjà vu of three, 1999 years.", "deja VU of; three 7 YEARS!"
     for texts, kept in (([five, changed], 1), (["One two three four."] * 2, 2)):  # sequences have five words
         assert len(list(cleaner(["near_duplicates"]).texts(texts))) == kept
-
-
-@pytest.mark.parametrize(
-    ("module", "found", "rules"),
-    [("rensa", duplicates.rensa, "fineweb"), ("py3langid.langid", language._detector, "c4_language")],
-)
-def test_a_library_that_is_absent_is_one_sentence(module: str, found, rules: str, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    found.cache_clear()
-    refused(lambda: cleaner([rules]), f"{module.split('.')[0]} .. not installed .. pip install 'plmjax[clean]'")
-    found.cache_clear()

@@ -70,21 +70,6 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small_corpora, tmp_path, name, 
     assert asked.sum() == 950 - train - 1  # each byte but the first
 
 
-@pytest.mark.parametrize("character", ["a", "\u20ac"])
-def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_before_it(small_corpora, tmp_path, character):
-    """Characters of one and three bytes, of which `known` are before the cut or the end."""
-    size = len(character.encode())
-    for known in range(1, size + 1):
-        text = "a" * (900 - known) + character
-        last = "a" * (1000 - len(text.encode()) - known)
-        (tmp_path / "enwik8").write_bytes((text + last).encode() + character.encode()[:known])
-        found = "".join(document.text for document in formats.documents([tmp_path / "enwik8"], format="enwik8"))
-        (test,) = formats.documents([tmp_path / "enwik8"], format="enwik8", split="test")
-        assert found.startswith(f"{text}a") and found + test.text == text + last + character * (known == size)
-        train = next(formats.documents([tmp_path / "enwik8"], format="enwik8")).text
-        assert train == text
-
-
 @pytest.mark.parametrize("block", [7, 1 << 20])
 def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small_corpora, tmp_path, monkeypatch, block):
     monkeypatch.setattr(text_files, "BLOCK", block)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
-import pytest
 
 from plmjax.data import formats
 from tests.data.formats.samples import write_table
@@ -67,30 +66,14 @@ def test_marks_and_working_files_of_spark_are_no_text(tmp_path: Path) -> None:
     refused(lambda: texts(tmp_path), "part-00001 .. an empty file")
 
 
-def test_results_of_map_in_the_cache_of_datasets_are_no_text(tmp_path: Path) -> None:
+def test_descriptions_beside_tables_are_no_text_and_beside_text_they_are(tmp_path: Path) -> None:
+    """Nor are results of `map` in the cache of `datasets`."""
     arrow(tmp_path / "json-train.arrow", "One.")
-    arrow(tmp_path / "cache-of-a-user.arrow", "Two.")
-    for name in ("cache-cc8787f0a78af78f.arrow", "cache-cc8787f0a78af78f_00001_of_00004.arrow"):
-        arrow(tmp_path / name, "A stale row.")
-    (tmp_path / "dataset_info.json").write_text("{}")
-    assert sorted(texts(tmp_path)) == ["One.", "Two."]
-
-
-@pytest.mark.parametrize("data", ["train.parquet", "data/train.jsonl", "train.jsonl.gz", "train.tsv"])
-def test_descriptions_beside_tables_are_no_text(data: str, tmp_path: Path) -> None:
-    path = tmp_path / data
-    path.parent.mkdir(exist_ok=True)
-    if path.suffix == ".parquet":
-        write_table(path, pyarrow.table({"text": ["One."]}))
-    else:
-        path.write_text("id\ttext\n1\tOne.\n" if path.suffix == ".tsv" else '{"text": "One."}\n')
-    for name in ("README.md", "LICENSE", "dataset_infos.json", ".gitattributes"):
+    arrow(tmp_path / "cache-cc8787f0a78af78f_00001_of_00004.arrow", "A stale row.")
+    for name in ("README.md", "LICENSE", "dataset_infos.json", "dataset_info.json", ".gitattributes"):
         (tmp_path / name).write_text("---\nlicense: mit\n---\n")
-    format = "tsv" if path.suffix == ".tsv" else "auto"
-    assert [formats.prose(document) for document in formats.documents([tmp_path], format=format)] == [["One."]]
-
-
-def test_a_readme_beside_text_is_text(tmp_path: Path) -> None:
+    assert texts(tmp_path) == ["One."]
+    (tmp_path / "text").mkdir()
     for name in ("README.md", "a.txt"):
-        (tmp_path / name).write_text("Words.\n")
-    assert len(texts(tmp_path)) == 2
+        (tmp_path / "text" / name).write_text("Words.\n")
+    assert len(texts(tmp_path / "text")) == 2

@@ -3,15 +3,30 @@
 import bz2
 import gzip
 import hashlib
+import itertools
 import json
 import lzma
+from pathlib import Path
 
 import pytest
+from tensorflow_datasets.text import c4_utils
 
 from plmjax.data import formats, text_files, text_size
 from plmjax.data.formats import cutting, documentation
-from tests.data.formats.samples import BOOK, EXTRACTED, GUTENBERG, MARKUP, PARAGRAPHS, WIKI, read, zstandard
-from tests.data.mistakes import refused
+from plmjax.data.formats import text as text_format
+from tests.data.formats.samples import (
+    BOOK,
+    EXTRACTED,
+    GUTENBERG,
+    MARKUP,
+    PAGES,
+    PARAGRAPHS,
+    RECORDS,
+    WIKI,
+    read,
+    record,
+    zstandard,
+)
 
 # name of a file -> its text, the format it is recognised as, and its documents
 FILES = {
@@ -73,20 +88,6 @@ def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
         assert sample == sorted(sorted(texts, key=blake)[:count])
 
 
-def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypatch):
-    """The title belongs to its first part; an article that is not closed is an error, cut or not."""
-    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 120)
-    lines = [f"Sentence number {n} of an article." for n in range(30)]
-    text = '<doc id="1" title="Fox &amp; Co">\nFox & Co\n' + "\n".join(lines) + "\n</doc>\n"
-    for block in (50, 1 << 20):
-        monkeypatch.setattr(text_files, "BLOCK", block)
-        (tmp_path / "wiki_00").write_text(text + EXTRACTED)
-        *parts, last = (paragraphs for _, paragraphs in read([tmp_path / "wiki_00"], "wikiextractor"))
-        assert [line for part in parts for line in part] == lines and last == ["Foxes dig.", "They sleep."]
-        (tmp_path / "wiki_00").write_text(text.removesuffix("</doc>\n"))
-        refused(lambda: read([tmp_path / "wiki_00"], "wikiextractor"), "the last one open")
-
-
 def test_sources_name_the_text_whatever_it_is(tmp_path, monkeypatch):
     """A file by its digest, a dataset of TFDS by its name and folder, and the embedded corpus by its libraries."""
     (tmp_path / "a.txt").write_text("Some text.")
@@ -114,3 +115,75 @@ def test_the_size_of_a_text_is_its_lines_with_their_ends_without_blank_ones(tmp_
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "One."}\n{"text": " "}\n')
     for limit in (None, 100):
         assert list(formats.texts([tmp_path / "a.jsonl"], limit_bytes=limit)) == ["One."]
+
+
+@pytest.mark.parametrize("format", ["auto", "wet"])
+def test_pages_are_those_of_the_released_code_of_c4(tmp_path: Path, format: str, monkeypatch) -> None:
+    """Also with records and their marks across the blocks of a file."""
+    places = ["record 2", "record 3"]
+    for name, packed in (("a.warc.wet", bytes), ("a.warc.wet.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(b"".join(map(packed, RECORDS)))
+        for block in (1 << 20, *[7] * (format == "wet")):
+            monkeypatch.setattr(text_files, "BLOCK", block)
+            found = list(formats.documents([tmp_path / name], format=format))
+            assert [formats.prose(one) for one in found] == [page.replace("\n\n", "\n").split("\n") for page in PAGES]
+            assert [one.place for one in found] == [f"{tmp_path / name} {place}" for place in places]
+    theirs = [page.text for page in c4_utils.split_wet_file(str(tmp_path / name), lambda counter, amount=1: None)]
+    assert theirs[-2:] == ["\n".join(formats.prose(document)) for document in found]
+
+
+def test_records_about_a_page_are_left_out_and_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.wet"
+    kinds = {"metadata": "fetchTimeMs: 9", "conversion": "A page.\r\nIts end.", "warcinfo": "x"}
+    path.write_bytes(b"".join(itertools.starmap(record, kinds.items())))
+    (found,) = formats.documents([path], format="wet")
+    assert formats.prose(found) == ["A page.", "Its end."] and found.place == f"{path} record 2"
+
+
+def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
+    """One is a line, a book, or what stands between blank lines."""
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
+    long = " ".join(f"word{n}" for n in range(40))
+    for format, text in (("text", long), ("books", long), ("lines", f"One. And more.\n\nTwo.\n{long}\n")):
+        (tmp_path / "a.txt").write_text(text)
+        found = [document.text for document in formats.documents([tmp_path / "a.txt"], format=format)]
+        short = 2 * (format == "lines")
+        assert found[:short] == ["One. And more.", "Two."][:short]
+        assert " ".join(found[short:]) == long and len(found) > 2 and max(map(len, found)) <= 100
+    for text, cut in (  # at the best end in the second half
+        ("a" * 60 + f"\n\nbbbbb\nccccc {'d' * 90}", ("a" * 60, f"bbbbb\nccccc {'d' * 90}")),
+        ("a" * 49 + " " + "b" * 90, ("a" * 49 + " " + "b" * 50, "b" * 40)),
+        ("a" * 50 + " " + "b" * 90, ("a" * 50, "b" * 90)),
+    ):
+        assert cutting.cut(text) == cut
+    monkeypatch.setattr(text_files, "BLOCK", 64)  # a document that spans several blocks keeps all of its lines
+    lines = [f"Line {n} of a text." for n in range(40)]
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n\nA short one.\n")
+    *parts, last = (paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text"))
+    assert last == ["A short one."] and [line for part in parts for line in part] == lines
+
+
+@pytest.mark.parametrize(("block", "ending"), [(7, "\n\n  \n"), (1 << 20, "")])
+def test_a_long_file_without_a_blank_line_is_many_documents(tmp_path, monkeypatch, block, ending):
+    """Its lines may be sentences or documents; the borders depend on the lines alone."""
+    monkeypatch.setattr(text_files, "BLOCK", block)
+    lines = [f"Sentence number {n} of a text." for n in range(1234)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n" + "\n".join(lines) + ending)
+    found = [paragraphs for _, paragraphs in read([path], "text")]
+    assert [len(paragraphs) for paragraphs in found] == [50] * 24 + [34]
+    assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_borders_that_are_marked_are_kept(tmp_path, monkeypatch):
+    """Kept whole: BERT's own format, a file that is a short document, a novel in one line."""
+    monkeypatch.setattr(text_format, "UNMARKED", 100)
+    long, short = ([f"Sentence {n}." for n in range(count)] for count in (300, 20))
+    for text, expected in (
+        ("\n".join(long) + "\n\n" + "\n".join(short), [long, short]),
+        ("\n".join(short) + "\n \n" + "\n".join(long) + "\n\n", [short, long]),
+        ("\n".join(long[:100]), [long[:100]]),
+        (" ".join(long), [[" ".join(long)]]),
+    ):
+        (tmp_path / "a.txt").write_text(text)
+        assert [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")] == expected

@@ -1,6 +1,7 @@
 """Files and requests that give no documents: what is there, where, and what is to be done."""
 
 import bz2
+import functools
 import gzip
 import io
 import json
@@ -139,87 +140,65 @@ def test_columns_that_are_no_text_or_no_numbers(suffix: str, tmp_path: Path) -> 
 
 
 PARTS = records.Parts({"text": "a"}, ("n",))
+
+
 RECORDS_WITH_PARTS = [
-    ("no key", '{"b": "One.", "n": 1}', PARTS, "'a' .. line 1 .. b, n .. --streams"),
-    ("above every float", NUMBER % ("9" * 400), PARTS, "'n' .. line 1 .. '9999"),
-    ("no number", NUMBER % '"nan"', PARTS, "'n' .. line 1 .. 'nan'"),
-    ("a text", NUMBER % '"two foxes"', PARTS, "'n' .. line 1 .. 'two foxes'"),
-    ("surrogate", '{"a": "One. \\ud800", "n": 1}', PARTS, "line 1 .. half of a surrogate pair"),
-    ("named column", "en\tde", records.Parts({"a": "en", "b": "fr"}), "'fr' .. a.tsv .. en, de"),
-    ("numbered column", "one\ttwo", records.Parts({"a": "1", "b": "3"}), "'3' .. a.tsv .. 1, 2"),
-    ("a cell too many", "en\tde\na\tb\tc", records.Parts({"a": "en", "b": "de"}), "2 columns .. line 2 .. 3"),
-    ("no records", "A text.\n\nAnother one.\n", PARTS, "--streams .. the format text"),
+    ("a.jsonl", '{"b": "One.", "n": 1}', PARTS, "'a' .. line 1 .. b, n .. --streams"),
+    ("a.jsonl", NUMBER % ("9" * 400), PARTS, "'n' .. line 1 .. '9999"),
+    ("a.jsonl", NUMBER % '"two foxes"', PARTS, "'n' .. line 1 .. 'two foxes'"),
+    ("a.jsonl", '{"a": "One. \\ud800", "n": 1}', PARTS, "line 1 .. half of a surrogate pair"),
+    ("a.tsv", "en\tde", records.Parts({"a": "en", "b": "fr"}), "'fr' .. a.tsv .. en, de"),
+    ("a.tsv", "one\ttwo", records.Parts({"a": "1", "b": "3"}), "'3' .. a.tsv .. 1, 2"),
+    ("a.tsv", "en\tde\na\tb\tc", records.Parts({"a": "en", "b": "de"}), "2 columns .. line 2 .. 3"),
+    ("a.txt", "A text.\n\nAnother one.\n", PARTS, "--streams .. the format text"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("case", "content", "of", "parts"), RECORDS_WITH_PARTS, ids=[row[0] for row in RECORDS_WITH_PARTS]
-)
-def test_records_that_lack_something(case: str, content: str, of: records.Parts, parts: str, tmp_path: Path) -> None:
-    name = "a.txt" if case == "no records" else "a.jsonl" if "n" in of.fields else "a.tsv"
-    (tmp_path / name).write_text(f"{content}\n")
-    refused(lambda: read(tmp_path / name, format="tsv" if name == "a.tsv" else "auto", parts=of), parts)
+def test_records_that_lack_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, content, of, parts in RECORDS_WITH_PARTS:
+        (tmp_path / name).write_text(f"{content}\n")
+        format = "tsv" if name == "a.tsv" else "auto"
+        refused(functools.partial(read, tmp_path / name, format=format, parts=of), parts)
+    for options in (["source="], ["a=1", "a=2"]):
+        refused(lambda options=options: records.streams(options), "--streams .. NAME=KEY")
+    monkeypatch.setattr(cutting, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(text_files, "BLOCK", 100)
+    for name, content in (("a.jsonl", json.dumps({"text": "x" * 5000})), ("a.xml", WIKI % ("x" * 5000))):
+        (tmp_path / name).write_text(content)
+        refused(lambda name=name: read(tmp_path / name), "1000 characters")
 
 
-CORPORA_FILES = [
-    ("enwik8", lambda path: path.write_bytes(b"x" * 999), "1,000 bytes .. enwik8 .. 999"),
-    ("enwik8", lambda path: path.write_bytes(b"x" * 910 + b"\xff" * 90), "0xff at offset 910"),
-    ("enwik8", lambda path: path.mkdir(), "the file enwik8 .. none"),
-    ("wikitext-2", lambda path: path.write_text("x"), "folder of WikiText-2 .. the file"),
-    ("wikitext-2", lambda path: path.mkdir(), "wiki.train.tokens or train.txt"),
-    ("wikitext-103", lambda path: None, "WikiText-103 .. nothing"),
+REQUESTS = [
+    (["absent"], "auto", "absent .. nothing"),
+    (["folder"], "auto", "folder .. none"),
+    ([], "auto", "none named"),
+    (["a.txt"], "txt", "did you mean 'text'"),
+    (["a.txt"], "wikiextractor", "<doc"),
+    (["a", "b"], "tfds:letters", "at most one --input .. tfds:letters .. 2"),
+    (["short"], "enwik8", "1,000 bytes .. enwik8 .. 999"),
+    (["latin"], "enwik8", "0xff at offset 910"),
+    (["folder"], "enwik8", "the file enwik8 .. none"),
+    (["a.txt"], "wikitext-2", "folder of WikiText-2 .. the file"),
+    (["folder"], "wikitext-2", "wiki.train.tokens or train.txt"),
+    (["absent"], "wikitext-103", "WikiText-103 .. nothing"),
+    (["words"], "wikitext-2", f"{WORDS['validation']} words .. validation .. {WORDS['validation'] + 3}"),
+    (["a.txt", "a.txt"], "enwik8", "one path .. 2"),
 ]
 
 
-@pytest.mark.parametrize(("name", "make", "parts"), CORPORA_FILES, ids=[f"{row[0]} {row[2]}" for row in CORPORA_FILES])
-def test_other_files_than_those_of_a_corpus(small_corpora, tmp_path: Path, name: str, make: Any, parts: str) -> None:
-    make(tmp_path / "path")
-    refused(lambda: read(tmp_path / "path", format=name), parts)
-
-
-def test_corpora_of_another_size_and_requests_for_them(small_corpora, tmp_path: Path) -> None:
-    folder, path = write("wikitext-2", tmp_path / "words"), write("enwik8", tmp_path / "bytes")
-    with (folder / "wiki.valid.tokens").open("a") as file:
-        file.write("one more\n")
-    known = WORDS["validation"]
-    refused(lambda: read(folder, format="wikitext-2"), f"{known} words .. validation .. {known + 3}")
-    assert read(folder, format="wikitext-2", split="test")
-    refused(lambda: read(path, path, format="enwik8"), "one path .. 2")
-    refused(lambda: formats.documents([path], format="enwik8", parts=PARTS), "--streams .. enwik8")
-    refused(lambda: records.streams(["source="]), "--streams .. NAME=KEY")
-    refused(lambda: records.streams(["a=1", "a=2"]), "--streams .. NAME=KEY")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "format", "parts"),
-    [
-        (["absent"], "auto", "absent .. nothing"),
-        (["folder"], "auto", "folder .. none"),
-        ([], "auto", "none named"),
-        (["a.txt"], "txt", "did you mean 'text'"),
-        (["a.txt"], "wikiextractor", "<doc"),
-        (["a", "b"], "tfds:letters", "at most one --input .. tfds:letters .. 2"),
-    ],
-)
-def test_bad_requests(inputs: list[str], format: str, parts: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("inputs", "format", "parts"), REQUESTS, ids=str)
+def test_requests(small_corpora, inputs: list[str], format: str, parts: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "short").write_bytes(b"x" * 999)
+    (tmp_path / "latin").write_bytes(b"x" * 910 + b"\xff" * 90)
+    with (write("wikitext-2", tmp_path / "words") / "wiki.valid.tokens").open("a") as file:
+        file.write("one more\n")
     refused(lambda: read(*(tmp_path / name for name in inputs), format=format), parts)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     """Its dataset could not be opened: JSON holds no half of a surrogate pair."""
-    path = tmp_path / os.fsdecode(b"a\xff.txt")
-    path.write_text("One.")
-    for inputs in ([path], [tmp_path]):
-        refused(lambda inputs=inputs: formats.sources(inputs, "auto"), "\\udcff.txt' .. rename it")
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.xml"])
-def test_a_record_without_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "LONGEST_RECORD", 1000)
-    monkeypatch.setattr(text_files, "BLOCK", 100)
-    long = "x" * 5000
-    (tmp_path / name).write_text(json.dumps({"text": long}) if name == "a.jsonl" else WIKI % long)
-    refused(lambda: read(tmp_path / name), "1000 characters")
+    (tmp_path / os.fsdecode(b"a\xff.txt")).write_text("One.")
+    refused(lambda: formats.sources([tmp_path], "auto"), "\\udcff.txt' .. rename it")

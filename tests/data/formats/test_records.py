@@ -65,8 +65,6 @@ def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, token
     assert set(dataset.fields("train")) == set(fields)
     parts = records.Parts(streams)  # a tokenizer is trained on all streams
     assert list(formats.texts([path], format=format, parts=parts)) == [f"{en}\n{de}" for en, de in PAIRS]
-    again = prepare([path], format, tokenizer, tmp_path / "out", **options)
-    assert again.fingerprint == dataset.fingerprint
     other = options | {"streams": {"source": keys[0]}}
     refused(lambda: prepare([path], format, tokenizer, tmp_path / "out", **other), "another streams")
 
@@ -82,16 +80,6 @@ def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_pat
         parts = records.Parts(dict(zip("ab", keys, strict=True)))
         documents = formats.documents([path], format="tsv", parts=parts)
         assert [formats.streams_of(one, parts) for one in documents] == [{"a": [a], "b": [b]} for a, b in expected]
-
-
-@pytest.mark.parametrize(("language", "count"), [("de", 1), ("en", 2)])
-def test_every_text_of_a_document_is_split_by_the_rules_of_the_language(tmp_path, tokenizer, language, count):
-    """In German, "Fig." ends none."""
-    (tmp_path / "a.jsonl").write_text(json.dumps(dict.fromkeys(("en", "de"), "the river Fig. Two stone")))
-    for name, streams in (("one", None), ("two", {"source": "en", "target": "de"})):
-        options = {"streams": streams, "text_key": "en", "language": language, "validation": 0, "max_unknown": 1}
-        dataset = prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / name, progress=False, **options)
-        assert [dataset.split("train", stream).sentences for stream in dataset.streams] == [count] * len(streams or "1")
 
 
 def test_numbers_stay_with_their_documents_where_one_has_no_token(tmp_path, tokenizer):

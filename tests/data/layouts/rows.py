@@ -1,6 +1,5 @@
 """Rows of a layout for the tests of this folder."""
 
-import random
 from typing import Any
 
 import numpy as np
@@ -28,37 +27,3 @@ def all_fields(rows: Any) -> dict[str, np.ndarray]:
 def shapes(fields: dict[str, Any]) -> dict[str, tuple]:
     """Name -> shape and type of an array, or of the shape that a layout promises."""
     return {name: (field.shape, field.dtype) for name, field in fields.items()}
-
-
-class PythonDraws:
-    """The questions of published programs answered by Python's generator, as there."""
-
-    def __init__(self, generator: random.Random) -> None:
-        self.generator = generator
-
-    def begin(self, sentence: int) -> None:
-        """Nothing is drawn at the begin of a sequence."""
-
-    def next_pair(self) -> None:
-        """Nor before a pair."""
-
-    def is_short(self, probability: float) -> bool:
-        return self.generator.random() < probability
-
-    is_single = is_random = is_swapped = is_short
-
-    def short_length(self, low: int, high: int) -> int:
-        return self.generator.randint(low, high)
-
-    split_at = short_length
-
-    def start(self, high: int) -> int:
-        return self.generator.randint(0, high)
-
-    def document(self, attempt: int, high: int) -> int:
-        return self.start(high)
-
-    def coin(self, number: int) -> bool:
-        return self.is_short(0.5)
-
-    front = coin

@@ -6,7 +6,7 @@ import pytest
 from plmjax.data import order
 from plmjax.data.layouts import ContinuedPairs, continued_pairs
 from tests.data.corpora import documents, write
-from tests.data.layouts.rows import WORDS, V, all_fields, rows_of, shapes
+from tests.data.layouts.rows import WORDS, V, rows_of, shapes
 
 
 class CountedDraws:
@@ -133,25 +133,3 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
     np.testing.assert_array_equal(rows.train(steps, batch, places, key), rows.train(0, batch, places, key))
     odd = rows.fields(rows.train(0, 5, np.arange(5), key))["backwards"].tolist()  # one row more forward
     assert odd == ContinuedPairs().synthetic(5, length, V, 0)["backwards"].tolist() == [False] * 3 + [True] * 2
-
-
-def test_held_out_rows_occur_once_and_are_the_same_for_every_seed(tmp_path):
-    dataset = write(tmp_path, documents(4, V), documents(6, V, seed=5), vocab_size=V)
-    rows = rows_of(dataset, ContinuedPairs(), length=32, split="validation", seed=1)
-    found = [rows.evaluation(step, 8, np.arange(8)) for step in range(rows.evaluation_steps(8))]
-    assert sorted(row for row in np.concatenate(found) if row >= 0) == list(range(rows.count))
-    assert (np.diff(np.stack(found), axis=0)[:-1] == 1).all()
-    other = rows_of(dataset, ContinuedPairs(), length=32, split="validation", seed=2)
-    np.testing.assert_array_equal(all_fields(rows)["input_ids"], all_fields(other)["input_ids"])
-    first, second = (all_fields(rows_of(dataset, ContinuedPairs(), length=32, seed=seed)) for seed in (1, 2))
-    assert (first["input_ids"] != second["input_ids"]).any()
-
-
-def test_synthetic_batches_have_the_layouts_fields(tmp_path):
-    layout = ContinuedPairs()
-    made = layout.synthetic(4, 32, V, 0)
-    assert shapes(made) == shapes(layout.batch(4, 32))
-    assert (made["input_ids"][:, -1] == WORDS.cls).all() and (made["input_ids"][:, [23, 30]] == WORDS.sep).all()
-    assert (made["token_type_ids"] == [0] * 24 + [1] * 7 + [2]).all()
-    short = write(tmp_path, documents(1, V, sentences=2, words=3), [], vocab_size=V)
-    assert rows_of(short, layout, length=64).count == 0

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data import cooccurrence, layouts, store
-from tests.data.corpora import Words, documents, write
+from plmjax.data import cooccurrence, layouts
+from tests.data.corpora import documents, write
 from tests.data.layouts.rows import WORDS, V, rows_of
 from tests.data.mistakes import refused
 
@@ -15,14 +15,10 @@ ROWS = [
     (layouts.SentencePairs(), 4, WORDS, "5 to 65538 .. 4;"),
     (layouts.SentencePairs(), 70_000, WORDS, "5 to 65538 .. 70000;"),
     (layouts.SentencePairs(), 64, END, "[CLS] and [SEP]"),
-    (layouts.SingleSegment(), 4, WORDS, "5 to 65538 .. SingleSegment .. 4;"),
     (layouts.SingleSegment(), 64, END, "[CLS] and [SEP] .. SingleSegment"),
-    (layouts.ContinuedPairs(), 8, WORDS, "10 to .. 8"),
     (layouts.ContinuedPairs(), 33, WORDS, "even sequence length .. 33"),
     (layouts.ContinuedPairs(), 32, Vocabulary(V, cls=2, end=3), "[CLS] and [SEP]"),
-    (layouts.Documents(), 2, WORDS, "3 to .. 2;"),
     (layouts.Documents(shortest_length=70), 64, WORDS, "shortest_length of at most the 64 tokens of a row .. 70;"),
-    (layouts.FullSentences(), 2, WORDS, "3 to .. 2;"),
     (layouts.FullSentences(), 64, END, "<s> and </s>"),
     (layouts.Chunks(), 64, Vocabulary(size=V), "or separator token .. neither"),
     (layouts.Chunks(overlap=16), 16, WORDS, "overlap below .. 16 tokens of 16"),
@@ -42,35 +38,29 @@ def test_rows(layout: layouts.Layout, length: int, vocabulary: Vocabulary, parts
         refused(lambda: rows_of(dataset, layout, length=length, vocabulary=vocabulary), parts)
 
 
-SETTINGS = [
-    (lambda: layouts.SentencePairs(pack=0), "--data.layout.pack and --data.layout.duplicates of at least 1"),
-    (lambda: layouts.Documents(shortest_length=2), "--data.layout.shortest_length of 0, or at least 3 .. 2;"),
-    (lambda: layouts.SingleSegment(pack=0), "--data.layout.pack of at least 1 .. 0"),
-    (lambda: layouts.PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
-    (lambda: layouts.Chunks(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
-    (lambda: layouts.Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout ContiguousStreams"),
-    (lambda: layouts.Cooccurrences(held_out=1.5), "--data.layout.held_out from 0 to"),
-    (lambda: layouts.Cooccurrences(window=0), "a window from 1 to 22"),
-]
-
-
-def test_settings() -> None:
-    for make, parts in SETTINGS:
-        refused(make, parts)
-
-
-def test_text_whose_labels_are_all_the_same(tmp_path: Path) -> None:
+def test_settings_and_texts_whose_labels_say_little(tmp_path: Path) -> None:
     """An empty line after every sentence makes it a document: B is always from elsewhere."""
-    alone = write(tmp_path, [[[5, 6, 7]]] * 4, [[[5, 6], [7, 8]]] * 2, vocab_size=V)
-    refused(lambda: layouts.SentenceOrder().prepare(alone, None), "several sentences .. 4 of one sentence each")
-
-
-def test_another_stream_than_the_text(tmp_path: Path) -> None:
-    writer = store.ShardWriter(tmp_path, "train", 0, vocab_size=V, streams=("english", "german"))
-    writer.add({"english": [[7]], "german": [[8]]})
-    store.finish(tmp_path, {"train": [writer.close()]}, Words(V), sources=[], description={})
-    dataset = store.open_dataset(tmp_path)
-    refused(lambda: rows_of(dataset, layouts.FullSentences(), length=48), "'text' .. english, german")
+    for make, parts in (
+        (lambda: layouts.SentencePairs(pack=0), "--data.layout.pack and --data.layout.duplicates of at least 1"),
+        (lambda: layouts.Documents(shortest_length=2), "--data.layout.shortest_length of 0, or at least 3 .. 2;"),
+        (lambda: layouts.PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
+        (lambda: layouts.Chunks(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
+        (lambda: layouts.Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout ContiguousStreams"),
+        (lambda: layouts.Cooccurrences(held_out=1.5), "--data.layout.held_out from 0 to"),
+    ):
+        refused(make, parts)
+    layout, single, several = layouts.SentencePairs(), [[5, 6, 7]], [[5, 6], [7, 8]]
+    alone = write(tmp_path / "alone", [single] * 4, [several] * 2, vocab_size=V)
+    refused(lambda: layout.prepare(alone, None), "several sentences .. 4 of one sentence each")
+    for name, train, line in (
+        ("whole", [several] * 3, None),
+        ("one", [several], "the training text has one document, so that random pairs are of it too; an empty line"),
+        ("few", [single] * 3 + [several], "75% of the documents of the training text have one sentence"),
+    ):
+        dataset = write(tmp_path / name, train, [several] * 2, vocab_size=V, shards=1)
+        layout.prepare(dataset, None)
+        found = list(layout.remarks(dataset))
+        assert len(found) == bool(line) and (line or "") in "".join(found)
 
 
 def test_counts_of_something_else(dataset, tmp_path: Path) -> None:

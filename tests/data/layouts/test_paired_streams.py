@@ -95,14 +95,3 @@ def test_the_decoder_starts_with_the_token_that_its_system_takes_and_what_is_too
         assert pairs_in(rows.fields(np.arange(rows.count)), token) == [
             (x[:7], y[:7]) for x, y in pairs_of("validation")
         ]
-
-
-def test_an_index_is_named_by_all_that_its_rows_depend_on(dataset):
-    """Rows of other settings that were made in the same folder are other ones."""
-    packed, swapped = layout(pack=3), PairedStreams(source="german", target="english", pack=3)
-    variants = [(packed, 48, 3), (packed, 30, 3), (packed, 48, 4), (layout(pack=4), 48, 3), (swapped, 48, 3)]
-    first, *others, again = (
-        pairs_in(made.rows(dataset, "train", length, vocabulary=WORDS, seed=seed).fields(np.arange(20)))
-        for made, length, seed in (*variants, variants[0])
-    )
-    assert first == again and all(first != other for other in others)

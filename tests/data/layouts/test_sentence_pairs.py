@@ -1,7 +1,5 @@
 """Sentence pairs against a plain transcription of the published procedure: draw for draw, and in distribution."""
 
-import random
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from plmjax.data import order
 from plmjax.data.layouts import SentenceOrder, SentencePairs
 from plmjax.data.layouts import sentence_pairs as pairs
 from tests.data.corpora import documents, write
-from tests.data.layouts.rows import PythonDraws, V
+from tests.data.layouts.rows import V
 
 
 class CountedDraws:
@@ -138,46 +136,3 @@ def test_equals_the_published_procedure_draw_for_draw(
     monkeypatch.setattr(pairs, "_TASK_PAIRS", 100)  # however the work is dealt
     monkeypatch.setattr(pairs, "_LANES", 7)
     assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
-
-
-def test_has_the_published_distribution(tmp_path):
-    """Counts, lengths and labels of 100 passes agree with Python's generator within four standard errors."""
-    texts, passes, layout = documents(30, V, seed=4), 100, SentencePairs()
-    split = write(tmp_path, texts, [], vocab_size=V).split("train")
-    found = np.concatenate(list(pairs.draw_pairs(split, layout, 64, seed=0, passes=passes)))
-    generator = random.Random(0)
-    expected = [
-        pair
-        for _ in range(passes)
-        for document in range(len(texts))
-        for pair in published(texts, document, 64, layout=layout, draws=PythonDraws(generator))
-    ]
-    assert len(found) == pytest.approx(len(expected), rel=0.01)
-    for ours, theirs in (
-        (found["a_length"], [len(a) for a, _, _ in expected]),
-        (found["b_length"], [len(b) for _, b, _ in expected]),
-        (found["a_length"].astype(int) + found["b_length"], [len(a) + len(b) for a, b, _ in expected]),
-        (found["label"], [label for _, _, label in expected]),
-    ):
-        error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
-        assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
-
-
-SINGLE, SEVERAL = [[5, 6, 7]], [[5, 6], [7, 8]]
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "lines"),
-    [
-        ([SEVERAL] * 3, [SEVERAL] * 2, []),
-        ([SEVERAL] * 3, [], []),
-        ([SEVERAL], [], ["the training text has one document, so that random pairs are of it too; an empty line"]),
-        ([SINGLE] * 3 + [SEVERAL], [SEVERAL] * 2, ["75% of the documents of the training text have one sentence"]),
-        ([SEVERAL] * 3, [SINGLE] * 2, ["100% of the documents of the held-out text have one sentence, whose"]),
-    ],
-)
-def test_text_whose_labels_say_little_is_told(tmp_path, train, validation, lines):
-    dataset, layout = write(tmp_path, train, validation, vocab_size=V, shards=1), SentencePairs()
-    layout.prepare(dataset, None)
-    found = list(layout.remarks(dataset))
-    assert len(found) == len(lines) and all(line in whole for line, whole in zip(lines, found, strict=True))

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax.data import packing, store
-from plmjax.data.layouts import Chunks, SentenceOrder, SentencePairs, sentence_pairs
+from plmjax.data import packing
+from plmjax.data.layouts import SentenceOrder, SentencePairs, sentence_pairs
 from tests.data.corpora import assert_same, documents, write
 from tests.data.layouts.rows import TEXTS, WORDS, V, all_fields, rows_of
-from tests.data.mistakes import refused
 
 
 def texts_of(fields):
@@ -111,25 +110,3 @@ def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp
     count = rows_of(dataset, SentencePairs()).count
     assert count and len(list((tmp_path / "cache/plmjax/index").iterdir())) == 1
     assert rows_of(dataset, SentencePairs()).count == count
-
-
-@pytest.mark.parametrize("layout", [SentencePairs(duplicates=2, pack=3), Chunks()], ids=repr)
-def test_pieces_of_any_size_give_the_same_rows(layout, tmp_path, monkeypatch):
-    whole = write(tmp_path / "whole", TEXTS["train"], [], vocab_size=V, shards=1)
-    monkeypatch.setattr(store.writer, "PIECE_TOKENS", 700)
-    parts = write(tmp_path / "parts", TEXTS["train"], [], vocab_size=V, shards=4)
-    assert_same(*(all_fields(rows_of(dataset, layout)) for dataset in (parts, whole)))
-
-
-def test_a_folder_that_no_index_can_be_made_in_is_named(tmp_path, monkeypatch):
-    """At once, or while it is written."""
-    dataset = write(tmp_path, documents(10, V), [], vocab_size=V)
-
-    def refuse(*arguments, **settings):
-        raise OSError(28, os.strerror(28), str(arguments[0]))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "mkdir", refuse)
-        refused(lambda: rows_of(dataset, SentencePairs()), f"room for the index of {tmp_path} .. {os.strerror(28)}")
-    monkeypatch.setattr(sentence_pairs, "draw_pairs", refuse)
-    refused(lambda: rows_of(dataset, SentencePairs()), f"to write the index .. {os.strerror(28)}")

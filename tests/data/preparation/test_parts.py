@@ -1,6 +1,5 @@
 """The parts of a preparation: its folder, units of about equal size, batches, the held-out share, and its progress."""
 
-import hashlib
 import itertools
 import json
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from plmjax.data import formats, store
 from plmjax.data.preparation import files, output_folder, prepare, run
 from plmjax.data.preparation import units as module
-from plmjax.data.preparation.conversion import split_of
 from plmjax.data.preparation.units import units
 from plmjax.files import locks
 from tests.data.random_texts import CLEAN, document
@@ -49,14 +47,6 @@ def test_small_files_share_a_unit_and_large_ones_are_cut(tmp_path, monkeypatch):
         assert len(units(small, 340, size)) == count
     monkeypatch.setattr(module, "MOST", 4)
     assert len(units(source, 321 * 17, 100)) <= 4
-
-
-def test_a_document_is_held_out_by_the_hash_of_its_sentences() -> None:
-    """Below the share alone, which a hash of 53 bits can equal."""
-    text = ["A first one.", "Another."]
-    share = int.from_bytes(hashlib.blake2b(b"A first one.\nAnother.", digest_size=8).digest(), "little") / 2**64
-    assert split_of(text, share * (1 - 1e-12)) == "train" and split_of(text, share * (1 + 1e-12)) == "validation"
-    assert split_of(text, 0.0) == "train"
 
 
 def test_a_piece_ends_with_the_document_that_reaches_its_size_in_all_streams(tokenizer, tmp_path: Path) -> None:

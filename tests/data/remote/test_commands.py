@@ -26,10 +26,7 @@ def served(object_store, prose: Path, small_run: Path, tmp_path_factory) -> tupl
     object_store.create("large")
     for name, file in storage.files(folder).items():
         object_store.put("large", f"set/{name}", file.path.read_bytes())
-    manifest = store.read_manifest(folder)
-    sizes = [piece["text/tokens"][1] for shard in manifest["splits"]["train"]["shards"] for piece in shard["pieces"]]
-    assert len(sizes) > 20 and min(sizes[:-1]) >= 2000 and max(sizes) < 6000
-    return "gs://large/set", sum(entry["bytes"] for entry in store.all_files(manifest).values())
+    return "gs://large/set", sum(entry["bytes"] for entry in store.all_files(store.read_manifest(folder)).values())
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +80,7 @@ def test_mistakes(changed: list[str], part: str, options: list[str], tmp_path: P
 
 
 @pytest.mark.nightly
-def test_other_limits_and_windows_are_another_run(trained, options, served, small_run, fails) -> None:
-    same = ["pretrain", TINY, "--workdir", trained, *options]
-    assert "data.shuffle_window = 4, found 2" in fails(*same, "--data.shuffle_window", 2)
-    assert f"data.cache_limit = {served[1] // 2}, found 10GB" in fails(*same, "--data.cache_limit", "10GB")
-    place = ["--data.path", served[0], "--data.cache_limit", "100kB"]
-    assert "ContiguousStreams, which needs the whole text" in fails(
-        "pretrain", "experiments/transformer_xl_tiny.py", *place
-    )
-    same[3] = trained.with_name("new")
-    assert "a bucket for --data.cache_limit" in fails(*same, "--data.path", small_run / "dataset")
-
-
-@pytest.mark.nightly
-def test_a_mixture_is_read_within_the_limit(small_run, options, served, tmp_path, monkeypatch, fails) -> None:
+def test_a_mixture_is_read_within_the_limit(small_run, options, served, tmp_path, monkeypatch) -> None:
     """One source is in a bucket and exceeds the limit, one is on the disk. A stopped run ends in the same bytes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = options.index("--data.path")
@@ -111,6 +95,3 @@ def test_a_mixture_is_read_within_the_limit(small_run, options, served, tmp_path
     cli.run(["pretrain", TINY, "--workdir", str(tmp_path / "parts"), *rest])
     whole, parts = (tmp_path / name / "export" / "model.safetensors" for name in ("whole", "parts"))
     assert whole.read_bytes() == parts.read_bytes()
-    cli.run(["evaluate", str(tmp_path / "whole")])
-    without = [word for word in rest if not word.startswith("pieces=")]
-    assert "a bucket for --data.cache_limit" in fails("pretrain", TINY, "--workdir", tmp_path / "local", *without)

@@ -6,42 +6,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from plmjax.data import mixture, remote, store
+from plmjax.data import mixture, remote
 from plmjax.data.layouts import Chunks, SentencePairs
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import MixtureSource
 from plmjax.files import storage
 from tests.data import corpora
-from tests.object_store import ObjectStore
+from tests.data.remote.conftest import V, limit_of
 
-V = 64
 PHASE = SimpleNamespace(index=0, first_step=0, last_step=10_000, sequence_length=32, batch_size=8)
 SEED = 5
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[store.Dataset, store.Dataset]:
-    """A dataset of about thirty pieces, and a small one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.writer, "PIECE_TOKENS", 750)
-        large, small = (tmp_path_factory.mktemp(name) for name in ("large", "small"))
-        return (
-            corpora.write(large, corpora.documents(75, V), corpora.documents(6, V, seed=1), vocab_size=V),
-            corpora.write(small, corpora.documents(12, V, seed=2), corpora.documents(3, V, seed=3), vocab_size=V),
-        )
-
-
 @pytest.fixture
-def mixed(folders: tuple[store.Dataset, store.Dataset], object_store: ObjectStore, bucket: str) -> Mixture:
-    large, small = folders
-    for name, file in storage.files(large.directory).items():
-        object_store.put(bucket, f"set/{name}", file.path.read_bytes())
-    return Mixture((f"large=gs://{bucket}/set", f"small={small.directory}"), weights=("large=3", "small=1"))
+def mixed(served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mixture:
+    """Of a dataset in pieces, and a small one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    texts = corpora.documents(12, V, seed=2), corpora.documents(3, V, seed=3)
+    corpora.write(tmp_path / "small", *texts, vocab_size=V)
+    return Mixture((f"large={served}", f"small={tmp_path / 'small'}"), weights=("large=3", "small=1"))
 
 
 def opened(mixed: Mixture, limit: int | None, layout: Chunks | SentencePairs) -> MixtureSource:
@@ -49,16 +32,12 @@ def opened(mixed: Mixture, limit: int | None, layout: Chunks | SentencePairs) ->
     return mixture.new_source(layout, mixed, datasets, vocabulary=corpora.Words(V).vocabulary, seed=SEED, window=4)
 
 
-def limit_of(dataset: store.Dataset) -> int:
-    return int(0.56 * sum(entry["bytes"] for entry in store.all_files(dataset.manifest).values()))
-
-
 def taken(source: MixtureSource, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
     return corpora.take(source.train(PHASE, start, places), count)
 
 
-def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folders) -> None:
-    limit, layout = limit_of(folders[0]), SentencePairs(duplicates=2)
+def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, written) -> None:
+    limit, layout = limit_of(written), SentencePairs(duplicates=2)
     source = opened(mixed, limit, layout)
     assert isinstance(mixture.open_sources(mixed, limit, V)["large"], remote.RemoteDataset)
     every = taken(source, 0, 24)
@@ -68,9 +47,9 @@ def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folder
             corpora.assert_same(batch, expected, places)
 
 
-def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, folders) -> None:
+def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, written) -> None:
     """So does the pattern of the sources; the other source has an order of its own."""
-    found, whole = (taken(opened(mixed, limit, Chunks()), 0, 12) for limit in (limit_of(folders[0]), None))
+    found, whole = (taken(opened(mixed, limit, Chunks()), 0, 12) for limit in (limit_of(written), None))
     rows = opened(mixed, None, Chunks()).rows("train", PHASE.sequence_length)
     same = np.array([batch["row_ids"] >= rows.firsts[1] for batch in whole])
     assert same.mean() == pytest.approx(1 / 4, abs=0.02)
@@ -79,9 +58,9 @@ def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, folders) 
         assert equal[same[index]].all() and not equal[~same[index]].all()
 
 
-def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, folders) -> None:
+def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, written) -> None:
     """An epoch has nearly all of them once."""
-    source = opened(mixed, limit_of(folders[0]), Chunks())
+    source = opened(mixed, limit_of(written), Chunks())
     rows = source._sources["large"].epoch_rows(PHASE.sequence_length)
     steps = 2 * rows // (PHASE.batch_size * 3 // 4) + 1
     batches = taken(source, 0, steps)
@@ -94,6 +73,6 @@ def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, folders) -> Non
     for start in (0, 6):  # batches of an earlier call end, with their pieces: the limit is that of all
         batches = source.train(PHASE, start)
         next(batches)
-        found = storage.cache() / "pieces" / folders[0].fingerprint
+        found = storage.cache() / "pieces" / written.fingerprint
         assert len([path for path in found.iterdir() if path.is_dir()]) == 1
     batches.close()

@@ -2,7 +2,6 @@
 
 import io
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,6 @@ def model(**options: Any) -> bytes:
     return written.getvalue()
 
 
-def changed(change: Callable[[Any], None], **options: Any) -> bytes:
-    proto = engines.model_proto(model(**options))
-    change(proto)
-    return proto.SerializeToString()
-
-
 CASES = [(case, kind, "nmt_nfkc") for case in OPTIONS for kind in ("unigram", "bpe", "char")]
 CASES += [(case, "unigram", rule) for case in ("plain", "symbols") for rule in ("nfkc", "identity", "nmt_nfkc_cf")]
 
@@ -74,25 +67,14 @@ def test_ids_are_those_of_sentencepiece(case: str, kind: str, rule: str, tmp_pat
         assert theirs.unk_id() not in ids
 
 
-@pytest.mark.parametrize(
-    "options, sentence",
-    [
-        ({"treat_whitespace_as_suffix": True}, "(treat_whitespace_as_suffix)"),
-        ({}, "(escape_whitespaces false)"),
-        ({"model_type": "word", "vocab_size": 20}, "(model_type word)"),
-    ],
-    ids=str,
-)
-def test_a_model_of_another_form_is_refused(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    def write_spaces(proto: Any) -> None:
-        proto.normalizer_spec.escape_whitespaces = bool(options)
-
-    (tmp_path / "spiece.model").write_bytes(changed(write_spaces, **options))
-    refused(lambda: tokenizers.load(tmp_path), f"{sentence} .. spiece.model")
-
-
-def test_a_model_that_the_library_reads_otherwise_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_another_form_or_that_the_library_reads_otherwise_is_refused(tmp_path: Path) -> None:
     """Here the pieces of the library's normalization are other ones than the file's."""
+    for options, found in (
+        ({"treat_whitespace_as_suffix": True}, "(treat_whitespace_as_suffix)"),
+        ({"model_type": "word", "vocab_size": 20}, "(model_type word)"),
+    ):
+        (tmp_path / "spiece.model").write_bytes(model(**options))
+        refused(lambda: tokenizers.load(tmp_path), f"{found} .. spiece.model")
     content = model(user_defined_symbols=SYMBOLS)
     engine = engines.sentencepiece(model(user_defined_symbols=["<x>"]), {})
     said = "the tokenizers library can follow .. from token"
@@ -109,19 +91,3 @@ def test_special_tokens_have_the_names_that_the_model_gives_them(tmp_path: Path)
     assert tokenizers.load(tmp_path / "saved").special == tokenizer.special
     # The Deviation of `engines.WHITE_SPACE`: U+0085 is a letter to SentencePiece and a space to transformers.
     assert tokenizer.encode("the\x85fox") == tokenizer.encode("the fox")
-
-
-def test_ways_that_are_as_likely_are_equal() -> None:
-    """The library may take another one of them, but none that is less likely."""
-
-    def with_score(score: float) -> bytes:
-        proto = engines.model_proto(model())
-        next(piece for piece in proto.pieces if piece.piece == "▁the").score = score
-        return proto.SerializeToString()
-
-    engine = engines.sentencepiece(with_score(-99), {})
-    way, pieces = engine.encode("the", add_special_tokens=False).ids, engines.model_proto(model()).pieces
-    score = sum(pieces[number].score for number in way)
-    assert len(way) > 1
-    sentencepiece_check.check(engine, with_score(score), {}, "")
-    refused(lambda: sentencepiece_check.check(engine, with_score(score + 1), {}, ""), "can follow")

@@ -35,7 +35,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "bpe")}
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in KINDS}
     for kind, folder in folders.items():
         tokenizers.train(kind, 320, TEXTS, folder, lowercase=False)
     return folders
@@ -154,43 +154,11 @@ def test_options_beside_a_tokenizer_count_as_in_transformers(
     same(tokenizers.load(folder), folder)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["merges", "tokenizer.json"])
-@pytest.mark.parametrize("lowercase", [False, True, None])
-@pytest.mark.parametrize("name, model", [("HerbertTokenizerFast", "bert"), ("OpenAIGPTTokenizer", "openai-gpt")])
-def test_words_pieces_keep_case_as_their_class_does(name, model, lowercase, whole, trained, made, tmp_path) -> None:
-    """HerBERT's never lowercases and GPT's always does, whatever their options say."""
-    roles = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-    options = {f"{role}_token": token for role, token in roles.items()} | {"tokenizer_class": name}
-    options |= {} if lowercase is None else {"do_lower_case": lowercase}
-    for file in ["vocab.json", "merges.txt", *(["tokenizer.json"] if whole else [])]:
-        (tmp_path / file).write_bytes((trained["bpe"] / file).read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
-    same(tokenizers.load(tmp_path), tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"unk_token": "[UNK]", "do_lower_case": False}))
-    if not whole:
-        assert tokenizers.load(tmp_path).encode("FOX") != tokenizers.load(tmp_path).encode("fox")
-
-
 @pytest.mark.parametrize("place", ["tokenizer_config", "config"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_class_that_reads_a_vocabulary_in_its_own_way_is_refused(kind: str, place: str, made) -> None:
-    for name in ("BertJapaneseTokenizer", "CLIPTokenizer"):
+def test_a_class_that_reads_a_vocabulary_in_its_own_way_is_refused(place: str, made) -> None:
+    for kind, name in (("wordpiece", "BertJapaneseTokenizer"), ("byte-bpe", "CLIPTokenizer")):
         folder = made(kind, False, {}, **{"tokenizer_config": {}} | {place: {"tokenizer_class": name}})
         refused(lambda folder=folder: tokenizers.load(folder), f"tokenizer_class .. {folder} .. '{name}'")
-
-
-def test_merges_are_never_dropped_by_chance(made: Folder, caplog: pytest.LogCaptureFixture) -> None:
-    folder = made("byte-bpe", True, {})
-    file = folder / "tokenizer.json"
-    expected = tokenizers.load(folder)
-    found = json.loads(file.read_text())
-    found["model"]["dropout"] = 0.5
-    file.write_text(json.dumps(found))
-    tokenizer = tokenizers.load(folder)
-    assert "dropout of merges in" in caplog.text and str(file) in caplog.text
-    assert tokenizer.fingerprint == expected.fingerprint
-    assert tokenizer.encode_batch(TEXTS * 3) == expected.encode_batch(TEXTS * 3)
 
 
 @pytest.mark.parametrize(
@@ -216,3 +184,13 @@ def test_options_that_change_ids_and_are_left_out_are_named(made: Folder, caplog
         tokenizers.load(made("wordpiece", False, {"never_split": ["fox"], "do_basic_tokenize": True}))
     assert "tokenizer_config.json has options that plmjax does not support and leaves out" in caplog.text
     assert "never_split = ['fox']" in caplog.text and "do_basic" not in caplog.text
+
+
+def test_merges_are_never_dropped_by_chance(made: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    file = made("byte-bpe", True, {}) / "tokenizer.json"
+    expected, found = tokenizers.load(file.parent), json.loads(file.read_text())
+    found["model"]["dropout"] = 0.5
+    file.write_text(json.dumps(found))
+    tokenizer = tokenizers.load(file.parent)
+    assert "dropout of merges in" in caplog.text and tokenizer.fingerprint == expected.fingerprint
+    assert tokenizer.encode_batch(TEXTS * 3) == expected.encode_batch(TEXTS * 3)
