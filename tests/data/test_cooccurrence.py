@@ -16,7 +16,6 @@ from plmjax.commands import cli
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import Counting, cells, counting, runs
-from plmjax.data.store.manifest import manifest_checksum
 from tests.data.corpora import documents, write
 from tests.data.mistakes import refused
 
@@ -194,14 +193,7 @@ def test_counts_that_cannot_be_opened(dataset, tmp_path):
         refused(lambda folder=folder: cooccurrence.open_cells(folder), parts)
     counted = cooccurrence.count(dataset, SPECIAL, tmp_path, Counting(min_count=1), processes=1, report=silent)
     manifest = json.loads((tmp_path / cells.MANIFEST).read_text())
-    for changed, reason in (
-        ({"counting": {"window": "3"}}, "window of counting is no number from 1 to 22 but '3'"),
-        ({"total": None}, "total is None"),
-        ({"cells": 3}, "the files hold other than 3 cells"),
-    ):
-        sealed = manifest | changed
-        (tmp_path / cells.MANIFEST).write_text(json.dumps(sealed | {"crc32c": manifest_checksum(sealed)}))
-        refused(lambda: cooccurrence.open_cells(tmp_path), f"manifest.json .. {reason}")
+
     (tmp_path / cells.MANIFEST).write_text(json.dumps(manifest | {"cells": 3}))
     refused(lambda: cooccurrence.open_cells(tmp_path), "damaged")
     (tmp_path / cells.MANIFEST).write_text(json.dumps(manifest))

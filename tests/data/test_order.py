@@ -1,4 +1,4 @@
-"""The order of rows: every row once an epoch, found in O(1); draws with the distributions they promise."""
+"""The order of rows: every row once an epoch, found in O(1); draws with the distributions they promise; two levels."""
 
 import numpy as np
 import pytest

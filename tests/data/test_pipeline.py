@@ -87,14 +87,6 @@ def test_an_epoch_holds_every_row_once_and_a_batch_has_at_most_all_of_them(datas
     refused(lambda: made.train(phase(64, count + 1), 0), f"a batch of {count + 1} rows .. fills {count}; prepare more")
 
 
-def test_phases_and_seeds_have_orders_of_their_own(dataset):
-    def ids(seed, index):
-        source = DatasetSource(layouts.Chunks(), dataset, WORDS, seed)
-        return tuple(take(source.train(phase(32, 64, index), 0), 1)[0]["row_ids"].tolist())
-
-    assert len({ids(seed, index) for seed in (0, 1) for index in (0, 1)}) == 4
-
-
 @pytest.mark.parametrize(
     ("layout", "pad"), [*((layout, 0) for layout in LAYOUTS), (layouts.Chunks(), 7), (layouts.Chunks(), -1)], ids=repr
 )

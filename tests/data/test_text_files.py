@@ -2,10 +2,8 @@
 
 import bz2
 import gzip
-import io
 import json
 import lzma
-import os
 from pathlib import Path
 
 import pyarrow
@@ -16,17 +14,6 @@ from plmjax.finetuning.files import tables
 from plmjax.finetuning.files import text_files as example_files
 from tests.data.formats.samples import read
 from tests.data.mistakes import refused
-
-
-def test_a_file_that_cannot_be_read_to_its_end_is_named(monkeypatch) -> None:
-    class Broken(io.BytesIO):
-        def read(self, size: int = -1) -> bytes:
-            if self.tell() >= 5:
-                raise OSError(5, os.strerror(5))
-            return super().read(5)
-
-    monkeypatch.setattr(Path, "open", lambda self, mode: Broken(b"one two three"))
-    refused(lambda: text_files.blocks(Path("a.txt")), "a.txt .. that the system cannot .. check")
 
 
 def frame(content: bytes) -> bytes:

@@ -101,18 +101,6 @@ def test_vocabulary_names_special_tokens(kind, trained):
     assert vocabulary.full_stop == last
 
 
-@pytest.mark.parametrize("kind", ["sentencepiece-unigram", "sentencepiece-bpe"])
-def test_a_mark_is_no_part_of_the_word_before_it(kind, tmp_path):
-    """As in ALBERT's release. Deviation of its objective: digits continue a word too, there they begin one."""
-    text = [*PROSE, "Ärger, 1999, 42. " * 40]
-    tokenizer = tokenizers.train(kind, 440, text, tmp_path)
-    ids = tokenizer.encode("kennels, 1999.")
-    tokens, flags = tokenizer.tokens(ids), tokenizer.vocabulary.continuation[ids]
-    assert {",", "."} <= set(tokens)
-    for token, continues in zip(tokens, flags, strict=True):
-        assert continues == (not token.startswith("▁") and token not in ",.")
-
-
 @pytest.mark.parametrize("kind", ["gpt2-bpe", "char", "byte", "word"])
 def test_nothing_is_lost_unless_lower_case_is_asked_for(kind, tmp_path):
     """Words are written apart, and marks beside them."""
@@ -272,19 +260,6 @@ def test_bytes_are_those_that_occur(tmp_path):
     assert tokenizer.vocabulary.bytes and tokenizers.load(tmp_path).vocabulary.bytes
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "word", "byte-bpe", "sentencepiece-unigram"])
-def test_every_word_of_a_sentence_has_its_tokens(kind, tmp_path):
-    """As after a space in a running text. One that normalization removes is an unknown word."""
-    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path)
-    words = PROSE[0].split()[:4]
-    (first, empty), again = tokenizer.encode_words([words[:2], [], words])[:2], tokenizer.encode_words([words])[0]
-    assert empty == [] and first == again[:2] and len(again) == 4
-    assert [token for word in again for token in word] == tokenizer.encode(" " * (kind == "byte-bpe") + " ".join(words))
-    if kind in ("wordpiece", "word"):
-        assert tokenizer.vocabulary.unknown > 0
-        assert tokenizer.encode_words([["\x01", words[0]]]) == [[[tokenizer.vocabulary.unknown], again[0]]]
-
-
 def test_special_tokens_are_added_after_all_others(tmp_path):
     tokenizer = tokenizers.train("bpe", 420, PROSE, tmp_path)
     more = tokenizer.with_special(("start", "extract"))
@@ -296,9 +271,30 @@ def test_special_tokens_are_added_after_all_others(tmp_path):
     assert more.with_parsed_special().encode(" _start_") == [size]
 
 
-def test_added_tokens_are_numbered_by_their_ids(tmp_path):
-    """Not by the text of the ids, in which 10 comes before 9."""
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]))
-    added = {str(number): {"content": f"<{number}>", "normalized": False} for number in (10, 9, 11)}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
-    assert tokenizers.load(tmp_path).encode("a<10> <9>b<11>") == [5, 10, 9, 6, 11]
+@pytest.mark.parametrize("kept", [("tokenizer.json", "tokenizer_config.json"), ()])
+def test_any_file_of_t5_is_the_same_tokenizer_here_and_in_transformers(kept, tmp_path):
+    """The spiece.model alone, as it was published, has neither the sentinels nor a word about them.
+
+    Sentinels count down from the last id.
+    """
+    import transformers
+
+    trained = tokenizers.train("t5-unigram", 420, PROSE, tmp_path / "trained").with_parsed_special()
+    for name in ("spiece.model", *kept):
+        (tmp_path / name).write_bytes((tmp_path / "trained" / name).read_bytes())
+    found, texts = (
+        tokenizers.load(tmp_path).with_parsed_special(),
+        [*PROSE, *ODD, "A <extra_id_0> <extra_id_99>x.</s>"],
+    )
+    vocabulary = found.vocabulary
+    assert (vocabulary.pad, vocabulary.end, vocabulary.unknown, vocabulary.document_end) == (0, 1, 2, 1)
+    last = vocabulary.size - 1
+    assert vocabulary.sentinels == tuple(range(last, last - 100, -1)) == trained.vocabulary.sentinels
+    assert found.encode_batch(texts) == trained.encode_batch(texts)
+    found.save(tmp_path / "saved")
+    for theirs in (
+        transformers.T5Tokenizer.from_pretrained(tmp_path),
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "saved"),
+    ):
+        assert theirs(texts)["input_ids"] == [[*ids, 1] for ids in found.encode_batch(texts)]
+        assert theirs(*texts[:2])["input_ids"] == [*found.encode(texts[0]), 1, *found.encode(texts[1]), 1]

@@ -1,12 +1,14 @@
-"""Rules in the order of their names, the counts of their effects, and the dataset of any number of processes."""
+"""Rules in the order of their names, the counts of their effects, languages, and copies, of which the first is kept."""
 
 import json
+import string
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from plmjax.data import cleaning, formats, store
-from plmjax.data.cleaning import catalogue, language
+from plmjax.data.cleaning import catalogue, cleaner, duplicates, language
 from plmjax.data.cleaning.rule import Settings, words
 from plmjax.data.preparation import prepare
 from tests.data.paragraphs import PARAGRAPHS
@@ -45,20 +47,6 @@ def test_report_counts_each_rule_with_examples(corpus, tokenizer, tmp_path, caps
     assert exact["dropped"]["about_tokens"] == round(exact["dropped"]["characters"] * rate)
     printed = capsys.readouterr().out
     assert "cleaning   kept 50 of 81 documents" in printed and "exact_duplicates       dropped 30 documents" in printed
-
-
-@pytest.mark.parametrize(
-    ("rule", "texts", "kept"),
-    [
-        ("c4_sentences", ["See Fig. Two. See Fig. Two."], {"de": 0, "en": 1}),
-        ("fineweb_sentences", [" ".join(["See Fig. Two."] * 3)], {"de": 0, "en": 1}),
-        ("three_sentence_spans", ["See Fig. Two. Yes."] * 2, {"de": 2, "en": 1}),
-    ],
-)
-def test_rules_on_sentences_split_them_as_the_language_does(rule: str, texts: list[str], kept: dict[str, int]) -> None:
-    """In German, "Fig." ends none."""
-    for code, count in kept.items():
-        assert len(list(cleaning.cleaner([rule], language=code).texts(texts))) == count
 
 
 def test_a_later_rule_is_given_the_text_that_the_rules_before_it_left() -> None:
@@ -114,3 +102,46 @@ def test_words_and_ends_of_lines_of_every_language(code: str) -> None:
     assert catalogue.RULES["fineweb_line_ends"].apply(f"{text}\nA title", settings) == f"{text}\nA title"
     if code in "ar bn gu hi kn ml mr my pa ta te".split():
         assert catalogue.RULES["gopher_letters"].apply(text, settings) == text
+
+
+A, B, C, D, E = (f"{word} is the sentence of this letter." for word in "Anton Berta Caesar Dora Emil".split())
+
+
+SPANS = "three_sentence_spans"
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "kept"),
+    [
+        ("exact_duplicates", ["One.", "Two.", "One.", "one."], ["One.", "Two.", "one."]),
+        (SPANS, [f"{A} {B} {C}", f"{D} {A} {B} {C} {E}"], [f"{A} {B} {C}", f"{D} {E}"]),
+        (SPANS, [f"{A} {B}\n{C} {D}", f"{E}\n{A}\n{B} {C} {D} {E}"], [f"{A} {B}\n{C} {D}", f"{E}\n{E}"]),
+        (SPANS, [f"{A} {B} {C} {A} {B} {C}"], [f"{A} {B} {C}"]),
+        (SPANS, [f"{A} {B} {C}", f"{A}  {B}\n{C}", E], [f"{A} {B} {C}", E]),
+    ],
+)
+def test_all_but_the_first_copy_are_removed(rule: str, texts: list[str], kept: list[str]) -> None:
+    """Of a span of three sentences across lines and within a document too."""
+    assert list(cleaner([rule]).texts(texts)) == kept
+
+
+def random_words(count: int, draws: np.random.Generator) -> list[str]:
+    return ["".join(word) for word in draws.choice(list(string.ascii_lowercase), (count, 8))]
+
+
+def variant(words: list[str], share: float, draws: np.random.Generator) -> list[str]:
+    """The words with the last of them replaced, so that the sequences of five words overlap by about `share`."""
+    same = round((len(words) - 4) * 2 * share / (1 + share)) + 4
+    return [*words[:same], *random_words(len(words) - same, draws)]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_near_duplicates_are_found_as_often_as_their_bands_promise(share: float) -> None:
+    draws = np.random.default_rng(1)
+    found = 0
+    for _ in range(200):
+        words = random_words(300, draws)
+        pair = [" ".join(words), " ".join(variant(words, share, draws))]
+        found += len(list(cleaner(["near_duplicates"]).texts(pair))) == 1
+    promised = 1 - (1 - share**duplicates.BAND) ** duplicates.BANDS
+    assert abs(found / 200 - promised) < 0.08

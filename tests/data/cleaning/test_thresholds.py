@@ -54,16 +54,6 @@ def test_stop_words_and_shares_are_those_of_the_paper() -> None:
     assert gopher.REPEATED_GRAMS == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
-@pytest.mark.parametrize(("size", "share"), gopher.TOP_GRAMS.items())
-def test_one_sequence_of_words_has_at_most_its_share(size: int, share: float) -> None:
-    gram = " ".join(40 * chr(97 + place) for place in range(size))
-    for factor, dropped in ((0.95, True), (1.05, False)):
-        rest = DIFFERENT[: round((factor * 2 * len(gram) / share - 2 * len(gram)) / 7)]  # 7 characters each
-        found = catalogue.RULES["gopher_top_grams"].apply(" ".join([gram, *rest, gram]), Settings())
-        assert isinstance(found, Dropped) == dropped, found
-        assert not dropped or found.reason.endswith(f"{size} words")
-
-
 @pytest.mark.parametrize(
     ("rule", "text"),
     [

@@ -1,6 +1,5 @@
 """Published corpora: their files, splits and sizes, and no byte or word changed."""
 
-import dataclasses
 import gzip
 
 import numpy as np
@@ -86,24 +85,6 @@ def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small_
     assert (size.bytes, size.characters, size.words) == (len(text.encode()), len(text), WORDS["test"])
     path = write("text8", tmp_path / "text8")  # whose vocabulary is that of all three splits
     assert [len(text) for text in formats.texts([path], format="text8")] == [900, 50, 50]
-
-
-@pytest.mark.parametrize(
-    ("lines", "first"),
-    [
-        ([" ", " = A = ", " ", "text", " ", " = B = ", " ", "more", " ", " = J. C. = ", " ", "x"],
-         [" ", " = B = ", " = J. C. = "]),
-        ([" = A = ", " ", "text", " ", " = B = ", "text", " "], [" = A = "]),  # no blank line after it
-    ],
-)  # fmt: skip
-def test_articles_begin_at_titles_between_blank_lines(lines, first, tmp_path, monkeypatch):
-    text = "\n".join(lines) + "\n"
-    (tmp_path / "wiki.train.tokens").write_text(text)
-    words = sum(len(line.split()) + 1 for line in lines)
-    corpus = dataclasses.replace(CORPORA["wikitext-2"], sizes={"train": words})
-    monkeypatch.setitem(CORPORA, "wikitext-2", corpus)
-    articles = [document.text for document in formats.documents([tmp_path], format="wikitext-2", split="train")]
-    assert [article.split("\n")[0] for article in articles] == first and "\n".join(articles) + "\n" == text
 
 
 def test_a_file_may_be_compressed_or_have_the_name_of_a_mirror(small_corpora, tmp_path):

@@ -1,8 +1,5 @@
 """The embedded corpus: prose of documentation strings, the same every time."""
 
-import subprocess
-import sys
-
 import pytest
 
 from plmjax.data.formats import documentation
@@ -108,19 +105,3 @@ def test_a_module_is_parsed_into_itself_and_its_classes(corpus, monkeypatch):
     text = "The module with the number {0} says what it does with all {0} of its foxes, and with their dens. " * 3
     files = {f"m{number:03}.py": f'"""{text.format(number).strip()}"""' for number in range(130)}
     assert [name for name, _ in corpus(files)][2:] == [f"foxes.{name[:-3]}" for name in files]
-
-
-@pytest.mark.nightly  # 9 s for the files of every installed library; what is read of one, the tests above prove
-def test_the_corpus_is_megabytes_of_distinct_prose_and_imports_nothing():
-    code = """
-import sys
-if __name__ == "__main__":
-    from plmjax.data.formats import documentation
-    documents = documentation.documents()
-    imported = {"scipy", "sklearn", "matplotlib", "optax", "flax"} & set(sys.modules)
-    paragraphs = [line for _, text in documents for line in text.splitlines()]
-    print(len(documents), sum(map(len, paragraphs)), len(paragraphs) - len(set(paragraphs)), len(imported))
-"""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    documents, characters, repeated, imported = map(int, out.split())
-    assert documents > 1000 and characters > 2_000_000 and repeated == imported == 0

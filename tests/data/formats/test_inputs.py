@@ -1,4 +1,4 @@
-"""Raw text of every format to documents, and the errors for files that cannot be read."""
+"""Raw text of every format to documents, pages of WET, and texts that are too long to hold or mark no borders."""
 
 import bz2
 import gzip

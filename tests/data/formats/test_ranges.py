@@ -1,11 +1,8 @@
 """The input in ranges: each document in one of them, whatever their size; a changed file is noticed."""
 
-import gzip
 import json
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from plmjax.data import formats, text_files
@@ -66,17 +63,6 @@ def test_a_long_text_without_blank_lines_is_cut_at_a_line_or_a_word(tmp_path, mo
         path.write_text(text)
         found = read(formats.Input((str(path),), "text"), 1000)
         assert len(found) > 5 and end.join(part for (part,) in found) == text
-
-
-def test_files_that_are_read_from_their_beginning_are_one_range(tmp_path):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One.\n\nTwo.\n\n" * 99))
-    (tmp_path / "b.tsv").write_text("text\n" + "One.\n" * 99)
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["One."] * 99}), tmp_path / "c.data")
-    for name, format in (("a.txt.gz", "auto"), ("b.tsv", "tsv"), ("c.data", "auto")):
-        source = formats.Input((str(tmp_path / name),), format)
-        (part,) = source.ranges(50)
-        assert part.begin == 0 and part.end is None and part.bytes == (tmp_path / name).stat().st_size
-        assert len(list(source.documents(part))) in (99, 198)
 
 
 def test_messages_name_the_range(tmp_path):

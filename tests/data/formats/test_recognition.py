@@ -11,27 +11,6 @@ from plmjax.errors import UserError
 from tests.data.formats.samples import read
 from tests.data.mistakes import refused
 
-NO_PROSE = {
-    "page.txt": ("<!-- saved -->\n<!DOCTYPE html>\n<html><body><p>Words.</p></body></html>", "HTML"),
-    "part.html": ("<p>Words of a page.</p>", "HTML"),
-    "feed.txt": ('<?xml version="1.0"?>\n<rss><item>Words.</item></rss>', "XML"),
-    "list.txt": ('[\n  {"text": "One."},\n  {"text": "Two."}\n]\n', "a JSON array"),
-    "wide.json": ('{\n  "version": 1,\n  "data": []\n}\n', "a JSON object of many lines"),
-    "a.csv": ("text,label\nWords.,1\n", "a table"),
-    "tabs.txt": ("A good film.\tgood\n" * 12, "a table"),
-    "commas.txt": ("id,text,label\n" + '1,"Words, and more.",good\n' * 12, "a table"),
-    "object.txt": ('{"version": 1,\n "text": "Words."}\n', "a JSON object of many lines"),
-    "old.txt": ("{\\rtf1 Words.}", "RTF"),
-}
-
-
-def test_what_is_no_prose_is_refused_unless_it_is_asked_for(tmp_path):
-    for name, (content, what) in NO_PROSE.items():
-        path = tmp_path / f"{name}.gz"
-        path.write_bytes(gzip.compress(content.encode()))
-        refused(lambda path=path: read([path]), f"{name}.gz .. {what} .. with the format text")
-        assert read([path], "text")
-
 
 def recognised(path: Path, head: bytes = b"") -> str:
     """The format of a file, or what it is that is no prose."""
@@ -100,9 +79,20 @@ HEADS = [
     *((f"A{end}", "Words,1\n", "a table") for end in (".csv", ".TSV.gz", ".csv.zst")),
     *((f"a{end}", "<p>Words.</p>", "HTML") for end in (".html", ".HTM.gz")),
     ("a.json.xz", "[1, 2]", "a JSON array"),
+    ("a", '[\n  {"text": "One."},\n  {"text": "Two."}\n]\n', "a JSON array"),
+    ("a", "<!-- saved -->\n<!DOCTYPE html>\n<html><body><p>Words.</p></body></html>", "HTML"),
+    ("a", '<?xml version="1.0"?>\n<rss><item>Words.</item></rss>', "XML"),
+    ("a", "id,text,label\n" + '1,"Words, and more.",good\n' * 12, "a table"),
+    ("a", "{\\rtf1 Words.}", "RTF"),
 ]
 
 
 @pytest.mark.parametrize(("name", "head", "found"), HEADS, ids=[f"{n} {row[2]}" for n, row in enumerate(HEADS)])
 def test_the_beginning_of_a_file_tells_its_format_or_that_it_is_no_prose(name: str, head: str, found: str) -> None:
     assert recognised(Path(name), head.encode()) == found
+
+
+def test_what_is_no_prose_is_read_where_it_is_asked_for(tmp_path):
+    (path := tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\nWords.,1\n"))
+    refused(lambda: read([path]), "a.csv.gz .. a table .. with the format text")
+    assert read([path], "text")

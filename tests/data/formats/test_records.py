@@ -69,19 +69,6 @@ def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, token
     refused(lambda: prepare([path], format, tokenizer, tmp_path / "out", **other), "another streams")
 
 
-def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_path):
-    """The first line has names unless all keys are numbers."""
-    path = tmp_path / "pairs.tsv"
-    path.write_bytes(b"1\tde\r\none\teins\r\ntwo\tzwei\r\n")
-    for keys, expected in (
-        (("1", "de"), [("one", "eins"), ("two", "zwei")]),
-        (("1", "2"), [("1", "de"), ("one", "eins"), ("two", "zwei")]),
-    ):
-        parts = records.Parts(dict(zip("ab", keys, strict=True)))
-        documents = formats.documents([path], format="tsv", parts=parts)
-        assert [formats.streams_of(one, parts) for one in documents] == [{"a": [a], "b": [b]} for a, b in expected]
-
-
 def test_numbers_stay_with_their_documents_where_one_has_no_token(tmp_path, tokenizer):
     """A side is empty, or has a control character alone, which is text without a token."""
     sides = ["eins", "\x01", "drei", "", "vier"]

@@ -73,11 +73,3 @@ def test_both_directions_go_on_from_batch_to_batch(dataset, split):
                     *(batch[prefix + name][place][there].tolist() for name in ("input_ids", "next_ids")), strict=True
                 )
             assert any(run[first : first + len(read)] == read for first in range(len(run))) and len(read) > length
-
-
-def test_every_target_is_counted(dataset):
-    layout = BidirectionalStreams()
-    rows = layout.rows(dataset, "train", 1, vocabulary=WORDS, seed=0)
-    read = rows.fields(np.arange(rows.count))
-    asked = np.concatenate([read["next_ids"].ravel(), read["backward_next_ids"].ravel()])
-    np.testing.assert_array_equal(layout.target_counts(dataset, WORDS), np.bincount(asked, minlength=V))

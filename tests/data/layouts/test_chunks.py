@@ -1,6 +1,5 @@
 """Blocks and streams against the joined text: every token asked for once, overlaps, where documents and runs begin."""
 
-import gzip
 import itertools
 
 import numpy as np
@@ -9,25 +8,13 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Chunks, ContiguousStreams, Windows
 from plmjax.data.pipeline import DatasetSource
-from tests.data.corpora import phase, write
+from tests.data.corpora import phase
 from tests.data.layouts.rows import TEXTS, WORDS, V, all_fields, rows_of
 
 
 def joined(split: str, end: int = WORDS.end) -> list[int]:
     """The tokens of all documents, with a token behind each."""
     return [token for document in TEXTS[split] for token in [*itertools.chain(*document), end]]
-
-
-def test_packed_rows_of_real_text_waste_less_than_three_percent(shared_data, tmp_path):
-    """Shares of all tokens that are read, and of the positions of all rows: left out, padded, or not asked for."""
-    text = gzip.decompress((shared_data / "pretrain" / "wikipedia_en" / "sample_blankline_docs.txt.gz").read_bytes())
-    every = [[[5 + len(word) % 9 for word in line.split()]] for line in text.decode()[:500_000].split("\n\n")]
-    cut = len(every) * 19 // 20
-    real = write(tmp_path / "real", every[:cut], every[cut:], vocab_size=V)
-    for split in ("train", "validation"):
-        asked = all_fields(rows_of(real, Chunks(), length=128, split=split))["next_weights"]
-        tokens = real.split(split).token_count + real.split(split).documents - 1
-        assert tokens > 5000 and asked.sum() >= 0.97 * tokens and asked.mean() >= 0.97
 
 
 def test_a_text_that_just_fills_a_row_is_one_row_and_a_separator_may_join_documents(dataset):

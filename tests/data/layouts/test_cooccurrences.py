@@ -1,7 +1,6 @@
 """Rows of cells: each cell once an epoch, the held-out ones with their mirrors, and counts of something else."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, pipeline
 from plmjax.data.layouts import Cooccurrences
-from plmjax.data.layouts.cooccurrences import CooccurrenceRows
 from tests.data.corpora import documents, phase, write
 from tests.data.layouts.rows import shapes
 
@@ -76,13 +74,3 @@ def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(tmp_path)
         found = layout.target_counts(dataset, VOCABULARY)
         np.testing.assert_allclose(found, counted * (cells.total / counted.sum()), atol=0.5)
         assert not np.isin(cells.read(0, cells.count)["row"], VOCABULARY.special).any()
-
-
-@pytest.mark.parametrize(("after", "cut"), [((2, 1), 3), ((3, 1), 2), ((2, 3), 2)], ids=["mirror", "row", "column"])
-def test_a_cell_is_held_out_with_its_mirror_alone(after: tuple[int, int], cut: int) -> None:
-    """Half of four cells are held out: the last two, unless the first of these mirrors the one before it."""
-    every = np.array([(5, 6, 1), (1, 2, 1), (*after, 1), (7, 8, 1)], cooccurrence.CELL)
-    cells = SimpleNamespace(count=4, read=lambda start, stop: every[start:stop])
-    found = {split: CooccurrenceRows(cells, split, 0.5, 1) for split in ("train", "validation")}
-    assert (found["train"].count, found["validation"].count) == (cut, 4 - cut)
-    assert found["validation"].fields(np.arange(4 - cut))["input_ids"].ravel().tolist() == every["row"][cut:].tolist()

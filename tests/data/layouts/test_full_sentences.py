@@ -1,11 +1,10 @@
-"""Rows of full sentences against a plain walk through the text; every token once; any row at once."""
+"""Rows of full sentences against a plain walk through the text, and of documents cut into sequences."""
 
 import numpy as np
 import pytest
 
-from plmjax.data import pipeline
 from plmjax.data.layouts import Documents, FullSentences, full_sentences
-from tests.data.corpora import assert_same, documents, phase, write
+from tests.data.corpora import documents, write
 from tests.data.layouts.rows import TEXTS, WORDS, V, all_fields, rows_of
 
 LAYOUT, CLS, SEP = FullSentences(), WORDS.cls, WORDS.sep
@@ -50,17 +49,6 @@ def test_rows_are_those_of_the_published_walk(tmp_path, monkeypatch, length, win
     assert {name: field.dtype for name, field in fields.items()} == dict.fromkeys(fields, np.dtype(np.int32))
     whole = write(tmp_path / "all", TEXTS["train"], [], vocab_size=V)
     assert rows_of(whole, LAYOUT, length=length, split="validation").count == 0
-
-
-def test_any_step_is_found_at_once(dataset, monkeypatch):
-    """From the index that was made before, which is not worked out again."""
-    batches = pipeline.DatasetSource(LAYOUT, dataset, WORDS, seed=3).train(phase(64, 8), 0)
-    run = [next(batches) for _ in range(9)]
-    batches.close()
-    monkeypatch.setattr(full_sentences, "row_begins", lambda *arguments: pytest.fail("worked out again"))
-    late = pipeline.DatasetSource(LAYOUT, dataset, WORDS, seed=3).train(phase(64, 8), len(run) - 1)
-    assert_same(next(late), run[-1])
-    late.close()
 
 
 CLS, SEP = WORDS.cls, WORDS.sep

@@ -1,8 +1,6 @@
 """Rows of sequences: pairs unpacked and packed against plain versions of themselves; and the index on disk."""
 
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,19 +92,3 @@ def test_an_interrupted_or_damaged_index_is_made_again(tmp_path, monkeypatch):
     for damaged in (contents[:-1], contents[:8] + bytes([contents[8] ^ 1]) + contents[9:]):
         path.write_bytes(damaged)
         assert_same(all_fields(rows_of(dataset, SentencePairs(pack=2))), before)
-
-
-def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp_path, monkeypatch):
-    dataset = write(tmp_path / "dataset", documents(10, V), [], vocab_size=V)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    make = Path.mkdir
-
-    def read_only(self, *arguments, **settings):  # the tests may run as root, whom no file mode stops
-        if dataset.directory in self.parents:
-            raise PermissionError(13, os.strerror(13), str(self))
-        return make(self, *arguments, **settings)
-
-    monkeypatch.setattr(Path, "mkdir", read_only)
-    count = rows_of(dataset, SentencePairs()).count
-    assert count and len(list((tmp_path / "cache/plmjax/index").iterdir())) == 1
-    assert rows_of(dataset, SentencePairs()).count == count

@@ -109,27 +109,6 @@ def test_units_are_the_same_on_any_number_of_processes(units, tokenizer, tmp_pat
     assert dataset.unigram_counts().sum() == dataset.split("train").token_count
 
 
-def test_a_comparison_that_was_stopped_goes_on(units, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "SIZES", Sizes(compared_keys=40))
-    prepare([units], "auto", tokenizer, tmp_path / "whole", clean=CLEAN, **ALONE)
-    original, compared = run.Conversion.compare, []
-
-    def compare(self, output, number, units, part):
-        if len(compared) == 2:
-            raise KeyboardInterrupt
-        compared.append(part)
-        original(self, output, number, units, part)
-
-    with stopped_at(run.Conversion, "compare", compare):
-        prepare([units], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob(f"{files.FOLDER}/stage-0.part-*.npz")}
-    with stopped_at(run.Conversion, "join"):
-        prepare([units], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
-    assert len(kept) == 2 and all(path.stat().st_mtime_ns == stamp for path, stamp in kept.items())
-    prepare([units], "auto", tokenizer, tmp_path / "out", clean=CLEAN, **ALONE)
-    assert manifest(tmp_path / "out") == manifest(tmp_path / "whole")
-
-
 def test_finished_units_are_not_converted_again(units, tokenizer, tmp_path):
     whole, output = tmp_path / "whole", tmp_path / "out"
     prepare([units], "auto", tokenizer, whole, clean=CLEAN, **ALONE)

@@ -1,8 +1,9 @@
-"""Names of special tokens in a text: plain text in every kind of tokenizer, unless they are asked for."""
+"""Names of special tokens in a text: plain text unless they are asked for; and tokens as people read them."""
 
 import pickle
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
@@ -10,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from plmjax.commands import cli
 from plmjax.data import store, tokenizers
 from plmjax.data.tokenizers.kinds import KINDS, SENTINEL, SENTINELS
+from plmjax.data.tokenizers.readable import readable
 from plmjax.data.tokenizers.tokenizer import Tokenizer as Ours
 from tests.data.mistakes import refused
 
@@ -98,21 +100,6 @@ def test_added_tokens_without_a_role_are_read(special: bool):
     assert more.encode("<user>") == [4] and more.encode("_delimiter_") == [0]
 
 
-def test_names_are_read_by_request(tokenizer: Ours):
-    """A name that is none of a special token, or of one that no text can give, is refused with the nearest."""
-    assert not tokenizer.names_read and tokenizer.with_parsed_names([]) is tokenizer
-    special = tokenizer.vocabulary.special
-    names = dict(list(zip(tokenizer.tokens(special), special, strict=True))[-4:])
-    for name, number in names.items():
-        one = tokenizer.with_parsed_names([name])
-        assert one.names_read == {number: name} and number in one.encode(f"The {name} end")
-        assert name not in one.names_in([name]) and one.fingerprint == tokenizer.fingerprint
-    for wrong in ("the", "", *(name[:-1] for name in names)):
-        refused(lambda wrong=wrong: tokenizer.with_parsed_names([*names, wrong]), "--special_names")
-    for name in names:
-        refused(lambda name=name: tokenizer.with_parsed_names([f"{name}>"]), "did you mean '")
-
-
 TEXT = "The fox.\n<|endoftext|>\nThe [MASK] dog <|endoftext|>.\n\nThe <mask> fox jumps. <|endoftext|>"
 """Two documents: with a name between their sentences, within one and at the end, and with names of other tokenizers."""
 
@@ -139,4 +126,33 @@ def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], as_w
     assert dataset.manifest["description"].get("special_names", []) == [*names]
     cli.run(command)
     assert "nothing to do" in capsys.readouterr().out
+    refused(lambda: tokenizer.with_parsed_names(["the"]), "--special_names")
+    refused(lambda: tokenizer.with_parsed_names(["<|endoftext>"]), "did you mean '<|endoftext|>'")
     refused(lambda: cli.run([*command, "<|endoftext|>"] if not names else command[:-2]), "another special_names")
+
+
+READ = ["the stout kennels were unbelievable and you knew", "naïve – “quoted” café 日本 😀"] * 30
+
+
+@pytest.mark.parametrize("kind", tokenizers.KINDS)
+def test_tokens_read_as_the_text_does(kind, tmp_path):
+    tokenizer = tokenizers.train(kind, 420, READ, tmp_path)
+    text = " the kennels you"
+    found = readable(tokenizer, tokenizer.encode(text))
+    assert not any(mark in piece for piece in found for mark in ("Ġ", "▁", "</w>"))
+    if kind == "wordpiece":
+        assert found == tokenizer.tokens(tokenizer.encode(text))
+    else:
+        joined = "" if kind not in ("word", "whitespace") else " "
+        assert joined.join(found).strip() == text.strip()
+    special = tokenizer.vocabulary.special
+    assert bool(special) == (kind != "byte") and readable(tokenizer, special) == tokenizer.tokens(special)
+
+
+def test_bytes_of_sentencepiece_names_and_ids_without_a_token() -> None:
+    for kind, tokens, read in (
+        ("sentencepiece-bpe", ["<0xE2>", "<0x41>", "▁", "▁a▁b", None], ["\\xe2", "A", " ", " a b", "[id 4]"]),
+        ("byte-bpe", ["Ġyou", "<日本>", "Ã", "©", "Ċ"], [" you", "<日本>", "\\xc3", "\\xa9", "\\n"]),
+    ):
+        made = SimpleNamespace(kind=kind, tokens=lambda ids, tokens=tokens: tokens)
+        assert readable(made, range(len(tokens))) == read

@@ -3,13 +3,9 @@
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax.data import tokenizers
-from plmjax.data.tokenizers import word_splitter
-from plmjax.interop import word2vec
 from tests.data.tokenizers.scripts import TEXTS
 
 VOCABULARIES = {
@@ -59,12 +55,3 @@ def test_a_text_is_split_into_the_longest_words(words: str, text: str, found: st
     tokenizer = tokenizers.from_words(words.split(), tmp_path)
     assert tokenizer.tokens(tokenizer.encode(text)) == found.split()
     assert tokenizers.load(tmp_path).encode(text) == tokenizer.encode(text)
-
-
-def test_words_that_no_text_gives_are_counted(tmp_path: Path, monkeypatch, capsys):
-    """A capital letter among words in lower case, and a word beyond those that are listed."""
-    words = [f"w{number}" for number in range(200)]
-    word2vec.write(tmp_path / "vectors.txt", [*words, "Word", "a.b"], np.eye(202, dtype=np.float32))
-    monkeypatch.setattr(word_splitter, "MOST_LISTED", 0)
-    cli.run(["import", str(tmp_path / "vectors.txt"), str(tmp_path / "run")])
-    assert "; no text gives 2 of the words, such as 'Word'" in capsys.readouterr().out
