@@ -3,13 +3,11 @@
 import bz2
 import functools
 import gzip
-import io
 import json
 import lzma
 import os
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ import pytest
 
 from plmjax.data import formats, text_files
 from plmjax.data.formats import cutting, records
-from plmjax.finetuning.files import text_files as example_files
 from tests.data.formats.published import WORDS, write
 from tests.data.formats.samples import EXTRACTED, RECORDS, WIKI, record, write_table, zstandard
 from tests.data.mistakes import refused
@@ -37,17 +34,6 @@ def read(*paths: Path, format: str = "auto", **options: Any) -> list:
         (formats.streams_of(one, parts), formats.fields_of(one, parts)) if parts else formats.prose(one)
         for one in found
     ]
-
-
-def archive(kind: str) -> bytes:
-    held = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(held, "w") as packed:
-            packed.writestr("a.txt", "One.")
-    else:
-        with tarfile.open(fileobj=held, mode=kind) as packed:
-            packed.addfile(tarfile.TarInfo("a.txt"))
-    return held.getvalue()
 
 
 def changed(data: bytes, place: int) -> bytes:
@@ -69,6 +55,9 @@ def parquet(**columns: Any) -> bytes:
 
 FILES = [
     ("empty.txt.gz", gzip.compress(b""), "empty file"),
+    ("zip.txt", b"PK\x03\x04", "a zip archive"),
+    ("tar.txt.gz", gzip.compress(tarfile.TarInfo("a").tobuf()), "a tar archive compressed with gzip"),
+    ("pdf.txt", b"%PDF-1.7\nWords.", "a PDF"),
     ("binary.txt", b"text \x00\x01", "zero byte at offset 5"),
     ("latin.txt", b"\xef\xbb\xbfcaf\xe9 au lait", "0xe9 at offset 6"),
     ("cut.txt", "end é".encode()[:-1], "0xc3 at offset 4"),
@@ -101,20 +90,6 @@ FILES = [
 def test_bad_files(name: str, content: bytes, parts: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     refused(lambda: read(tmp_path / name), f"{name} .. {parts}")
-
-
-def test_archives_are_named_in_any_format(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    for content, found in (
-        (archive("zip"), "a zip archive"),
-        (archive("w:"), "a tar archive; unpack"),
-        (archive("w:gz"), "a tar archive compressed with gzip"),
-        (b"%PDF-1.7\nWords.", "a PDF"),
-    ):
-        path.write_bytes(content)
-        for format in ("auto", "text", "wikipedia-dump"):
-            refused(lambda format=format: read(path, format=format), f"{path} .. {found}")
-        refused(lambda: example_files.lines(str(path)), f"{path} .. {found}")
 
 
 TABLES = {
