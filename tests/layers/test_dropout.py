@@ -1,4 +1,4 @@
-"""Dropout: its rate, its scale, its determinism, and what its bits depend on."""
+"""Dropout: its rate, its scale, its determinism, and what its bits depend on; where a mesh places dimensions."""
 
 import functools
 import re
@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.layers.dropout import TILE_ROWS, Dropout, apply_dropout, effective_rate, keep_mask, resolution
+from plmjax.layers.partitioning import partition_spec, shard_counts
 from plmjax.parallel import sharding
 
 
@@ -35,32 +36,14 @@ def test_a_rate_takes_as_many_bits_as_it_needs() -> None:
     assert effective_rate(0.9999999) < 1 and not keep_mask(jax.random.key(0), 0.9999999, (64,)).any()
 
 
-@pytest.mark.parametrize("rows", [8, 140])
-@pytest.mark.parametrize("rate", [0.1, 0.02])
-def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: float, rows: int) -> None:
-    """A TPU compares them in fewer instructions. The pieces of a large mask are whole tiles."""
-    key, shape = jax.random.key(3, impl="rbg"), (2, rows, 5)
-    text = jax.jit(lambda: keep_mask(key, rate, shape)).lower().as_text()
-    assert set(re.findall(r"compare +GE,.*?(\w+) :", text)) == {"SIGNED"}
-    bits = resolution(rate)
-    size = {8: 8 * bits // 32, 140: 64 if bits == 8 else 96}[rows]
-    words = np.asarray(jax.random.bits(key, (2, size, 5), jnp.uint32))
-    pieces = [(words >> np.uint32(bits * piece)).astype(f"int{bits}") for piece in range(32 // bits)]
-    expected = np.concatenate(pieces, axis=1)[:, :rows] >= round(effective_rate(rate) * (1 << bits)) - (1 << bits - 1)
-    np.testing.assert_array_equal(keep_mask(key, rate, shape), expected)
-
-
-def test_a_transposed_mask_is_drawn_with_its_last_dimensions_exchanged() -> None:
-    key = jax.random.key(3, impl="rbg")
-    mask = keep_mask(key, 0.1, (2, 3, 8, 5), transposed=True)
-    np.testing.assert_array_equal(mask, np.swapaxes(keep_mask(key, 0.1, (2, 3, 5, 8)), 2, 3))
-
-
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 9, 3), (2, 3, 6, 5)])
 def test_every_shape_has_a_mask(shape: tuple[int, ...]) -> None:
-    masks = jax.jit(jax.vmap(lambda seed: keep_mask(jax.random.key(seed), 0.5, shape)))(np.arange(40))
-    assert masks[0].shape == shape
-    assert (np.mean(masks, axis=0) > 0).all() and (np.mean(masks, axis=0) < 1).all()
+    """A transposed one is drawn with its last dimensions exchanged."""
+    masks = np.asarray(jax.vmap(lambda seed: keep_mask(jax.random.key(seed), 0.5, shape))(np.arange(40)))
+    assert masks[0].shape == shape and (masks.mean(axis=0) > 0).all() and (masks.mean(axis=0) < 1).all()
+    if len(shape) > 2:
+        turned = keep_mask(jax.random.key(0), 0.5, (*shape[:-2], shape[-1], shape[-2]), transposed=True)
+        np.testing.assert_array_equal(turned, masks[0].swapaxes(-1, -2))
 
 
 def test_expectation_is_kept_and_gradients_pass_where_values_do() -> None:
@@ -131,3 +114,14 @@ def test_the_shards_of_a_batch_draw_masks_of_their_own() -> None:
     for one in range(8):
         for other in range(one):
             assert abs(np.corrcoef(masks[one], masks[other])[0, 1]) < 0.25
+
+
+@functools.partial(sharding.with_mesh, mesh=Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor")))
+def asked(question, shape: tuple[int, ...]):
+    return question(shape, ("batch", "heads"))
+
+
+def test_dimensions_that_divide_are_divided() -> None:
+    assert asked(partition_spec, (8, 6, 5)) == PartitionSpec(("data", "fsdp"), "tensor")
+    assert asked(shard_counts, (8, 6, 5)) == (4, 2)
+    assert asked(partition_spec, (6, 3)) == PartitionSpec(None, None) and asked(shard_counts, (6, 3)) == (1, 1)

@@ -83,28 +83,14 @@ def gradients(model: Model, rngs: Any = None) -> Any:
     return jax.jit(jax.grad(score, argnums=(0, 1), has_aux=True))(params, X)
 
 
-@pytest.mark.parametrize("rngs", [pytest.param(None, marks=pytest.mark.nightly), RNGS], ids=["certain", "random"])
-def test_gradients_are_those_of_plain_autodiff(rngs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_those_of_plain_autodiff(monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout and draws, which are the same again in the backward pass; each block has its own."""
-    model = Model(0.0 if rngs is None else 0.3)
-    found = gradients(model, rngs)
+    model = Model(0.3)
+    found = gradients(model, RNGS)
     monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._run_forward(*arguments)[0])
-    expected = gradients(model, rngs)
+    expected = gradients(model, RNGS)
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
     assert np.abs(found[0][1]).min() > 0
-
-
-def test_every_block_draws_its_own_values() -> None:
-    """Blocks with equal parameters add different values."""
-    model = Model(0.5, blocks=2)
-    params = params_of(model)
-    equal = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), params)
-    first = Model(0.5, blocks=1)
-    apply = jax.jit(lambda model, params: model.apply({"params": params}, X, CONTEXT, rngs=RNGS), static_argnums=0)
-    one, two = apply(first, jax.tree.map(lambda x: x[:1], equal)), apply(model, equal)
-    added = np.asarray(two[..., :FEATURES] - one[..., :FEATURES])
-    dropped = added == 0, np.asarray(one[..., :FEATURES] - X) == 0
-    assert 0.2 < dropped[0].mean() < 0.8 and 0.2 < dropped[1].mean() < 0.8 and (dropped[0] != dropped[1]).any()
 
 
 def test_what_a_function_keeps_is_given_back() -> None:
@@ -115,17 +101,10 @@ def test_what_a_function_keeps_is_given_back() -> None:
     assert (1, False) in PASSES[:forward] and (0, False) not in PASSES[forward:]
 
 
-@pytest.mark.parametrize(
-    "execution",
-    [
-        pytest.param(Execution(unroll=3), id="unrolled", marks=pytest.mark.nightly),
-        pytest.param(Execution(remat="full"), id="full remat", marks=pytest.mark.nightly),
-        pytest.param(Execution(remat="dots", unroll=2), id="remat of dots and unrolled", marks=pytest.mark.nightly),
-    ],
-)
-def test_another_execution_changes_nothing(execution: Execution) -> None:
-    expected = gradients(Model(0.3), RNGS)
-    chex.assert_trees_all_close(gradients(Model(0.3, execution=execution), RNGS), expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.nightly
+def test_another_execution_changes_nothing() -> None:
+    found = gradients(Model(0.3, execution=Execution(remat="dots", unroll=2)), RNGS)
+    chex.assert_trees_all_close(found, gradients(Model(0.3), RNGS), rtol=1e-5, atol=1e-5)
 
 
 def test_streams_stay_in_float32_where_functions_are_in_bfloat16() -> None:
@@ -152,55 +131,11 @@ def test_memory_does_not_grow_with_depth() -> None:
     assert bytes_of(24) - bytes_of(8) < 16 * signs * 1.1 + 0.1 * stream
 
 
-class Longer(nn.Module):
-    """Four functions, which read the streams in turn; each has its own kernel and a number of its block."""
-
-    functions = 4
-
-    def setup(self) -> None:
-        self.maps = [Projection((FEATURES,), ("embed", "mlp"), INIT, jnp.float32) for _ in range(4)]
-
-    def function(self, number: int, x: jax.Array, context: jax.Array, *, inputs: jax.Array, kept: Any) -> tuple:
-        return jnp.tanh(self.maps[number](x) + (number + 1) * context) * inputs, None
-
-
-class LongerModel(nn.Module):
-    """A reversible stack of them."""
-
-    execution: Execution = Execution()
-
-    @nn.compact
-    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
-        streams, inputs = (x, 2 * x), jnp.array([0.5, 1.5])
-        block = Longer(name="layers")
-        return jnp.concatenate(
-            reversible_stack.reversible_stack(
-                block, 2, self.execution, streams=streams, context=context, inputs=inputs
-            ),
-            axis=-1,
-        )
-
-
-def test_functions_of_a_longer_block_read_the_streams_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every odd one reads the first stream; the backward pass undoes all four."""
-    (of_params, of_x), found = gradients(LongerModel())
-    params = params_of(LongerModel())["layers"]
-    one, two = np.asarray(X), np.asarray(2 * X)
-    for block, scale in enumerate((0.5, 1.5)):
-        for number in range(4):
-            kernel, bias = (params[f"maps_{number}"][name][block] for name in ("kernel", "bias"))
-            y = scale * np.tanh((two if number % 2 == 0 else one) @ kernel + bias + (number + 1) * CONTEXT)
-            one, two = (one + y, two) if number % 2 == 0 else (one, two + y)
-    np.testing.assert_allclose(found, np.concatenate([one, two], axis=-1), rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._run_forward(*arguments)[0])
-    chex.assert_trees_all_close(((of_params, of_x), found), gradients(LongerModel()), rtol=1e-5, atol=1e-5)
-
-
 def test_both_passes_are_unrolled_and_a_function_is_rematerialized_where_that_is_asked_for() -> None:
-    params = {"params": params_of(LongerModel())}
+    params = {"params": params_of(Model())}
 
     def program(execution: Execution) -> str:
-        score = lambda params: jnp.sum(LongerModel(execution).apply(params, X, CONTEXT))  # noqa: E731
+        score = lambda params: jnp.sum(Model(execution=execution).apply(params, X, CONTEXT))  # noqa: E731
         return str(jax.make_jaxpr(jax.grad(score))(params))
 
     plain, other = program(Execution()), program(Execution(remat="full", unroll=2))

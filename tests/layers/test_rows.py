@@ -1,11 +1,19 @@
-"""Rows of tokens: their shapes and lengths, positions, what they see, and a cache with the tokens before."""
+"""Rows of tokens: their shapes, positions, what they see, and a cache with the tokens before; and prompts.
+
+tests/interop/test_sentence_transformers.py has vectors of texts.
+"""
+
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.template import TEXT_ALONE, Template
+from plmjax.errors import UserError
 from plmjax.layers.attention.cache import KeyValueCache
-from plmjax.layers.rows import read_rows, read_source
+from plmjax.layers.rows import DecoderRows, read_rows, read_source
+from plmjax.layers.text_vectors import TextVectors, tokens_before
 from plmjax.layers.tokens import first_of_each, last_tokens
 from plmjax.models.gpt2 import Gpt2Config
 
@@ -15,12 +23,17 @@ MASK = np.array([[1, 1, 1], [0, 1, 1]])
 NEXT = np.array([[1, 1], [0, 1]])
 
 
+EMPTY = KeyValueCache.empty(1, 2, 5, heads=2, size=3, dtype=jnp.float32)
+
+
+def read(ids: Any, mask: Any, cache: KeyValueCache | None = None, **settings: object) -> DecoderRows:
+    given = {"positions": None, "segment_ids": None, "prefix_lengths": None} | settings
+    return read_rows(CONFIG, ids, mask, **given, cache=cache)
+
+
 def after_three() -> KeyValueCache:
     """A cache of five places with three tokens in one row and two behind padding in the other one."""
-    cache = KeyValueCache.empty(1, 2, 5, heads=2, size=3, dtype=jnp.float32)
-    return read_rows(
-        CONFIG, IDS, MASK, positions=None, segment_ids=None, prefix_lengths=None, cache=cache
-    ).cache.advance(3)
+    return read(IDS, MASK, EMPTY).cache.advance(3)
 
 
 def visible(rows: object, queries: int, keys: int) -> list:
@@ -28,57 +41,13 @@ def visible(rows: object, queries: int, keys: int) -> list:
 
 
 def test_tokens_behind_a_cache_have_the_positions_of_the_real_ones_and_see_them() -> None:
-    rows = read_rows(
-        CONFIG, IDS[:, :2], NEXT, positions=None, segment_ids=None, prefix_lengths=None, cache=after_three()
-    )
+    rows = read(IDS[:, :2], NEXT, after_three())
     assert rows.positions[0].tolist() == [3, 4] and rows.positions[1, 1] == 2
     assert rows.cache.key_mask.tolist() == [[1, 1, 1, 1, 1], [0, 1, 1, 0, 1]]
     assert visible(rows, 2, 5) == [[[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], [[0, 1, 1, 0, 0], [0, 1, 1, 0, 1]]]
-    given = read_rows(
-        CONFIG,
-        IDS[:, :2],
-        NEXT,
-        positions=jnp.array([[6, 7], [1, 5]]),
-        segment_ids=None,
-        prefix_lengths=None,
-        cache=after_three(),
-    )
+    given = read(IDS[:, :2], NEXT, after_three(), positions=jnp.array([[6, 7], [1, 5]]))
     assert given.positions.tolist() == [[6, 7], [1, 5]]
-    first = read_rows(
-        CONFIG,
-        IDS,
-        MASK,
-        positions=None,
-        segment_ids=None,
-        prefix_lengths=None,
-        cache=KeyValueCache.empty(1, 2, 5, heads=2, size=3, dtype=jnp.float32),
-    )
-    assert first.positions.tolist() == [[0, 1, 2], [0, 0, 1]]  # 0 at padding
-
-
-def test_the_mask_and_the_segments_of_a_call_are_returned_as_they_were_given() -> None:
-    """With a cache the mask is that of the new tokens, not of those before them."""
-    behind = read_rows(
-        CONFIG, IDS[:, :2], NEXT, positions=None, segment_ids=None, prefix_lengths=None, cache=after_three()
-    )
-    assert behind.mask is NEXT and behind.segment_ids is None
-    assert (
-        read_rows(
-            CONFIG, IDS[:, :2], None, positions=None, segment_ids=None, prefix_lengths=None, cache=after_three()
-        ).mask
-        is None
-    )
-    segments, places = np.array([[1, 1, 2], [1, 2, 2]]), np.array([[0, 1, 0], [0, 0, 1]])
-    for read in (
-        read_source(CONFIG, IDS, MASK, positions=places, segment_ids=segments),
-        read_rows(CONFIG, IDS, MASK, positions=places, segment_ids=segments, prefix_lengths=None, cache=None),
-    ):
-        assert read.mask is MASK and read.segment_ids is segments and read.positions.tolist() == places.tolist()
-    source = read_source(CONFIG, IDS, MASK, positions=None, segment_ids=segments)
-    assert visible(source, 3, 3) == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]], [[0, 0, 0], [0, 1, 1], [0, 1, 1]]]
-    assert source.positions.tolist() == [[0, 1, 2]] * 2
-    with pytest.raises(ValueError, match="rows of one sequence with a cache, found segment_ids"):
-        read_rows(CONFIG, IDS, None, positions=None, segment_ids=segments, prefix_lengths=None, cache=after_three())
+    assert read(IDS, MASK, EMPTY).positions.tolist() == [[0, 1, 2], [0, 0, 1]]  # 0 at padding
 
 
 def test_the_last_token_of_a_row_is_real_on_whichever_side_the_padding_is() -> None:
@@ -93,3 +62,20 @@ def test_the_last_token_of_a_row_is_real_on_whichever_side_the_padding_is() -> N
 def test_a_sequence_begins_where_the_number_of_the_token_before_is_another_one() -> None:
     segments = jnp.array([[0, 0, 1, 1, 2], [3, 1, 1, 0, 0]])
     assert first_of_each(segments).tolist() == [[True, False, True, False, True], [True, True, False, True, False]]
+
+
+def test_the_prompt_is_counted_with_its_special_tokens_but_the_last() -> None:
+    templates = (Template("cls A sep", "cls A sep B sep"), Template("A sep cls", "A sep B sep cls"), TEXT_ALONE)
+    assert [tokens_before([7, 8], template) for template in templates] == [3, 3, 2]
+    assert [tokens_before([], template) for template in templates] == [0, 0, 0]
+    with pytest.raises(UserError, match="found one of 4 tokens in a row of 4"):
+        TextVectors(include_prompt=False).pool(np.ones((4, 2), np.float32), before=4)
+
+
+def test_sequences_of_a_row_see_themselves_alone() -> None:
+    segments = np.array([[1, 1, 2], [1, 2, 2]])
+    source = read_source(CONFIG, IDS, MASK, positions=None, segment_ids=segments)
+    assert visible(source, 3, 3) == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]], [[0, 0, 0], [0, 1, 1], [0, 1, 1]]]
+    assert source.mask is MASK and source.positions.tolist() == [[0, 1, 2]] * 2
+    with pytest.raises(ValueError, match="rows of one sequence with a cache, found segment_ids"):
+        read(IDS, None, after_three(), segment_ids=segments)

@@ -98,26 +98,6 @@ def test_lengths_have_the_deviation_that_is_asked_for() -> None:
     assert abs(lengths.mean()) < 0.1 and abs(lengths.std() - 5.0) < 0.2
 
 
-def test_documents_may_be_joined() -> None:
-    batch = row(0) | {"input_ids": np.full((BATCH, LENGTH), WORDS.document_end)}
-    apart, joined = (
-        AwdLstmPretraining(documents=kind).corrupt(dict(batch), jax.random.key(0), WORDS)
-        for kind in ("apart", "joined")
-    )
-    assert np.asarray(apart["starts"]).all() and "starts" not in joined
-    assert "starts" not in AwdLstmPretraining(documents="joined").model_inputs(joined)
-
-
-def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
-    """As `ContiguousStreams` gives them; a row that repeats tokens reads them where its stream begins."""
-    carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
-    batch = {name: field for name, field in row(1).items() if name != "overlap"}
-    batch["is_first"] = np.array([0, 1], np.int32)
-    after, _, (_, tokens), weights = step(parameters(), carry, batch, number=0, training=True)
-    assert float(tokens) == batch["next_weights"].sum() == float(weights["next_token"])
-    assert np.asarray(after["begin"]).tolist() == [0, 0]
-
-
 def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> None:
     """The dropped output in the one, the raw one in the other: without dropout they are the same array."""
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
@@ -127,14 +107,15 @@ def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> 
     np.testing.assert_allclose(losses["activation"] / weights["activation"], np.square(y).mean(), rtol=1e-5)
     change = np.square(np.diff(y, axis=1)).mean()
     np.testing.assert_allclose(losses["slowness"] / weights["slowness"], change, rtol=1e-5)
-    assert TASK.coefficients() == {"activation": 2.0, "slowness": 1.0}
+    assert AwdLstmPretraining(activation_penalty=3.0).coefficients() == {"activation": 3.0, "slowness": 1.0}
+    groups = TASK.parameter_groups(CONFIG)  # the table of words scores, too, and is trained as the head is
+    assert groups == CONFIG.parameter_groups[1:] and len(groups) == CONFIG.num_layers
 
 
 def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
     """A row begins with tokens that the window before has read: no change leads from them to the first one read."""
-    first, *_ = step(
-        parameters(), nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), row(0), number=0, training=True
-    )
+    carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
+    first, *_ = step(parameters(), carry, row(0), number=0, training=True)
     _, losses, (_, tokens), _ = step(parameters(), first, row(1), number=1, training=True)
     begin = int(first["begin"][0])
     window = row(1)["input_ids"][:, begin : begin + int(tokens) // BATCH]
@@ -142,14 +123,6 @@ def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
     y = jax.jit(MODULE.apply)({"params": parameters()}, **inputs).raw_hidden_state
     assert begin > 0
     np.testing.assert_allclose(losses["slowness"], np.square(np.diff(y, axis=1)).mean(axis=-1).sum(), rtol=1e-5)
-
-
-def test_the_table_of_words_is_trained_as_the_head_is() -> None:
-    """It scores the next token, too."""
-    groups = AwdLstmPretraining().parameter_groups(CONFIG)
-    assert groups == CONFIG.parameter_groups[1:] and len(groups) == CONFIG.num_layers
-    penalties = AwdLstmPretraining(activation_penalty=3.0, slowness_penalty=0.5).coefficients()
-    assert penalties == {"activation": 3.0, "slowness": 0.5}
 
 
 def test_pairs_are_of_adjacent_targets() -> None:

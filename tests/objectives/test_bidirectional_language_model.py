@@ -1,4 +1,4 @@
-"""ELMo's objective: spelling, states that go on and end with documents, draws in training, and the released rule."""
+"""ELMo's objective: spelling, states that go on and end with documents, and the softmax over words that are drawn."""
 
 import dataclasses
 import functools
@@ -7,30 +7,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.layers.words.characters import sentence_marks, spell
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import PREFIXES, BidirectionalLanguageModel
 from plmjax.objectives.objective import ConstantSources, LossInputs, LossSums
-from plmjax.training.optimizers import Adagrad
-from tests.products import flops
+from plmjax.objectives.sampled_softmax import SampledScores, draw, log_uniform
 
 V, C = 30, 7
-CONFIG = ElmoConfig(
-    vocab_size=V,
-    max_characters_per_token=C,
-    character_dim=3,
-    filter_widths=(1, 2),
-    filter_counts=(4, 4),
-    n_highway=1,
-    dim=8,
-    projection_dim=6,
-)
+FILTERS = {"character_dim": 3, "filter_widths": (1, 2), "filter_counts": (4, 4), "n_highway": 1}
+CONFIG = ElmoConfig(vocab_size=V, max_characters_per_token=C, **FILTERS, dim=8, projection_dim=6)
 VOCABULARY = Vocabulary.placeholder(V)
 TEXTS = [f"w{number}" for number in range(V)]
 SOURCES = ConstantSources(VOCABULARY, np.zeros(V, np.int64), lambda: TEXTS, lambda checkpoint, init: None)
@@ -61,10 +52,9 @@ def loss_inputs() -> LossInputs:
     """Parameters larger than the first ones, and the first states."""
     carry = nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 4))
     batch = OBJECTIVE.corrupt(rows(4), jax.random.key(0), VOCABULARY, CONSTANTS)
-    variables = jax.jit(lambda key: OBJECTIVE.init(MODULE, key, batch, constants=CONSTANTS, carry=carry))(
-        jax.random.key(1)
-    )
-    return LossInputs(jax.tree.map(lambda leaf: 3 * leaf, nn.meta.unbox(variables["params"])), CONSTANTS, carry=carry)
+    init = jax.jit(lambda key: OBJECTIVE.init(MODULE, key, batch, constants=CONSTANTS, carry=carry)["params"])
+    params = jax.tree.map(lambda leaf: 3 * leaf, nn.meta.unbox(init(jax.random.key(1))))
+    return LossInputs(params, CONSTANTS, carry=carry)
 
 
 @functools.partial(jax.jit, static_argnames="training")
@@ -137,38 +127,10 @@ def test_directions_draw_words_of_their_own(loss_inputs):
         assert (found["forward_nats"][0] != found["backward_nats"][0]) == training
 
 
-def test_adagrad_with_a_smaller_start_is_the_released_rule():
-    """bilm-tf multiplies the gradient by its 20 steps, clips it to 10 and begins with sums of 1."""
-    params = {"w": jnp.linspace(-1, 1, 7)}
-    ours = Adagrad(learning_rate=0.2, initial_accumulator=1 / 400, epsilon=0.0, clip_norm=0.5).build(10, params)
-    state, sums_of_squares, found, expected = ours.init(params), jnp.ones(7), params, params["w"]
-    for step in range(5):
-        gradient = (0.3 + step) * jnp.cos(jnp.arange(7.0) + step)
-        updates, state = ours.update({"w": gradient}, state, found)
-        found = optax.apply_updates(found, updates)
-        (clipped,), _ = optax.clip_by_global_norm(10.0).update((20 * gradient,), optax.EmptyState())
-        sums_of_squares += clipped**2
-        expected -= 0.2 * clipped / jnp.sqrt(sums_of_squares)
-    np.testing.assert_allclose(found["w"], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("negatives", [8, 0])
-def test_train_flops_are_those_of_the_products(loss_inputs, negatives):
-    """Both directions make the vectors of their words anew, and score the words drawn and the right one, or all."""
-    objective, batch = dataclasses.replace(OBJECTIVE, negatives=negatives), rows(4)
-
-    def loss(loss_inputs):
-        corrupted = objective.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
-        return objective.sums(MODULE, loss_inputs, corrupted, jax.random.key(3), training=True).losses
-
-    assert objective.train_flops(CONFIG, batch) == 3 * flops(loss, loss_inputs)
-
-
 def test_a_vocabulary_in_another_order_is_refused_where_words_are_drawn():
     """Words are drawn by their numbers, as if they were numbered by frequency."""
     counts = np.zeros(V, np.int64)
     counts[5:] = 1000 // np.arange(1, V - 4)
-    OBJECTIVE.constants(CONFIG, dataclasses.replace(SOURCES, token_counts=counts))
     shaken = counts.copy()
     shaken[[5, 6, 7, 9]] = counts[[6, 5, 9, 7]]  # as another text has them
     OBJECTIVE.constants(CONFIG, dataclasses.replace(SOURCES, token_counts=shaken))
@@ -176,7 +138,38 @@ def test_a_vocabulary_in_another_order_is_refused_where_words_are_drawn():
     with pytest.raises(UserError, match=r"first tenth is 3\.\d% of the text and the most frequent tenth \d\d\.\d%"):
         OBJECTIVE.constants(CONFIG, alphabetical)
     BidirectionalLanguageModel(negatives=0).constants(CONFIG, alphabetical)
-    found = BidirectionalLanguageModel(negatives=V - 1).constants(
-        CONFIG, dataclasses.replace(SOURCES, token_counts=counts)
-    )
-    assert nn.meta.unbox(found)["spelling"].shape == (V, C)  # all words but one may be drawn
+
+
+W = 40
+RANDOM = np.random.default_rng(0)
+SCORES = VocabularyScores(*(jnp.asarray(RANDOM.normal(size=shape), jnp.float32) for shape in ((2, 3, 5), (W, 5), (W,))))
+TARGETS = np.array([[0, 7, 39], [3, 3, 12]])
+
+
+def test_words_are_drawn_once_and_as_often_as_expected():
+    """Over many draws the shares of words, and the mean of what one draw expects, are the same."""
+    keys = jax.random.split(jax.random.key(0), 2000)
+    draws = jax.jit(jax.vmap(lambda key: (draw(key, W, 8).ids, draw(key, W, 8).log_expected(jnp.arange(W)))))
+    ids, expected = map(np.asarray, draws(keys))
+    assert all(len(set(row)) == 8 for row in ids.tolist())
+    shares = np.bincount(ids.ravel(), minlength=W) / len(ids)
+    assert shares[0] > 5 * shares[-1] > 0
+    likely = np.log((np.arange(W) + 2) / (np.arange(W) + 1)) / np.log(W + 1)
+    np.testing.assert_allclose(log_uniform(jnp.arange(W), W), likely, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(expected).mean(axis=0), shares, rtol=0.15, atol=0.01)
+
+
+def test_the_loss_is_a_softmax_over_the_target_and_other_draws():
+    draws = jax.jit(lambda: draw(jax.random.key(1), W, 10))()
+    ids = np.asarray(draws.ids)
+    targets = TARGETS.copy()
+    targets[0, 1] = ids[4]  # a draw that is the target
+    found, likeliest = jax.jit(lambda: SampledScores(SCORES, draws).cross_entropy(targets))()
+    all_scores = np.asarray(SCORES.hidden) @ np.asarray(SCORES.table).T + np.asarray(SCORES.bias)
+    scores = all_scores - np.asarray(jax.jit(draws.log_expected)(jnp.arange(W)))
+    for place in np.ndindex(targets.shape):
+        target, others = targets[place], [one for one in ids if one != targets[place]]
+        chosen = scores[place][[target, *others]].astype(np.float64)
+        np.testing.assert_allclose(found[place], np.log(np.exp(chosen).sum()) - chosen[0], rtol=1e-5)
+        assert likeliest[place] == (chosen[0] == chosen.max())
+    assert targets[0, 1] in ids and not set(targets.ravel()) <= set(ids)

@@ -1,4 +1,4 @@
-"""Huffman's tree against the shortest code there is, and probabilities that add up to one."""
+"""Huffman's tree against one that is made word by word, and probabilities that add up to one."""
 
 import heapq
 
@@ -19,17 +19,6 @@ COUNTS = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000, 5, 5, 7, 6])
 VOCABULARY = Vocabulary.placeholder(len(COUNTS))
 SOURCES = ConstantSources(VOCABULARY, COUNTS, lambda: [], lambda path, init: None)
 LEARNED = np.flatnonzero((COUNTS >= 5) & (np.arange(len(COUNTS)) >= 5))
-
-
-def shortest_code(counts: list[float]) -> float:
-    """The sum over words of count x length in the shortest code: that of all sums that Huffman's algorithm makes."""
-    heap, cost = list(counts), 0.0
-    heapq.heapify(heap)
-    while len(heap) > 1:
-        both = heapq.heappop(heap) + heapq.heappop(heap)
-        cost += both
-        heapq.heappush(heap, both)
-    return cost
 
 
 def one_by_one(counts: list[float]) -> list[list[tuple[int, int]]]:
@@ -56,7 +45,7 @@ def one_by_one(counts: list[float]) -> list[list[tuple[int, int]]]:
 
 @pytest.mark.parametrize("largest", [3, 40, 100_000])
 def test_the_tree_is_huffmans(largest):
-    """Node for node the tree that is made one by one, with many equal counts and with few; its code is the shortest."""
+    """Node for node the tree that is made one by one, with many equal counts and with few."""
     random = np.random.default_rng(0)
     counts = np.ceil(largest * random.random(300) ** 4)
     nodes, turns = huffman_paths(counts)
@@ -65,12 +54,7 @@ def test_the_tree_is_huffmans(largest):
         for both in zip(nodes, turns, strict=True)
     ]
     assert paths == one_by_one(counts.tolist())
-    assert np.dot(counts, np.abs(turns).sum(axis=1)) == shortest_code(counts.tolist())
     assert not nodes[turns == 0].any() and np.abs(turns).sum(axis=1).max() == turns.shape[1]
-
-
-def test_trees_of_one_word_and_of_none():
-    assert huffman_paths(np.array([3.0]))[0].shape == (1, 0) and huffman_paths(np.array([]))[0].shape == (0, 0)
 
 
 @pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["skip-gram", "cbow"])
@@ -95,38 +79,3 @@ def test_the_probabilities_of_all_words_add_up_to_one(architecture):
     probabilities = np.exp([-nats(row, tables) for row in ids])
     assert 0 < probabilities.min() < probabilities.max() < 0.9
     assert probabilities.sum() == pytest.approx(1, abs=1e-5)
-
-
-# The paths are the words', whatever predicts them.
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        pytest.param(SkipGram(), id="skip-gram"),
-        pytest.param(ContinuousBagOfWords(), id="cbow", marks=pytest.mark.nightly),
-    ],
-)
-def test_what_fills_up_a_path_counts_for_no_node(architecture):
-    """The updates of a node, by which its gradient is limited, do not depend on the room behind the paths."""
-    ids = np.random.default_rng(0).choice(LEARNED, (2, 30)).astype(np.int32)
-    found = []
-    for room in (9, 30):
-        objective = HierarchicalSoftmax(
-            architecture=architecture, window=2, threshold=0.0, longest_path=room, row_updates=1.0
-        )
-        tables = nn.meta.unbox(objective.constants(None, SOURCES))
-        batch = {"input_ids": ids, "segment_ids": np.ones_like(ids)}
-        corrupt = jax.jit(objective.corrupt, static_argnums=2)
-        found.append(corrupt(batch, jax.random.key(0), VOCABULARY, tables))
-    short, long = found
-    real = np.asarray(short["turns"]) != 0
-    np.testing.assert_array_equal(long["paths"][..., :9], short["paths"])
-    np.testing.assert_array_equal(long["output_factors"][..., :9][real], short["output_factors"][real])
-    nodes, factors = short["paths"][real], np.asarray(short["output_factors"])[real]
-    assert (
-        len({*factors[nodes == 0]}) == 1 and factors[nodes == 0][0] > factors.min()
-    )  # seldom asked for, seldom limited
-
-
-def test_a_tree_may_be_as_deep_as_the_longest_path():
-    longest = huffman_paths(np.float64(COUNTS[LEARNED]))[0].shape[1]
-    assert HierarchicalSoftmax(longest_path=longest).constants(None, SOURCES)["paths"].value.shape[1] == longest

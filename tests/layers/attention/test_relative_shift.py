@@ -7,16 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.bias_terms import BiasTerm
 from plmjax.contracts.mask_terms import Causal, KeyMask, MaskTerms, Window
 from plmjax.experiment import Mesh
 from plmjax.layers.attention import backends, bands
 from plmjax.layers.attention.backends import BACKENDS, blockwise, dense
 from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copy_per_shard, distances
-from plmjax.layers.sinusoids import sinusoids
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
 from plmjax.planning.collectives import collectives
@@ -56,11 +53,6 @@ CASES = {
 }
 
 
-def by_day(*names: str) -> list[ParameterSet]:
-    """All cases; the others are of the nightly tests."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.nightly) for name in CASES]
-
-
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
     """Queries, keys, values, u, v, and the vectors of all distances, whose rows are the distances from -30 on."""
     random = np.random.default_rng(0)
@@ -83,9 +75,7 @@ def formula(case: Case, query: Any, key: Any, *, value: Any, u: Any, v: Any, of_
     return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(jnp.where(visible, scores, -jnp.inf)), value)
 
 
-def shifted(
-    backend: Any, case: Case, query: Any, *, key: Any, value: Any, u: Any, v: Any, of_distance: Any
-) -> jax.Array:
+def shifted(backend, case: Case, query, *, key, value, u, v, of_distance) -> jax.Array:
     """The same by the terms."""
     rows = np.minimum(distances(case.queries, case.keys, case.memory, later=case.later), case.clamp) + 30
     terms = ContentBias(u), PositionalScores(v, of_distance[:, rows], case.queries)
@@ -122,22 +112,15 @@ def test_the_shift_is_a_lookup_of_distances(name: str) -> None:
     agrees(name, dense)
 
 
-# Blocks have the distances of whole rows: pytest -m nightly tests/layers/attention
-@pytest.mark.parametrize("name", by_day("causal, a memory that is empty in part"))
+@pytest.mark.parametrize(
+    "name", ["causal, a memory that is empty in part", pytest.param("a table for two rows", marks=pytest.mark.nightly)]
+)
 def test_blocks_have_their_own_distances(name: str) -> None:
     """Blocks that divide neither the queries nor the keys."""
     agrees(name, functools.partial(blockwise, block=3))
 
 
-@pytest.mark.parametrize(
-    ("name", "attention"),
-    [
-        ("a window", "blockwise"),
-        ("a window on both sides", "dense"),
-        pytest.param("a window", "dense", marks=pytest.mark.nightly),
-        pytest.param("a window on both sides", "blockwise", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize(("name", "attention"), [("a window", "blockwise"), ("a window on both sides", "dense")])
 def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 2)
     case = CASES[name]
@@ -145,24 +128,10 @@ def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: 
     agrees(name, BACKENDS[attention])
 
 
-# Half a second each for the other two: heads are taken as in test_multi_head.py
-FEW = [
-    pytest.param(name, lanes, id=f"{name}-{queries}", marks=() if by_day else pytest.mark.nightly)
-    for name, blocks in (("causal", False), ("both sides, a table for each row", True))
-    for lanes, queries, by_day in ((128, "all queries", not blocks), (2, "blocks of two queries", blocks))
-]
-
-
-@pytest.mark.parametrize(("name", "lanes"), FEW)
-def test_a_few_heads_at_a_time_get_their_vectors(name: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_queries_and_a_head_at_a_time_get_their_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
-    monkeypatch.setattr(backends, "LANES", lanes)
-    agrees(name, dense)
-
-
-def term_of(later: bool) -> BiasTerm:
-    table = jnp.ones((1, len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
-    return PositionalScores(jnp.ones((HEADS, SIZE)), table, QUERIES)
+    monkeypatch.setattr(backends, "LANES", 2)
+    agrees("both sides, a table for each row", dense)
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -170,7 +139,9 @@ def test_nothing_is_looked_up_and_one_product_makes_all_scores(later: bool) -> N
     """And without later keys it has a number for each query and key, besides the additional column."""
     query, key = jnp.ones((ROWS, QUERIES, HEADS, SIZE)), jnp.ones((ROWS, KEYS, HEADS, SIZE))
     places = np.arange(QUERIES), np.arange(KEYS)
-    traced = jax.make_jaxpr(lambda term: term.scores(query, key, *places))(term_of(later))
+    table = jnp.ones((1, len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
+    term = PositionalScores(jnp.ones((HEADS, SIZE)), table, QUERIES)
+    traced = jax.make_jaxpr(lambda term: term.scores(query, key, *places))(term)
     found = [equation for _, equation in equations(traced.jaxpr)]
     assert not {"gather", "dynamic_slice", "scatter"} & {each.primitive.name for each in found}
     products = [each.outvars[0].aval.shape for each in found if each.primitive.name == "dot_general"]
@@ -203,11 +174,8 @@ def test_a_compiled_step_looks_nothing_up_and_holds_one_array_of_scores_more() -
     def compiled(terms: bool) -> Any:
         def loss(query: jax.Array, key: jax.Array, table: jax.Array) -> jax.Array:
             own = (PositionalScores(jnp.zeros((heads, size)), table, length),) if terms else ()
-            return jnp.sum(
-                jnp.sin(
-                    dense(query, key, key, mask_terms=MaskTerms((Causal(),)), terms=own, rate=0.0, dropout_key=None)
-                )
-            )
+            settings = {"mask_terms": MaskTerms((Causal(),)), "terms": own, "rate": 0.0, "dropout_key": None}
+            return jnp.sum(jnp.sin(dense(query, key, key, **settings)))
 
         one = jax.ShapeDtypeStruct((rows, length, heads, size), jnp.float32)
         table = jax.ShapeDtypeStruct((1, length, heads, size), jnp.float32)
@@ -218,10 +186,3 @@ def test_a_compiled_step_looks_nothing_up_and_holds_one_array_of_scores_more() -
     taken = [one.memory_analysis().temp_size_in_bytes for one in (plain, relative)]
     scores = 4 * rows * heads * length * (length + 1)
     assert 0 < taken[1] - taken[0] < 1.5 * scores  # the product before its change of shape, and vectors
-
-
-def test_sinusoids_are_sines_then_cosines() -> None:
-    """Distances are on both sides: the sine of a later key is the negative one."""
-    found = sinusoids(np.array([[3, -3]]), 6)
-    angles = 3 / 10000 ** (np.array([0, 2, 4]) / 6)
-    np.testing.assert_allclose(found[0], [[*s * np.sin(angles), *np.cos(angles)] for s in (1, -1)], rtol=1e-6)

@@ -1,15 +1,18 @@
-"""Rotary positions against transformers' functions, and attention with fewer heads of keys."""
+"""Rotary positions and buckets of distances against transformers, and attention with fewer heads of keys."""
 
 import functools
 import importlib
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.mask_terms import MaskTerms
+from plmjax.contracts.mask_terms import Causal, MaskTerms
+from plmjax.layers.attention import backends
+from plmjax.layers.attention.relative_positions import DistanceScores, distance_buckets
 from plmjax.layers.attention.rotary import RotaryAttention, Rotation
 from tests.optional import needs_torch, torch, transformers
 
@@ -75,3 +78,30 @@ def test_heads_of_queries_share_keys_and_values() -> None:
     apply = functools.partial(RotaryAttention(24, 6, 0.0, init).apply, method=attend)
     whole = jax.jit(apply)({"params": params}, x)
     np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("both_sides", [True, False])
+@pytest.mark.parametrize(("buckets", "largest"), [(32, 128), (8, 20)])
+def test_buckets_are_those_of_transformers(both_sides: bool, buckets: int, largest: int) -> None:
+    """Every distance is compared, farther ones than the largest included."""
+    attention = transformers.models.t5.modeling_t5.T5Attention
+    places = np.arange(-5000, 5001)
+    expected = attention._relative_position_bucket(torch.tensor(places), both_sides, buckets, largest).numpy()
+    found = distance_buckets(both_sides, buckets, largest)
+    np.testing.assert_array_equal(found[np.clip(places, -largest, largest) + largest], expected)
+    assert len(set(found.tolist())) == (buckets - 1 if both_sides else buckets)  # none is at distance 0 and after
+
+
+def test_blocks_of_queries_and_a_head_at_a_time_read_and_teach_their_own_numbers(monkeypatch) -> None:
+    """The table itself is the term where attention is computed in bands."""
+    shapes = enumerate([(2, 6, 4, 3)] * 3 + [(8, 4)])
+    query, key, value, table = (jax.random.normal(jax.random.key(i), shape) for i, shape in shapes)
+
+    def loss(table: jax.Array) -> jax.Array:
+        settings = {"mask_terms": MaskTerms((Causal(),)), "terms": (DistanceScores(table, False, 20),)}
+        return jnp.sum(jnp.sin(backends.dense(query, key, value, **settings, rate=0.0, dropout_key=None)))
+
+    together = jax.jit(jax.value_and_grad(loss))(table)
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 2)
+    monkeypatch.setattr(backends, "LANES", 2)
+    chex.assert_trees_all_close(jax.jit(jax.value_and_grad(loss))(table), together, rtol=1e-5, atol=1e-6)

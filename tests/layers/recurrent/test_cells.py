@@ -1,6 +1,9 @@
-"""What both kinds of recurrent layers share: dtypes, states from part to part and from device to device."""
+"""LSTM and GRU layers: against torch's, against the formula written out, and how states pass from part to part.
 
-import collections
+And what global attention sees and drops; the rows of CoVe and of CVT have its formula.
+"""
+
+import operator
 from typing import Any
 
 import chex
@@ -9,48 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
-from plmjax.layers.recurrent import gru, lstm
 from plmjax.layers.recurrent.gru import Gru
-from plmjax.layers.recurrent.lstm import Lstm, LstmState
-from plmjax.parallel import sharding
-from tests.products import equations
+from plmjax.layers.recurrent.lstm import Lstm, LstmState, recurrence
+from plmjax.layers.recurrent.luong_attention import LuongAttention
+from tests.optional import torch
 from tests.systems.modules import drawn
 
 BATCH, LENGTH, HIDDEN = 4, 5, 6
 X = np.random.default_rng(0).normal(size=(BATCH, LENGTH, 3)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).normal(size=(BATCH, LENGTH, HIDDEN)).astype(np.float32)
 INIT = nn.initializers.normal(0.5)
-BIASED = {"bias_init": INIT, "recurrent_bias": True, "projected": 3, "cell_clip": 3.0, "projection_clip": 3.0}
-COMPUTED = ("add", "sub", "mul", "div", "neg", "tanh", "logistic", "exp", "integer_pow", "reduce_sum")
-LAYERS = {
-    "gru": (Gru(5, INIT, INIT, dtype=jnp.bfloat16), 1),
-    "lstm": (Lstm(5, INIT, dtype=jnp.bfloat16), 1),
-    "projected lstm": (Lstm(5, INIT, dtype=jnp.bfloat16, **BIASED), 2),
-}
-"""Name -> (layer, number of its biases that are added outside of the loop over time)."""
+RANDOM = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_cells_and_their_gradients_are_computed_in_float32(name: str) -> None:
-    """In bfloat16 are the biases of the projections alone, with two sums of the gradient of each."""
-    layer, biases = LAYERS[name]
-    x = jax.ShapeDtypeStruct((2, 6, 4), jnp.bfloat16)
-    params = nn.meta.unbox(jax.eval_shape(layer.init, jax.random.key(0), x))
-    gradient = jax.grad(lambda params, x: jnp.sum(jnp.sin(layer.apply(params, x)[0].astype(jnp.float32))), (0, 1))
-    narrow = collections.Counter(
-        equation.primitive.name
-        for _, equation in equations(jax.make_jaxpr(gradient)(params, x).jaxpr)
-        if equation.primitive.name in COMPUTED and equation.invars[0].aval.dtype == jnp.bfloat16
-    )
-    assert narrow == {"add": biases, "reduce_sum": 2 * biases}
-
-
-every_kind = pytest.mark.parametrize("kind", [Gru, Lstm])
-
-
-@every_kind
+@pytest.mark.parametrize("kind", [Gru, Lstm])
 def test_two_halves_with_the_state_between_them_are_the_whole(kind: type[nn.Module]) -> None:
     """And states stay float32 where products are bfloat16."""
     layer = kind(HIDDEN, INIT)
@@ -69,8 +45,7 @@ def test_two_halves_with_the_state_between_them_are_the_whole(kind: type[nn.Modu
     np.testing.assert_allclose(narrow.astype(np.float32), whole[0], atol=0.03)
 
 
-@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.nightly), True])
-@every_kind
+@pytest.mark.parametrize(("kind", "reverse"), [(Gru, True), (Gru, False), (Lstm, True)])
 def test_no_state_and_no_gradient_passes_from_document_to_document(kind: type[nn.Module], reverse: bool) -> None:
     layer, starts = kind(HIDDEN, INIT, reverse=reverse), np.zeros((BATCH, LENGTH), bool)
     starts[:, [0, 3]] = True
@@ -89,34 +64,170 @@ def test_no_state_and_no_gradient_passes_from_document_to_document(kind: type[nn
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def gru_loss(kernel: jax.Array) -> jax.Array:
-    return jnp.sum(gru.recurrence(jnp.zeros((2, 3, 3, 7)), kernel, jnp.zeros(7), jnp.zeros((2, 7)))[0])
+QUERY = RANDOM.normal(size=(2, 3, 4)).astype(np.float32)
+SEEN = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]], bool)[:, None]
 
 
-def lstm_loss(kernel: jax.Array) -> jax.Array:
-    return jnp.sum(lstm.recurrence(jnp.zeros((2, 3, 4, 7)), kernel, LstmState.zeros(2, 7))[0])
+def test_a_query_that_sees_nothing_has_no_nan():
+    source = RANDOM.normal(size=(2, 5, 4)).astype(np.float32)
+    module = LuongAttention(7, nn.initializers.normal(0.5))
+    found, _ = module.init_with_output(jax.random.key(0), QUERY, source, np.zeros((2, 3, 5), bool))
+    assert np.all(np.isfinite(found))
 
 
-@pytest.mark.parametrize(("loss", "gates"), [(gru_loss, 3), (lstm_loss, 4)])
-def test_the_backward_pass_makes_no_product_of_the_kernels_size_at_every_token(loss: Any, gates: int) -> None:
-    kernel = jnp.zeros((7, gates, 7))
-    traced = jax.make_jaxpr(jax.grad(loss))(kernel)
-    scans = [equation for equation in traced.jaxpr.eqns if equation.primitive.name == "scan"]
-    made = [[v.aval.shape for e in scan.params["jaxpr"].eqns for v in e.outvars] for scan in scans]
-    assert len(made) == 2 and all((7, 2) in shapes for shapes in made)
-    assert max(np.prod(shape) for shapes in made for shape in shapes) < kernel.size
+def test_the_weights_are_dropped_and_nothing_else() -> None:
+    """Without its weights an attention is tanh(V [0; query])."""
+    source = RANDOM.normal(size=(2, 5, 4)).astype(np.float32)
+    module = LuongAttention(7, nn.initializers.normal(0.5), projects_query=False, attention_dropout=1 - 1e-7)
+    params = module.init(jax.random.key(0), QUERY, source, SEEN)
+    found = module.apply(params, QUERY, source, SEEN, False, rngs={"dropout": jax.random.key(0)})
+    kernel = nn.meta.unbox(params)["params"]["output"]["kernel"]
+    np.testing.assert_allclose(found, np.tanh(QUERY @ kernel[4:]), atol=1e-6)
+    assert np.abs(module.apply(params, QUERY, source, SEEN) - found).max() > 0.1
 
 
-@pytest.mark.parametrize("layer", [Gru(HIDDEN, INIT), Lstm(HIDDEN, INIT, projected=4)], ids=["gru", "lstm"])
-def test_eight_devices_give_what_one_gives(layer: nn.Module) -> None:
-    boxed = jax.eval_shape(layer.init, jax.random.key(0), X)
-    params = drawn(boxed, deviation=0.5)
+INPUTS = 3
+LENGTHS = [5, 2, 4, 1]
+VISIBLE = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
 
-    def gradients(params: Any, x: jax.Array) -> Any:
-        return jax.value_and_grad(lambda params: jnp.sum(jnp.square(layer.apply(params, x)[0])))(params)
 
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    places = sharding.shardings_of(boxed, mesh), sharding.batch(X, mesh)
-    assert tuple(places[0]["params"]["recurrent_kernel"].spec) == ("fsdp", None, "tensor")
-    found = jax.jit(sharding.with_mesh(gradients, mesh), in_shardings=places)(params, X)
-    chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)
+def normal(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+def on_packed_rows(layer: torch.nn.RNNBase, x: torch.Tensor, first: Any = None) -> tuple[torch.Tensor, Any]:
+    """The outputs, padded again, and the last states of torch's layer."""
+    rows = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
+    packed, last = layer(rows, first)
+    return torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=LENGTH)[0], last
+
+
+def test_a_projected_layer_equals_torch_in_both_directions_on_padded_rows() -> None:
+    """Outputs, last states, and the gradients of inputs, first states and all parameters."""
+    width = 2
+    layer = torch.nn.LSTM(INPUTS, HIDDEN, bidirectional=True, batch_first=True, proj_size=width)
+    x, cells, outputs = (torch.tensor(a) for a in (X, normal(2, BATCH, HIDDEN), normal(2, BATCH, width)))
+    weights = normal(BATCH, LENGTH, 2 * width), normal(2, BATCH, HIDDEN), normal(2, BATCH, width)
+    for tensor in (x, cells, outputs):
+        tensor.requires_grad_()
+    y, (last_outputs, last_cells) = on_packed_rows(layer, x, (outputs, cells))
+    expected = y, last_cells, last_outputs
+    sum((torch.tensor(w) * part).sum() for w, part in zip(weights, expected, strict=True)).backward()
+
+    def read(read: Any) -> dict[str, Any]:
+        """The parameters of both directions, [2 ...], from torch's tensors or from their gradients."""
+
+        def both(name: str) -> torch.Tensor:
+            return torch.stack([read(getattr(layer, name)), read(getattr(layer, f"{name}_reverse"))])
+
+        def kernel(name: str) -> np.ndarray:
+            return both(name).swapaxes(1, 2).reshape(2, -1, 4, HIDDEN).numpy()
+
+        params = {"input": {"kernel": kernel("weight_ih_l0")}, "recurrent_kernel": kernel("weight_hh_l0")}
+        return params | {"projection_kernel": both("weight_hr_l0").mT.numpy()}
+
+    params = read(torch.detach)
+    biases = [layer.bias_ih_l0 + layer.bias_hh_l0, layer.bias_ih_l0_reverse + layer.bias_hh_l0_reverse]
+    params["input"]["bias"] = torch.stack(biases).detach().reshape(2, 4, HIDDEN).numpy()
+
+    def directions(params: Any, x: jax.Array, states: LstmState) -> tuple[jax.Array, jax.Array, jax.Array]:
+        found = []
+        for reverse in (False, True):
+            module = Lstm(HIDDEN, INIT, projected=width, reverse=reverse)
+            own, state = jax.tree.map(operator.itemgetter(int(reverse)), (params, states))
+            found.append(module.apply({"params": own}, x, state, visible=VISIBLE))
+        (forward, after), (backward, before) = found
+        states = jax.tree.map(lambda *leaves: jnp.stack(leaves), after, before)
+        return jnp.concatenate([forward, backward], axis=-1), states.cell, states.output
+
+    def loss(*inputs: Any) -> tuple[jax.Array, Any]:
+        found = directions(*inputs)
+        return sum(jnp.sum(w * part) for w, part in zip(weights, found, strict=True)), found
+
+    states = LstmState(*(tensor.detach().numpy() for tensor in (cells, outputs)))
+    gradients, found = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(params, X, states)
+    chex.assert_trees_all_close(found, tuple(part.detach().numpy() for part in expected), rtol=1e-5, atol=1e-5)
+    wanted = read(lambda tensor: tensor.grad)
+    of_bias = torch.stack([layer.bias_ih_l0.grad, layer.bias_ih_l0_reverse.grad])
+    wanted["input"]["bias"] = of_bias.reshape(2, 4, HIDDEN).numpy()
+    wanted = wanted, x.grad.numpy(), LstmState(cells.grad.numpy(), outputs.grad.numpy())
+    chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
+
+
+def written_out(gates, kernel, projection, *, state: LstmState, starts, visible) -> tuple[jax.Array, LstmState]:
+    """The recurrence in reverse, token by token, with all its settings, for JAX to differentiate."""
+    cell, output, outputs = state.cell, state.output, [None] * LENGTH
+    for t in reversed(range(LENGTH)):
+        shown = visible[:, t, None]
+        cell, output = (jnp.where(starts[:, t, None] & shown, 0, part) for part in (cell, output))
+        i, f, g, o = jnp.moveaxis(gates[:, t] + jnp.tensordot(output, kernel, 1), 1, 0)
+        new = jnp.clip(jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g), -0.3, 0.3)
+        emitted = jnp.clip((jax.nn.sigmoid(o) * jnp.tanh(new)) @ projection, -0.2, 0.2)
+        outputs[t] = jnp.where(shown, emitted, 0)
+        cell, output = jnp.where(shown, new, cell), jnp.where(shown, emitted, output)
+    return jnp.stack(outputs, axis=1), LstmState(cell, output)
+
+
+def test_clips_starts_and_forget_bias_are_those_of_the_formula_and_so_are_their_gradients() -> None:
+    random = np.random.default_rng(1)
+    gates, kernel, projection = (random.normal(size=size) for size in ((4, 5, 4, 6), (2, 4, 6), (6, 2)))
+    state = LstmState(0.3 * random.normal(size=(4, 6)), 0.3 * random.normal(size=(4, 2)))
+    inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (gates, kernel, projection, state))
+    starts = random.uniform(size=(4, 5)) < 0.3
+    clips = {"cell_clip": 0.3, "projection_clip": 0.2, "forget_bias": 1.0}
+    weights = random.normal(size=(4, 5, 2)), LstmState(random.normal(size=(4, 6)), random.normal(size=(4, 2)))
+
+    def ours(gates: Any, kernel: Any, projection: Any, state: LstmState) -> tuple[jax.Array, LstmState]:
+        masks = {"starts": jnp.asarray(starts), "visible": jnp.asarray(VISIBLE)}
+        return recurrence(gates, kernel, state, **masks, projection_kernel=projection, **clips, reverse=True)
+
+    def formula(gates: Any, kernel: Any, projection: Any, state: LstmState) -> tuple[jax.Array, LstmState]:
+        return written_out(gates, kernel, projection, state=state, starts=starts, visible=VISIBLE)
+
+    def results(run: Any) -> tuple:
+        def loss(inputs: Any) -> tuple[jax.Array, Any]:
+            found = run(*inputs)
+            return jax.tree.reduce(jnp.add, jax.tree.map(lambda w, y: jnp.sum(w * y), weights, found)), found
+
+        return jax.jit(jax.grad(loss, has_aux=True))(inputs)
+
+    gradients, found = results(ours)
+    clipped = [np.mean(np.abs(part) == largest) for part, largest in ((found[1].cell, 0.3), (found[0], 0.2))]
+    assert starts[VISIBLE].any() and starts[~VISIBLE].any() and all(0.05 < share < 0.95 for share in clipped)
+    chex.assert_trees_all_close((gradients, found), results(formula), rtol=1e-5, atol=1e-6)
+
+
+def test_a_gru_equals_torch_in_both_directions_on_padded_rows() -> None:
+    """Outputs, last states, and the gradients of inputs, first states and all parameters."""
+    layer = torch.nn.GRU(INPUTS, HIDDEN, bidirectional=True, batch_first=True)
+    for suffix in ("", "_reverse"):  # a gate that is no candidate has one bias here
+        getattr(layer, f"bias_hh_l0{suffix}").data[: 2 * HIDDEN] = 0
+    x, first = torch.tensor(X, requires_grad=True), torch.tensor(normal(2, BATCH, HIDDEN), requires_grad=True)
+    y, last = on_packed_rows(layer, x, first)
+    weights = normal(BATCH, LENGTH, 2 * HIDDEN), normal(2, BATCH, HIDDEN)
+    ((torch.tensor(weights[0]) * y).sum() + (torch.tensor(weights[1]) * last).sum()).backward()
+
+    def read(of: Any) -> dict[str, Any]:
+        def direction(suffix: str) -> dict[str, Any]:
+            w, u, b, c = (
+                of(getattr(layer, f"{name}_l0{suffix}")).numpy().T.reshape(-1, 3, HIDDEN)
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            return {"input": {"kernel": w, "bias": b[0]}, "recurrent_kernel": u, "candidate_bias": c[0, 2]}
+
+        return {"forward": direction(""), "backward": direction("_reverse")}
+
+    def loss(params: Any, x: jax.Array, first: jax.Array) -> tuple[jax.Array, Any]:
+        parts = [
+            Gru(HIDDEN, INIT, reverse=reverse).apply({"params": params[name]}, x, first[int(reverse)], visible=VISIBLE)
+            for name, reverse in (("forward", False), ("backward", True))
+        ]
+        outputs, states = zip(*parts, strict=True)
+        found = jnp.concatenate(outputs, axis=-1), jnp.stack(states)
+        return sum(jnp.sum(w * part) for w, part in zip(weights, found, strict=True)), found
+
+    inputs = read(torch.detach), X, first.detach().numpy()
+    gradients, found = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*inputs)
+    chex.assert_trees_all_close(found, (y.detach().numpy(), last.detach().numpy()), rtol=1e-5, atol=1e-5)
+    wanted = read(lambda tensor: tensor.grad), x.grad.numpy(), first.grad.numpy()
+    chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)

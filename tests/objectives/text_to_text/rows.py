@@ -66,6 +66,6 @@ def pairs(batch: dict, corrupted: dict) -> list[Pair]:
     return found
 
 
-def padding(corrupted: dict) -> tuple[float, float]:
-    """Share of padding of the sources and of the targets."""
-    return tuple(float((corrupted[name] == 0).mean()) for name in ("segment_ids", "decoder_segment_ids"))
+def padding(corrupted: dict, rows: int | None = None) -> tuple[float, float]:
+    """Share of padding of the sources and of the targets of the first rows."""
+    return tuple(float((corrupted[name][:rows] == 0).mean()) for name in ("segment_ids", "decoder_segment_ids"))

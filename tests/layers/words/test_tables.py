@@ -1,8 +1,14 @@
-"""The cross-entropy in chunks of positions is that of all scores at once, and holds the scores of a chunk alone."""
+"""Tables of words: the cross-entropy in chunks of positions, which holds the scores of a chunk alone, and lookups.
 
+Ids that a table has no row for are an error where they are known, and leave no trace in a compiled program. And the
+spelling of words, over which tests/families/recurrent.py has filters.
+"""
+
+import functools
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import chex
 import flax.linen as nn
@@ -12,12 +18,19 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.layers.words import vocabulary_scores
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.layers.words import embeddings, vocabulary_scores
+from plmjax.layers.words.characters import CHARACTERS, sentence_marks, spell
+from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.parallel import sharding, topologies
+from plmjax.models.roberta import RobertaConfig
+from plmjax.parallel import sharding
 from plmjax.planning.collectives import collectives
 from plmjax.planning.hlo import Program
-from tests.products import equations
+from tests.families.family import SIZES, random_tokens
+from tests.systems.modules import random_params
 
 ROWS, LENGTH, FEATURES, VOCABULARY = 3, 7, 5, 11
 
@@ -52,9 +65,7 @@ def weighted(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -
 SMOOTHING, Z_LOSS = 0.2, 0.03
 
 
-def smoothed_at_once(
-    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def smoothed_at_once(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, Any]:
     """Released label smoothing (a share for the target, the rest for all others alike) and T5's z-loss, spelt out."""
     logits = scores.logits()
     size = logits.shape[-1]
@@ -65,9 +76,7 @@ def smoothed_at_once(
     return total, (plain, jnp.argmax(logits, axis=-1) == targets)
 
 
-def smoothed(
-    scores: VocabularyScores, targets: jax.Array, weights: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def smoothed(scores: VocabularyScores, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, Any]:
     loss, nats, correct = scores.smoothed_cross_entropy(targets, weights, smoothing=SMOOTHING, z_loss=Z_LOSS)
     return loss, (nats, correct)
 
@@ -86,101 +95,45 @@ def chunk_of(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
     monkeypatch.setattr(vocabulary_scores, "CHUNK", positions * ROWS * VOCABULARY)
 
 
-@pytest.mark.parametrize("loss", [by_position, weighted])
-@pytest.mark.parametrize(
-    ("positions", "bias"),
-    [(3, True), *(pytest.param(*one, marks=pytest.mark.nightly) for one in ((3, False), (1, True), (7, True)))],
-)
-def test_values_and_gradients_are_those_of_all_scores_at_once(loss, positions, bias, monkeypatch):
-    chunk_of(monkeypatch, positions)
+@pytest.mark.parametrize(("loss", "bias"), [(by_position, True), (weighted, False)])
+def test_values_and_gradients_are_those_of_all_scores_at_once(loss, bias, monkeypatch):
+    chunk_of(monkeypatch, 3)
     given = problem(bias=bias)
     traced = str(jax.make_jaxpr(differentiated(loss))(*given))
-    assert f"f32[1,{ROWS},{math.ceil(LENGTH / math.ceil(LENGTH / positions))},{VOCABULARY}]" in traced
+    assert f"f32[1,{ROWS},3,{VOCABULARY}]" in traced
     expected = differentiated(at_once)(*given)
     assert 0 < np.sum(expected[0][1]) < ROWS * LENGTH
     chex.assert_trees_all_close(differentiated(loss)(*given), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("positions", [pytest.param(3, marks=pytest.mark.nightly), 7])
-def test_smoothing_and_z_loss_are_those_of_all_scores_at_once(positions, monkeypatch):
-    chunk_of(monkeypatch, positions)
+def test_smoothing_and_z_loss_are_those_of_all_scores_at_once(monkeypatch):
+    chunk_of(monkeypatch, 3)
     given = problem()
     expected = differentiated(smoothed_at_once)(*given)
     chex.assert_trees_all_close(differentiated(smoothed)(*given), expected, rtol=1e-6, atol=1e-6)
-    found, expected = jax.jit(lambda *given: (smoothed(*given), smoothed_at_once(*given)))(*given)
-    chex.assert_trees_all_close(found, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_no_gradient_passes_through_the_reported_nats():
-    scores, targets, weights = problem()
-    of_nats = jax.jit(jax.grad(lambda scores: jnp.sum(smoothed(scores, targets, weights)[1][0])))(scores)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(of_nats))
+    of_nats = jax.jit(jax.grad(lambda scores: jnp.sum(smoothed(scores, *given[1:])[1][0])))(given[0])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(of_nats)), "no gradient passes through the reported nats"
 
 
 def test_without_differentiation_the_values_are_the_same(monkeypatch):
     chunk_of(monkeypatch, 2)
-    given = problem()
-    found, expected = jax.jit(lambda *given: ([by_position(*given), weighted(*given)], at_once(*given)))(*given)
-    for one in found:
-        chex.assert_trees_all_close(one, expected, rtol=1e-6, atol=1e-6)
+    losses = (by_position, at_once), (weighted, at_once), (smoothed, smoothed_at_once)
+    for found, expected in jax.jit(lambda *given: [[loss(*given) for loss in pair] for pair in losses])(*problem()):
+        chex.assert_trees_all_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [weighted, pytest.param(by_position, marks=pytest.mark.nightly)])
-def test_bfloat16_differs_by_its_rounding_alone(loss, monkeypatch):
+def test_bfloat16_differs_by_its_rounding_alone(monkeypatch):
     chunk_of(monkeypatch, 3)
     scores, targets, weights = problem(dtype="bfloat16")
     exact = scores.replace(
         hidden=scores.hidden.astype(jnp.float32), table=scores.table.astype(jnp.bfloat16).astype(jnp.float32)
     )
-    (total, _), (gradient, _) = differentiated(loss)(scores, targets, weights)
+    (total, _), (gradient, _) = differentiated(weighted)(scores, targets, weights)
     (expected, _), (expected_gradient, _) = differentiated(at_once)(exact, targets, weights)
     np.testing.assert_allclose(total, expected, rtol=1e-6)  # the sums of the products are never rounded
     for found, right, given in zip(*map(jax.tree.leaves, (gradient, expected_gradient, scores)), strict=True):
         assert found.dtype == given.dtype
         np.testing.assert_allclose(found.astype(np.float32), right, atol=2e-2 * float(jnp.max(jnp.abs(right))))
-
-
-SUMS = {
-    "BTD,VD": "float32", "BTV,VD": "bfloat16", "BTV,GBTD": "float32",
-    "BTD,BTD": "float32", "BTD,SD": "float32",
-}  # fmt: skip
-"""Begin of a product's axes -> dtype of its sums: logits, the gradient of the hidden states, and that of the table."""
-
-
-@pytest.mark.parametrize(
-    ("loss", "asked"),
-    [
-        (by_position, {"BTD,VD", "BTV,VD", "BTV,GBTD"}),
-        (weighted, {"BTD,VD", "BTV,VD", "BTV,GBTD"}),
-        (lambda scores, targets, weights: (jnp.sum(weights * scores.target_logits(targets)), 0), {"BTD,BTD"}),
-        (lambda scores, targets, weights: (jnp.sum(jnp.sin(scores.token_logits(targets[0]))), 0), {"BTD,SD"}),
-        (lambda scores, targets, weights: (jnp.sum(jnp.sin(scores.logits())), 0), {"BTD,VD"}),
-    ],
-    ids=["by position", "weighted", "targets", "tokens", "all"],
-)
-def test_factors_are_bfloat16_and_logits_float32(loss: Callable, asked: set[str]) -> None:
-    """Nothing but products, and the copy of the gradient that devices exchange, is computed in bfloat16."""
-    traced = jax.make_jaxpr(differentiated(loss))(*problem(dtype="bfloat16"))
-    found: dict[str, set[str]] = {}
-    for place, equation in equations(traced.jaxpr):
-        dtypes = {each.aval.dtype.name for each in equation.invars if each.aval.shape}
-        if equation.primitive.name == "dot_general":
-            assert dtypes == {"bfloat16"}, place
-            for name in SUMS:
-                if f"/{name}->" in place.replace("/G", "/"):
-                    found.setdefault(name, set()).add(equation.outvars[0].aval.dtype.name)
-        assert equation.primitive.name not in ("exp", "log", "reduce_max", "sub") or "bfloat16" not in dtypes
-    assert found == {name: {SUMS[name]} for name in asked}
-
-
-def test_several_problems_at_once(monkeypatch):
-    chunk_of(monkeypatch, 3)
-    given = problem()
-    two = jax.tree.map(lambda x: jnp.stack([x, jnp.roll(x, 1, axis=0)]), given)
-    found = jax.vmap(differentiated(weighted))(*two)
-    for place in range(2):
-        own = jax.tree.map(lambda x, place=place: x[place], (two, found))
-        chex.assert_trees_all_close(own[1], differentiated(at_once)(*own[0]), rtol=1e-6, atol=1e-6)
 
 
 def largest_float32(text: str) -> int:
@@ -195,16 +148,10 @@ def test_no_array_has_the_scores_of_all_positions():
     assert largest_float32(differentiated(at_once).lower(*shapes).compile().as_text()) == whole
     for loss in (by_position, weighted, smoothed):
         assert largest_float32(differentiated(loss).lower(*shapes).compile().as_text()) == whole // 2
+    assert "while(" not in differentiated(weighted).lower(*problem()).compile().as_text(), "a small problem has no loop"
 
 
-def test_a_small_problem_has_no_loop():
-    given = problem()
-    for loss in (by_position, weighted):
-        assert "while(" not in differentiated(loss).lower(*given).compile().as_text()
-
-
-@pytest.mark.parametrize("loss", [weighted, pytest.param(by_position, marks=pytest.mark.nightly)])
-def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monkeypatch):
+def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(monkeypatch):
     """Over data, fsdp and tensor; of four chunks on every device."""
     rows, length, features, vocabulary = 8, 12, 6, 64
     of_device = rows // 4 * length * vocabulary // 2
@@ -217,7 +164,7 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
     )
     placed = jax.device_put(given, (VocabularyScores(batch, table, bias), batch, batch))
     with jax.set_mesh(mesh), nn.logical_axis_rules(sharding.RULES):
-        compiled = differentiated(loss).lower(*placed).compile()
+        compiled = differentiated(weighted).lower(*placed).compile()
     chex.assert_trees_all_close(compiled(*placed), expected, rtol=1e-6, atol=1e-6)
     assert largest_float32(compiled.as_text()) < of_device
     exchanged = collectives(Program(compiled.as_text()))
@@ -226,10 +173,9 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
     assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged
 
 
-@pytest.mark.parametrize("kind", ["TPU v3", "TPU v5e", "TPU v6 lite", "cpu", None])
+@pytest.mark.parametrize("kind", ["TPU v3", "TPU v5e", None])
 def test_chunks_are_larger_where_products_are_fast(kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three positions, or six; none of the kinds is told in a program without a mesh."""
-    assert vocabulary_scores.FAST_CHUNK == 2 * vocabulary_scores.CHUNK
+    """Of three positions, or six; a program without a mesh has no kind."""
     chunk_of(monkeypatch, 3)
     monkeypatch.setattr(vocabulary_scores, "FAST_CHUNK", 2 * vocabulary_scores.CHUNK)
     given = problem(ROWS, 12, FEATURES, VOCABULARY)  # arrays, which a mesh without devices could not compute
@@ -237,19 +183,98 @@ def test_chunks_are_larger_where_products_are_fast(kind: str | None, monkeypatch
     if kind is None:
         text, fast = traced(), False
     else:
-        chip, device = topologies.chip_of(kind), jax.sharding.AbstractDevice(kind, 1, "tpu")
-        fast = chip is not None and chip.name in ("v5e", "v6e")
+        device, fast = jax.sharding.AbstractDevice(kind, 1, "tpu"), kind != "TPU v3"
         mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
         with jax.sharding.use_abstract_mesh(mesh):
             text = traced()
     assert (f"f32[1,{ROWS},6,{VOCABULARY}]" in text, f"f32[1,{ROWS},3,{VOCABULARY}]" in text) == (fast, not fast)
 
 
-@pytest.mark.parametrize("changed", ["float targets", "fewer targets"])
-def test_targets_that_do_not_fit_are_refused(changed: str) -> None:
-    scores, targets, weights = problem()
-    targets, weights = (targets * 1.0, weights) if changed == "float targets" else (targets[:, 1:], weights[:, 1:])
-    with pytest.raises(AssertionError):
-        scores.smoothed_cross_entropy(targets, weights, smoothing=0.1, z_loss=0.0)
-    with pytest.raises(AssertionError):
-        scores.cross_entropy(targets)
+MISTAKES = [
+    ("input_ids", 53, "ids from 0 to 52 for the 53 rows of word_embeddings, found 53; "),
+    ("token_type_ids", -2, "the 3 rows of token_type_embeddings, found -2; "),
+    ("positions", 19, "rows of position_embeddings, found 21; "),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "sentence"), MISTAKES)
+def test_an_id_without_a_row_is_named(field, value, sentence):
+    module = RobertaConfig(**SIZES, max_position_embeddings=21).module(Purpose.ENCODING, Execution())
+    params = random_params(module)
+    batch = random_tokens(module.config)
+    batch["positions"] = np.cumsum(np.ones_like(batch["input_ids"]), axis=1) - 1
+    batch[field][1, 2] = value
+    for array in (np.asarray, jnp.asarray):
+        with pytest.raises(UserError, match=sentence):
+            module.apply({"params": params}, **{name: array(inputs) for name, inputs in batch.items()})
+
+
+def test_the_compiled_program_is_that_of_a_lookup_alone():
+    """Nothing waits for the ids or compares them: the whole program is the one gather."""
+    table = Embedding(7, 4, None, jax.nn.initializers.normal(), name="table")
+    params = table.init(jax.random.key(0), jnp.zeros((1,), jnp.int32))
+    looked_up = jax.jit(lambda params, ids: table.apply(params, ids))
+    ids = jnp.arange(6).reshape(2, 3)
+    plain = jax.jit(lambda params, ids: jnp.take(params["params"]["embedding"].value, ids, axis=0, mode="clip"))
+    programs = [one.lower(params, ids).as_text() for one in (looked_up, plain)]
+    assert programs[0] == programs[1] and "gather" in programs[0] and "callback" not in programs[0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.usefixtures("platform")
+def test_the_gradient_of_a_few_rows_equals_the_sum_row_by_row(dtype):
+    """Also where it is a product. Ids without a row count for the nearest one, as in the lookup; sums are float32."""
+    rows, ids = jnp.ones((5, 4)), jnp.array([[0, 4, 2, 2], [-3, 9, 2, 1]])
+    cotangent = jax.random.normal(jax.random.key(0), (2, 4, 4), dtype)
+    table = Embedding(5, 4, None, jax.nn.initializers.normal(), dtype, name="table")
+    looked_up = lambda rows, ids: table.apply({"params": {"embedding": rows}}, ids)  # noqa: E731
+    plain = lambda rows, ids: jnp.take(rows, ids, axis=0, mode="clip").astype(dtype)  # noqa: E731
+    found, expected = (
+        jax.jit(lambda rows, ids, one=one: jax.vjp(lambda rows: one(rows, ids), rows)[1](cotangent)[0])(rows, ids)
+        for one in (looked_up, plain)
+    )
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("rows", [embeddings.FEW, embeddings.FEW + 1])
+def test_a_tpu_adds_the_gradients_of_few_rows_by_a_product(platform, rows):
+    table = Embedding(rows, 4, None, jax.nn.initializers.normal(), name="table")
+    params = table.init(jax.random.key(0), jnp.zeros((1,), jnp.int32))
+    gradient = jax.jit(jax.grad(lambda params, ids: table.apply(params, ids).sum()))
+    program = gradient.trace(params, jnp.arange(6)).lower(lowering_platforms=(platform,)).as_text()
+    multiplied = platform == "tpu" and rows == embeddings.FEW
+    assert ("dot_general" in program, "scatter" in program) == (multiplied, not multiplied)
+
+
+def test_devices_sum_the_gradient_of_few_rows_and_exchange_no_tokens():
+    """Every device then keeps some rows."""
+    mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
+    divided = NamedSharding(mesh, PartitionSpec("data"))
+    shapes = [
+        jax.ShapeDtypeStruct(*one, sharding=divided) for one in (((64, 32), jnp.int32), ((64, 32, 16), jnp.float32))
+    ]
+    gradient = sharding.with_mesh(functools.partial(embeddings._one_hot_gradient, jnp.zeros((8, 16))), mesh)
+    program = jax.jit(gradient, out_shardings=divided).lower(*shapes).compile().as_text()
+    assert "all-reduce" in program and not re.search("all-gather|all-to-all|permute", program)
+
+
+def test_a_word_is_its_bytes_between_two_marks():
+    rows = spell(["cat", "", "é"], 7)
+    begin, end, pad = 259, 260, 261
+    assert rows.dtype == np.int32
+    assert rows.tolist() == [
+        [begin, ord("c") + 1, ord("a") + 1, ord("t") + 1, end, pad, pad],
+        [begin, end, pad, pad, pad, pad, pad],
+        [begin, 0xC3 + 1, 0xA9 + 1, end, pad, pad, pad],
+    ]
+    assert rows.max() == CHARACTERS
+
+
+def test_a_long_word_is_cut_within_its_marks():
+    assert spell(["abcdef", "abcé"], 5).tolist() == [[259, 98, 99, 100, 260]] * 2
+
+
+def test_the_marks_of_a_sentence_are_words_of_one_mark():
+    assert sentence_marks(4).tolist() == [[259, 257, 260, 261], [259, 258, 260, 261]]
