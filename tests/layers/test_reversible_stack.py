@@ -129,15 +129,3 @@ def test_memory_does_not_grow_with_depth() -> None:
     stream = 8 * 512 * FEATURES * 4
     signs = 8 * 512 * FEATURES
     assert bytes_of(24) - bytes_of(8) < 16 * signs * 1.1 + 0.1 * stream
-
-
-def test_both_passes_are_unrolled_and_a_function_is_rematerialized_where_that_is_asked_for() -> None:
-    params = {"params": params_of(Model())}
-
-    def program(execution: Execution) -> str:
-        score = lambda params: jnp.sum(Model(execution=execution).apply(params, X, CONTEXT))  # noqa: E731
-        return str(jax.make_jaxpr(jax.grad(score))(params))
-
-    plain, other = program(Execution()), program(Execution(remat="full", unroll=2))
-    assert (plain.count("unroll=1"), other.count("unroll=2")) == (2, 2)
-    assert "remat" not in plain and "checkpoint" not in plain and ("remat" in other or "checkpoint" in other)

@@ -113,20 +113,6 @@ def test_training_draws_words_and_evaluation_takes_all(loss_inputs):
     assert (corrupted["draws"] == corrupted["draws"][0]).all(), "every part of a batch has the same draws"
 
 
-def test_directions_draw_words_of_their_own(loss_inputs):
-    """Both directions have the same parameters and read the same text: their nats differ by the draws alone."""
-    batch = rows(4)
-    batch |= {name: batch[name.removeprefix("backward_")] for name in batch if name.startswith("backward_")}
-    elmo = loss_inputs.params["elmo"] | {"backward": loss_inputs.params["elmo"]["forward"]}
-    loss_inputs = loss_inputs.replace(params=loss_inputs.params | {"elmo": elmo})
-    module = OBJECTIVE.module(dataclasses.replace(CONFIG, dropout=0.0), Execution())
-    batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
-    for training in (True, False):
-        read = jax.jit(functools.partial(OBJECTIVE.sums, module, training=training))
-        found = read(loss_inputs, batch, jax.random.key(3)).metrics
-        assert (found["forward_nats"][0] != found["backward_nats"][0]) == training
-
-
 def test_a_vocabulary_in_another_order_is_refused_where_words_are_drawn():
     """Words are drawn by their numbers, as if they were numbered by frequency."""
     counts = np.zeros(V, np.int64)

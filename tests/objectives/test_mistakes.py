@@ -29,7 +29,7 @@ from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefi
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
-from tests.objectives.text_to_text import rows as text_to_text
+from tests.objectives.text_to_text.test_span_corruption import VOCABULARY as SENTINELS
 
 PLAIN = Vocabulary.placeholder(30)
 WORDS = Vocabulary(
@@ -72,8 +72,8 @@ MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ("predictions", lambda: PermutationLanguageModel(predictions=40).goals(32), "20 and 20 to predict, found 16"),
         ("parts", lambda: PermutationLanguageModel(permutation_size=5).goals(32), "5 tokens, found rows of 32"),
         ("T5", lambda: SpanCorruption().row_length(2), "at least 3 tokens, found 2"),
-        ("short T5", lambda: row(TextToTextPrefixLanguageModel(), text_to_text.VOCABULARY, 2), "found 2"),
-        ("long T5", lambda: row(ReplacedSpans(rate=0.5), text_to_text.VOCABULARY, 170), "43 sentinels"),
+        ("short T5", lambda: row(TextToTextPrefixLanguageModel(), SENTINELS, 2), "found 2"),
+        ("long T5", lambda: row(ReplacedSpans(rate=0.5), SENTINELS, 170), "43 sentinels"),
     ],
     "tokenizers": [
         ("mask", lambda: row(MaskedLanguageModel(), Vocabulary(size=10)), "mask token"),
@@ -81,7 +81,7 @@ MISTAKES: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ("bart's mask", lambda: row(Denoising(), WORDS, mask=-1), "<s> and <mask>"),
         ("bart's words", lambda: row(Denoising(), WORDS, continuation=None), "set --objective.unit token"),
         ("full stop", lambda: row(Denoising(), WORDS, full_stop=-1), "set --objective.permute 0"),
-        ("end", lambda: row(SpanCorruption(), text_to_text.VOCABULARY, 60, end=-1), "an end token"),
+        ("end", lambda: row(SpanCorruption(), SENTINELS, 60, end=-1), "an end token"),
     ],
     "texts": [
         ("least", lambda: text(NegativeSampling(min_count=30), [20] * 30), "at least 30 occurrences"),

@@ -86,17 +86,6 @@ def test_scores_of_tokens_are_those_of_an_evaluation() -> None:
     np.testing.assert_allclose(np.sum(found), nats(objective, training=False, parts=1)[0], rtol=1e-5)
 
 
-@pytest.mark.nightly
-def test_documents_apart_begin_anew() -> None:
-    """The nats of each document are those of the document alone, from the end token before it on."""
-    apart = TransformerXlPretraining(documents="apart", evaluation_mem_len=PARTS * LENGTH)
-    expected = 0.0
-    for row, end in ((0, 8), (1, 2)):
-        for part in (TEXT[row : row + 1, : end + 1], TEXT[row : row + 1, end:]):
-            expected += float(np.sum(SCORES(MODULE, part)))
-    np.testing.assert_allclose(nats(apart, training=False).sum(), expected, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("begins", "read"), [(0, [0, 0, 1, 0]), (1, [1, 1, 1, 0])])
 def test_tokens_that_a_row_repeats_are_read_once(begins: int, read: list[int]) -> None:
     """The memory has them, but for the first row of a stream."""

@@ -96,13 +96,12 @@ def test_a_batch_moves_by_the_sum_of_its_cells():
     state = program.initialize(0, SOURCES)
     first = numbers(state.params)
     state, metrics = program.train(state, batch_of(cells))
-    moved = [np.zeros_like(array) for array in first]
+    moved, costs = [np.zeros_like(array) for array in first], []
     for cell in cells:
         alone = [array.copy() for array in first]
-        glove_c(alone, [np.ones_like(array) for array in first], [cell], 0.1)
+        costs.append(glove_c(alone, [np.ones_like(array) for array in first], [cell], 0.1))
         for total, after, before in zip(moved, alone, first, strict=True):
             total += after - before
-    costs = [glove_c([a.copy() for a in first], [np.ones_like(a) for a in first], [cell], 0.1) for cell in cells]
     assert float(metrics["loss"]) == pytest.approx(np.mean(costs), rel=1e-5)
     for found, before, total in zip(numbers(state.params), first, moved, strict=True):
         np.testing.assert_allclose(found, before + total, rtol=1e-5, atol=1e-6)

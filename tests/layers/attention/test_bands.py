@@ -83,15 +83,6 @@ def test_a_block_has_as_many_queries_as_the_longer_side_of_the_window_from_128_t
         assert bands.Bands.of(MaskTerms((Window(*window),)), 600, keys) == expected
 
 
-def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(monkeypatch) -> None:
-    """No window, or one of arrays, a cache of unknown length, and a window as long as the row."""
-    monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
-    whole = [MaskTerms((one,)) for one in (Causal(), Window(np.int32(3), np.int32(0)), Window(20, 0))]
-    for mask_terms in (*whole, MaskTerms((Window(3, 0),), jnp.int32(2))):
-        assert bands.Bands.of(mask_terms, 16, 16) is None
-    assert bands.Bands.of(MaskTerms((Window(3, 0),), 2), 16, 16).width == 8
-
-
 def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 4)
     ones = jnp.ones((1, 16, 1, 1))

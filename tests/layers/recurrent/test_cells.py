@@ -1,9 +1,9 @@
-"""LSTM and GRU layers: against torch's, against the formula written out, and how states pass from part to part.
+"""LSTM and GRU layers: against the formula written out and torch's, and how states pass from part to part.
 
-And what global attention sees and drops; the rows of CoVe and of CVT have its formula.
+tests/models/test_awd_lstm.py has torch's LSTM. And what global attention sees and drops; the rows of CoVe and of CVT
+have its formula.
 """
 
-import operator
 from typing import Any
 
 import chex
@@ -95,65 +95,6 @@ def normal(*shape: int) -> np.ndarray:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-def on_packed_rows(layer: torch.nn.RNNBase, x: torch.Tensor, first: Any = None) -> tuple[torch.Tensor, Any]:
-    """The outputs, padded again, and the last states of torch's layer."""
-    rows = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
-    packed, last = layer(rows, first)
-    return torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=LENGTH)[0], last
-
-
-def test_a_projected_layer_equals_torch_in_both_directions_on_padded_rows() -> None:
-    """Outputs, last states, and the gradients of inputs, first states and all parameters."""
-    width = 2
-    layer = torch.nn.LSTM(INPUTS, HIDDEN, bidirectional=True, batch_first=True, proj_size=width)
-    x, cells, outputs = (torch.tensor(a) for a in (X, normal(2, BATCH, HIDDEN), normal(2, BATCH, width)))
-    weights = normal(BATCH, LENGTH, 2 * width), normal(2, BATCH, HIDDEN), normal(2, BATCH, width)
-    for tensor in (x, cells, outputs):
-        tensor.requires_grad_()
-    y, (last_outputs, last_cells) = on_packed_rows(layer, x, (outputs, cells))
-    expected = y, last_cells, last_outputs
-    sum((torch.tensor(w) * part).sum() for w, part in zip(weights, expected, strict=True)).backward()
-
-    def read(read: Any) -> dict[str, Any]:
-        """The parameters of both directions, [2 ...], from torch's tensors or from their gradients."""
-
-        def both(name: str) -> torch.Tensor:
-            return torch.stack([read(getattr(layer, name)), read(getattr(layer, f"{name}_reverse"))])
-
-        def kernel(name: str) -> np.ndarray:
-            return both(name).swapaxes(1, 2).reshape(2, -1, 4, HIDDEN).numpy()
-
-        params = {"input": {"kernel": kernel("weight_ih_l0")}, "recurrent_kernel": kernel("weight_hh_l0")}
-        return params | {"projection_kernel": both("weight_hr_l0").mT.numpy()}
-
-    params = read(torch.detach)
-    biases = [layer.bias_ih_l0 + layer.bias_hh_l0, layer.bias_ih_l0_reverse + layer.bias_hh_l0_reverse]
-    params["input"]["bias"] = torch.stack(biases).detach().reshape(2, 4, HIDDEN).numpy()
-
-    def directions(params: Any, x: jax.Array, states: LstmState) -> tuple[jax.Array, jax.Array, jax.Array]:
-        found = []
-        for reverse in (False, True):
-            module = Lstm(HIDDEN, INIT, projected=width, reverse=reverse)
-            own, state = jax.tree.map(operator.itemgetter(int(reverse)), (params, states))
-            found.append(module.apply({"params": own}, x, state, visible=VISIBLE))
-        (forward, after), (backward, before) = found
-        states = jax.tree.map(lambda *leaves: jnp.stack(leaves), after, before)
-        return jnp.concatenate([forward, backward], axis=-1), states.cell, states.output
-
-    def loss(*inputs: Any) -> tuple[jax.Array, Any]:
-        found = directions(*inputs)
-        return sum(jnp.sum(w * part) for w, part in zip(weights, found, strict=True)), found
-
-    states = LstmState(*(tensor.detach().numpy() for tensor in (cells, outputs)))
-    gradients, found = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(params, X, states)
-    chex.assert_trees_all_close(found, tuple(part.detach().numpy() for part in expected), rtol=1e-5, atol=1e-5)
-    wanted = read(lambda tensor: tensor.grad)
-    of_bias = torch.stack([layer.bias_ih_l0.grad, layer.bias_ih_l0_reverse.grad])
-    wanted["input"]["bias"] = of_bias.reshape(2, 4, HIDDEN).numpy()
-    wanted = wanted, x.grad.numpy(), LstmState(cells.grad.numpy(), outputs.grad.numpy())
-    chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
-
-
 def written_out(gates, kernel, projection, *, state: LstmState, starts, visible) -> tuple[jax.Array, LstmState]:
     """The recurrence in reverse, token by token, with all its settings, for JAX to differentiate."""
     cell, output, outputs = state.cell, state.output, [None] * LENGTH
@@ -203,7 +144,9 @@ def test_a_gru_equals_torch_in_both_directions_on_padded_rows() -> None:
     for suffix in ("", "_reverse"):  # a gate that is no candidate has one bias here
         getattr(layer, f"bias_hh_l0{suffix}").data[: 2 * HIDDEN] = 0
     x, first = torch.tensor(X, requires_grad=True), torch.tensor(normal(2, BATCH, HIDDEN), requires_grad=True)
-    y, last = on_packed_rows(layer, x, first)
+    rows = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
+    packed, last = layer(rows, first)
+    y = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=LENGTH)[0]
     weights = normal(BATCH, LENGTH, 2 * HIDDEN), normal(2, BATCH, HIDDEN)
     ((torch.tensor(weights[0]) * y).sum() + (torch.tensor(weights[1]) * last).sum()).backward()
 

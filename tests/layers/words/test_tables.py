@@ -4,7 +4,6 @@ Ids that a table has no row for are an error where they are known, and leave no 
 spelling of words, over which tests/families/recurrent.py has filters.
 """
 
-import functools
 import math
 import re
 from collections.abc import Callable
@@ -173,23 +172,6 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(monkeypatc
     assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged
 
 
-@pytest.mark.parametrize("kind", ["TPU v3", "TPU v5e", None])
-def test_chunks_are_larger_where_products_are_fast(kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three positions, or six; a program without a mesh has no kind."""
-    chunk_of(monkeypatch, 3)
-    monkeypatch.setattr(vocabulary_scores, "FAST_CHUNK", 2 * vocabulary_scores.CHUNK)
-    given = problem(ROWS, 12, FEATURES, VOCABULARY)  # arrays, which a mesh without devices could not compute
-    traced = lambda: str(jax.make_jaxpr(differentiated(weighted))(*given))  # noqa: E731
-    if kind is None:
-        text, fast = traced(), False
-    else:
-        device, fast = jax.sharding.AbstractDevice(kind, 1, "tpu"), kind != "TPU v3"
-        mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
-        with jax.sharding.use_abstract_mesh(mesh):
-            text = traced()
-    assert (f"f32[1,{ROWS},6,{VOCABULARY}]" in text, f"f32[1,{ROWS},3,{VOCABULARY}]" in text) == (fast, not fast)
-
-
 MISTAKES = [
     ("input_ids", 53, "ids from 0 to 52 for the 53 rows of word_embeddings, found 53; "),
     ("token_type_ids", -2, "the 3 rows of token_type_embeddings, found -2; "),
@@ -246,18 +228,6 @@ def test_a_tpu_adds_the_gradients_of_few_rows_by_a_product(platform, rows):
     program = gradient.trace(params, jnp.arange(6)).lower(lowering_platforms=(platform,)).as_text()
     multiplied = platform == "tpu" and rows == embeddings.FEW
     assert ("dot_general" in program, "scatter" in program) == (multiplied, not multiplied)
-
-
-def test_devices_sum_the_gradient_of_few_rows_and_exchange_no_tokens():
-    """Every device then keeps some rows."""
-    mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
-    divided = NamedSharding(mesh, PartitionSpec("data"))
-    shapes = [
-        jax.ShapeDtypeStruct(*one, sharding=divided) for one in (((64, 32), jnp.int32), ((64, 32, 16), jnp.float32))
-    ]
-    gradient = sharding.with_mesh(functools.partial(embeddings._one_hot_gradient, jnp.zeros((8, 16))), mesh)
-    program = jax.jit(gradient, out_shardings=divided).lower(*shapes).compile().as_text()
-    assert "all-reduce" in program and not re.search("all-gather|all-to-all|permute", program)
 
 
 def test_a_word_is_its_bytes_between_two_marks():

@@ -4,6 +4,7 @@ And the tasks that T5's paper compares with it: what each makes of a text.
 """
 
 import collections
+import dataclasses
 import itertools
 
 import jax
@@ -11,12 +12,75 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import PairedStreams
 from plmjax.objectives.text_to_text.independent_noise import DroppedTokens, MaskedText, ReplacedSpans
 from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefixLanguageModel
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, composition
+from plmjax.objectives.text_to_text.text_to_text import TextToText
 from plmjax.objectives.text_to_text.whole_text import Deshuffling, TextToTextLanguageModel
-from tests.objectives.text_to_text.rows import END, FIRST, SIZE, TEXT, VOCABULARY, corrupt, padding, pairs, rows
+
+SIZE, END = 200, 1
+VOCABULARY = Vocabulary(
+    SIZE, pad=0, end=END, unknown=2, special=(0, 1, 2), sentinels=tuple(range(SIZE - 1, SIZE - 41, -1))
+)
+FIRST = VOCABULARY.sentinels[0]
+TEXT = range(3, SIZE - 40)
+
+
+def rows(lengths: list[int], tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Rows of different tokens as `Chunks` gives them, the first `lengths` of each real."""
+    random = np.random.default_rng(seed)
+    text = np.stack([random.permutation(TEXT)[:tokens] for _ in lengths]).astype(np.int32)
+    real = (np.arange(tokens) < np.array(lengths)[:, None]).astype(np.int32)
+    numbers = np.arange(len(lengths), dtype=np.int32)
+    return {"input_ids": text * real, "segment_ids": real, "positions": np.arange(tokens) * real, "row_ids": numbers}
+
+
+def corrupt(objective: TextToText, batch: dict, seed: int = 0, vocabulary: Vocabulary = VOCABULARY) -> dict:
+    corrupted = jax.jit(lambda batch, key: objective.corrupt(batch, key, vocabulary))(batch, jax.random.key(seed))
+    return jax.tree.map(np.asarray, corrupted)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The two sides of a row, without padding."""
+
+    text: list[int]
+    source: list[int]
+    target: list[int]
+
+
+def pairs(batch: dict, corrupted: dict) -> list[Pair]:
+    """Every row of one segment; checks what holds for all tasks of such rows."""
+    found = []
+    sides = zip(batch["input_ids"], batch["segment_ids"], corrupted["input_ids"], corrupted["next_ids"], strict=True)
+    for row, (text, real, source, target) in enumerate(sides):
+        lengths = []
+        for prefix, ids in (("", source), ("decoder_", corrupted["decoder_input_ids"][row])):
+            segments, positions = corrupted[f"{prefix}segment_ids"][row], corrupted[f"{prefix}positions"][row]
+            lengths.append(int(segments.sum()))
+            inside = np.arange(len(ids)) < lengths[-1]
+            np.testing.assert_array_equal(segments, inside)
+            np.testing.assert_array_equal(positions, np.arange(len(ids)) * inside)
+            assert (ids[~inside] == VOCABULARY.pad).all()
+        np.testing.assert_array_equal(corrupted["next_weights"][row], corrupted["decoder_segment_ids"][row] > 0)
+        pair = Pair(
+            *(ids[:length].tolist() for ids, length in zip((text, source, target), (real.sum(), *lengths), strict=True))
+        )
+        shown = corrupted["decoder_input_ids"][row][: lengths[1]].tolist()
+        if pair.text:
+            assert shown == [VOCABULARY.pad, *pair.target[:-1]]
+            assert pair.source[-1] == pair.target[-1] == END
+        of_text = [token in TEXT for token in pair.target]
+        assert corrupted["text_weights"][row][: lengths[1]].tolist() == of_text
+        found.append(pair)
+    return found
+
+
+def padding(corrupted: dict, rows: int | None = None) -> tuple[float, float]:
+    """Share of padding of the sources and of the targets of the first rows."""
+    return tuple(float((corrupted[name][:rows] == 0).mean()) for name in ("segment_ids", "decoder_segment_ids"))
 
 
 def transcribed(text: list[int], visible: list[int], hidden: list[int]) -> tuple[list[int], list[int]]:
@@ -62,6 +126,9 @@ def test_rows_are_those_of_the_published_procedure(rate, mean, length):
     [(0.15, 3, 568, 114), (0.15, 10, 591, 99), (0.5, 3, 766, 512)],
 )
 def test_the_length_of_rows_is_the_published_one(rate, mean, tokens, targets):
+    """Counts are rounded in float32, as the mask is; a visible token stands before every hidden span."""
+    assert SpanCorruption().counts(190)[0] == 29  # 28.5 in float64, which rounds to 28
+    assert SpanCorruption(rate=0.9, mean_length=1.0).counts(20) == (18, 2)
     objective = SpanCorruption(rate=rate, mean_length=mean)
     assert objective.row_length(512) == tokens
     assert objective.lengths(tokens) == (512, targets)
@@ -90,23 +157,6 @@ def test_all_compositions_are_alike_likely():
     every = {(a, b, 6 - a - b, 0) for a in range(1, 5) for b in range(1, 6 - a)}
     assert set(counts) == every and len(every) == 10
     np.testing.assert_allclose([counts[cut] / 8000 for cut in every], 0.1, atol=0.015)
-
-
-def test_there_are_no_more_spans_than_visible_tokens():
-    """A visible token stands before every hidden span, so a high rate makes fewer and longer ones.
-
-    Counts are rounded in float32, as the mask is: 190 x 0.15 is 28.5 in float64, which rounds to 28.
-    """
-    assert SpanCorruption().counts(190)[0] == 29
-    mean, visible, length = 1.0, 2, 20
-    objective = SpanCorruption(rate=0.9, mean_length=mean)
-    hidden, spans = objective.counts(length)
-    assert (hidden, spans) == (length - visible, visible) and round(hidden / mean) > spans
-    batch = rows([length] * 8, length)
-    for pair in pairs(batch, corrupt(objective, batch)):
-        of_visible, of_hidden = spans_of(pair)
-        assert of_visible == [1] * visible and len(of_hidden) == visible and sum(of_hidden) == hidden
-        assert (pair.source, pair.target) == transcribed(pair.text, of_visible, of_hidden)
 
 
 def test_the_tokens_of_the_text_are_reported_and_all_targets_are_trained() -> None:
