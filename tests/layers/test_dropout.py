@@ -99,9 +99,7 @@ def test_the_shards_of_a_batch_draw_masks_of_their_own() -> None:
     place = NamedSharding(mesh, PartitionSpec("data", "fsdp"))
     masks = np.asarray(jax.jit(sharding.with_mesh(draw, mesh), out_shardings=place)(keys)).reshape(8, -1)
     assert len({mask.tobytes() for mask in masks}) == 8
-    for one in range(8):
-        for other in range(one):
-            assert abs(np.corrcoef(masks[one], masks[other])[0, 1]) < 0.25
+    assert np.abs(np.corrcoef(masks) - np.eye(8)).max() < 0.25
 
 
 @functools.partial(sharding.with_mesh, mesh=Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor")))

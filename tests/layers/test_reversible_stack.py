@@ -93,6 +93,15 @@ def test_gradients_are_those_of_plain_autodiff(monkeypatch: pytest.MonkeyPatch) 
     assert np.abs(found[0][1]).min() > 0
 
 
+def test_every_block_draws_its_own_values() -> None:
+    """Blocks with equal parameters drop different values from what they add."""
+    params = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), params_of(Model(0.5, blocks=2)))
+    apply = jax.jit(lambda model, params: model.apply({"params": params}, X, CONTEXT, rngs=RNGS), static_argnums=0)
+    one, two = apply(Model(0.5, blocks=1), jax.tree.map(lambda x: x[:1], params)), apply(Model(0.5, blocks=2), params)
+    first, second = (np.asarray(each)[..., :FEATURES] == 0 for each in (one - jnp.tile(X, 2), two - one))
+    assert 0.2 < first.mean() < 0.8 and 0.2 < second.mean() < 0.8 and (first != second).any()
+
+
 def test_what_a_function_keeps_is_given_back() -> None:
     """Nothing is computed again that rounding could change."""
     PASSES.clear()
