@@ -18,7 +18,6 @@ from plmjax.errors import UserError
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
-from plmjax.layers.words.adaptive_scores import AdaptiveScores
 from plmjax.layers.words.adaptive_words import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -148,31 +147,21 @@ def test_a_hit_is_the_likeliest_choice_of_both_steps() -> None:
 
     scores, (entry, *tails) = jax.device_get(all_scores())
     hit = jax.jit(lambda targets: scores.cross_entropy(targets)[1])
-    chosen = np.where(
-        entry < 20, entry, np.choose(np.maximum(entry - 20, 0), [20 + tails[0], 30 + tails[1], 50 + tails[2]])
-    )
+    of_tails = np.choose(np.maximum(entry - 20, 0), [20 + tails[0], 30 + tails[1], 50 + tails[2]])
+    chosen = np.where(entry < 20, entry, of_tails)
     assert hit(chosen).all() and (chosen >= 20).any() and (chosen < 20).any()
     assert not hit((chosen + 1) % VOCABULARY).any()
 
 
-def shapes(vocabulary: int = 8000, cutoffs: tuple[int, ...] = (1000, 3000)) -> tuple[AdaptiveScores, Any, Any]:
-    clusters = Clusters(vocabulary, cutoffs, FEATURES, FEATURES)
-    ids = jax.ShapeDtypeStruct((2, 512), jnp.int32)
-    scores = jax.eval_shape(lambda ids: Words(clusters).init_with_output(jax.random.key(0), ids)[0][1], ids)
-    return nn.meta.unbox(scores), ids, jax.ShapeDtypeStruct((2, 512), jnp.float32)
-
-
-def loss_of(scores: Any, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    return scores.weighted_cross_entropy(targets, weights)[0]
-
-
 def test_a_loss_within_the_capacity_needs_few_scores_of_the_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are counted in the step, in which a choice counts as its dearer way: here that is taken away."""
-    scores, ids, weights = shapes()
+    words = Words(Clusters(8000, (1000, 3000), FEATURES, FEATURES))
+    ids, weights = (jax.ShapeDtypeStruct((2, 512), dtype) for dtype in (jnp.int32, jnp.float32))
+    scores = nn.meta.unbox(jax.eval_shape(lambda ids: words.init_with_output(jax.random.key(0), ids)[0][1], ids))
     full = VocabularyScores(scores.hidden, jax.ShapeDtypeStruct((8000, FEATURES), jnp.float32))
     monkeypatch.setattr(jax.lax, "cond", lambda fits, few, every: few())
-    found = flops(jax.grad(loss_of), scores, ids, weights)
-    assert found < 0.5 * flops(jax.grad(loss_of), full, ids, weights)
+    gradient = jax.grad(lambda scores, targets, weights: scores.weighted_cross_entropy(targets, weights)[0])
+    assert flops(gradient, scores, ids, weights) < 0.5 * flops(gradient, full, ids, weights)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +195,8 @@ class AdaptiveGpt2(nn.Module):
     @nn.compact
     def __call__(self, input_ids, positions=None, segment_ids=None, *, deterministic=True) -> DecoderOutput:
         config, init = self.config, nn.initializers.normal(0.2)
-        rows = read_rows(
-            config, input_ids, None, positions=positions, segment_ids=segment_ids, prefix_lengths=None, cache=None
-        )
+        given = {"positions": positions, "segment_ids": segment_ids, "prefix_lengths": None, "cache": None}
+        rows = read_rows(config, input_ids, None, **given)
         words = AdaptiveEmbedding(config.clusters, init, init, name="words")
         places = Embedding(config.n_positions, config.n_embd, None, init, name="positions")
         layers = Gpt2Layer(config, self.execution, deterministic, name="layers")
@@ -251,9 +239,6 @@ def test_devices_exchange_the_rows_of_a_table_that_has_more_rows_than_they_have_
 
     shardings = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     step = jax.jit(sharding.with_mesh(jax.grad(loss), mesh), in_shardings=shardings)
-    summed = [
-        one.elements
-        for one in collectives(Program(step.lower(params, ids).compile().as_text()))
-        if one.kind == "all-reduce"
-    ]
-    assert sum(summed) == (7 * 6 if exchanged else 100 * 6)
+    exchanges = collectives(Program(step.lower(params, ids).compile().as_text()))
+    summed = sum(one.elements for one in exchanges if one.kind == "all-reduce")
+    assert summed == (7 * 6 if exchanged else 100 * 6)
