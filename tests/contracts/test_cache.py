@@ -1,8 +1,6 @@
 """The cache of a model: its rows are independent, and its shapes stay the same from token to token."""
 
 import dataclasses
-import functools
-from typing import Any
 
 import chex
 import jax
@@ -21,59 +19,28 @@ from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfi
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
-from tests.generation.model import AWD_LSTM, CONFIG, NNLM, TRANSFORMER_XL, parameters, scaled_parameters
+from tests.generation.model import AWD_LSTM, NNLM, TRANSFORMER_XL, scaled_parameters
 
-CAPACITY = 8
 IDS = np.random.default_rng(0).integers(1, 29, (3, 5)).astype(np.int32)
 MASK = (np.arange(5) >= np.array([[0], [2], [4]])).astype(np.int32)  # rows are filled up on the left
-EVERY = pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(CONFIG, id="gpt2", marks=pytest.mark.nightly),  # tests/generation has both by day
-        pytest.param(AWD_LSTM, id="awd_lstm"),
-        pytest.param(NNLM, id="nnlm"),
-        pytest.param(TRANSFORMER_XL, id="transformer_xl", marks=pytest.mark.nightly),
-    ],
-)
 
 
-def empty(config: ModelConfig) -> Cache:
-    return config.empty_cache(len(IDS), CAPACITY, Execution())
+# tests/generation has caches of keys and values
+@pytest.mark.parametrize("config", [AWD_LSTM, NNLM, TRANSFORMER_XL], ids=lambda config: config.system.name)
+def test_taken_rows_are_those_of_a_cache_that_read_them_and_shapes_stay_the_same(config: ModelConfig) -> None:
+    module, params = config.module(Purpose.CAUSAL_LM, Execution()), scaled_parameters(config)
+    empty, order = config.empty_cache(len(IDS), 8, Execution()), np.array([2, 0, 0])
 
+    @jax.jit
+    def read(ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
+        return module.apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
 
-@functools.partial(jax.jit, static_argnums=0)
-def _read(config: ModelConfig, params: Any, ids: np.ndarray, *, mask: np.ndarray, cache: Cache) -> Cache:
-    module = config.module(Purpose.CAUSAL_LM, Execution())
-    return module.apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
-
-
-def parameters_of(config: ModelConfig) -> Any:
-    """Those that the tests of a process share; made outside of every trace, since they are kept."""
-    return parameters() if config == CONFIG else scaled_parameters(config)
-
-
-def read(config: ModelConfig, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
-    """The cache after further tokens of its rows."""
-    return _read(config, parameters_of(config), ids, mask=mask, cache=cache)
-
-
-@EVERY
-def test_taken_rows_are_those_of_a_cache_that_read_them(config: ModelConfig) -> None:
-    order = np.array([2, 0, 0])
-    taken = read(config, IDS, MASK, empty(config)).take_rows(jnp.asarray(order))
-    chex.assert_trees_all_close(taken, read(config, IDS[order], MASK[order], empty(config)), rtol=1e-5, atol=1e-5)
-
-
-@EVERY
-def test_shapes_stay_the_same(config: ModelConfig) -> None:
-    def shapes(cache: Cache) -> Any:
-        assert Cache in type(cache).__mro__
-        return jax.tree.map(lambda x: (x.shape, x.dtype), cache)
-
-    reading = functools.partial(_read, config, parameters_of(config))
-    first = jax.eval_shape(reading, IDS, mask=MASK, cache=empty(config))
-    after = jax.eval_shape(reading, IDS[:, :1], mask=MASK[:, :1], cache=first)
-    assert shapes(first) == shapes(after) == shapes(empty(config))
+    first = read(IDS, MASK, empty)
+    expected = read(IDS[order], MASK[order], empty)
+    chex.assert_trees_all_close(first.take_rows(jnp.asarray(order)), expected, rtol=1e-5, atol=1e-5)
+    after = jax.eval_shape(read, IDS[:, :1], MASK[:, :1], first)
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), cache) for cache in (empty, first, after)]
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 SIDES = {

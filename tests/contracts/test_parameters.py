@@ -11,13 +11,10 @@ from plmjax.contracts.parameters import abstract_parameters
 from plmjax.contracts.sharded_parameter import ShardedParameter, gather
 from plmjax.contracts.system import Purpose
 from plmjax.models.bert import BertConfig
-from plmjax.models.gpt2 import Gpt2Config
-
-CONFIGS = BertConfig.tiny(), Gpt2Config.tiny()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["bert", "gpt2"])
-def test_shapes_types_and_axes_are_those_of_the_first_parameters(config) -> None:
+def test_shapes_types_and_axes_are_those_of_the_first_parameters() -> None:
+    config = BertConfig.tiny(num_hidden_layers=1)
     module, example = config.module(Purpose.PRETRAINING, Execution()), {"input_ids": jnp.zeros((2, 3), jnp.int32)}
     found, made = abstract_parameters(module, example), jax.jit(module.init)(jax.random.key(1), **example)["params"]
     assert jax.tree.structure(found) == jax.tree.structure(made)
@@ -42,7 +39,7 @@ def total(sizes: list[int], together: bool, values: list[jax.Array]) -> jax.Arra
     return sum(jnp.sum(jnp.sin(param)) for param in params)
 
 
-@pytest.mark.parametrize("sizes", [[2, 8, 3], [4, 4], [5]])
+@pytest.mark.parametrize("sizes", [[2, 8, 3], [5]])
 def test_parameters_and_gradients_are_those_of_every_piece_alone(sizes: list[int]) -> None:
     values = [jnp.arange(size) / size for size in sizes]
     both = (jax.value_and_grad(lambda *given: total(sizes, *given), 1)(each, values) for each in (True, False))

@@ -8,38 +8,14 @@ import pytest
 from plmjax.contracts.template import Template, longer_first
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.models.albert import AlbertConfig
-from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.bart.bart import BartConfig
-from plmjax.models.bert import BertConfig
-from plmjax.models.cove.cove import CoveConfig
-from plmjax.models.distilbert import DistilBertConfig
-from plmjax.models.electra import ElectraConfig
-from plmjax.models.elmo import ElmoConfig
-from plmjax.models.gpt import GptConfig
-from plmjax.models.longformer.encoder_decoder import LedConfig
-from plmjax.models.longformer.longformer import LongformerConfig
-from plmjax.models.mobilebert import MobileBertConfig
-from plmjax.models.roberta import RobertaConfig
-from plmjax.models.t5 import T5Config
-from plmjax.models.transformer import TransformerConfig
-from plmjax.models.transformer_xl import TransformerXlConfig
-from plmjax.models.xlnet.xlnet import XlnetConfig
+from tests.models.declared import CONFIGS
 
 
-@pytest.mark.parametrize(
-    ("ids", "end"),
-    [
-        ({}, -1),
-        ({"sep": 3}, 3),
-        ({"sep": 3, "end": 4}, 4),
-        ({"sep": 3, "end": 0}, 0),
-        ({"sep": 3, "end": 4, "others": {"between": 5}}, 5),
-    ],
-)
-def test_a_document_ends_with_the_token_between_documents_or_else_with_that_of_a_text(ids: dict, end: int) -> None:
-    vocabulary = Vocabulary(9, **ids)
-    assert vocabulary.document_end == vocabulary.id_of("document_end") == end
+def test_a_document_ends_with_the_token_between_documents_or_else_with_that_of_a_text() -> None:
+    between = {"sep": 3, "end": 4, "others": {"between": 5}}
+    for ids, end in (({}, -1), ({"sep": 3}, 3), ({"sep": 3, "end": 0}, 0), (between, 5)):
+        vocabulary = Vocabulary(9, **ids)
+        assert vocabulary.document_end == vocabulary.id_of("document_end") == end
 
 
 def test_roles_that_few_systems_have_are_found_beside_the_usual_ones() -> None:
@@ -71,41 +47,37 @@ def test_the_longer_text_is_cut_first():
         assert longer_first(first, second, tokens) == cut_one_by_one(first, second, tokens)
 
 
+BERTS = ("Bert", "Albert", "Electra", "MobileBert")
+FAIRSEQS = (("Roberta", "first"), ("Longformer", "first"), ("Bart", "last"), ("Led", "last"))
 ROWS = [
-    (BertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
-    (AlbertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
-    (ElectraConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
-    (MobileBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3),
-    (DistilBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", None),
-    (RobertaConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "first", None),
-    (LongformerConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "first", None),
-    (BartConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "last", None),
-    (LedConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), "last", None),
-    (XlnetConfig, [7, 8, 9, 3, 2], [7, 8, 9, 3, 5, 6, 3, 2], (0, 4), "last", [0] * 4 + [1] * 3 + [2]),
-    (T5Config, [7, 8, 9, 4], [7, 8, 9, 5, 6, 4], (0, 3), "last", None),
-    (TransformerConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], (0, 4), "last", None),
-    (CoveConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], (0, 4), "last", [0] * 4 + [1] * 3),
-    (AwdLstmConfig, [10, 7, 8, 9], [10, 7, 8, 9, 10, 5, 6], (1, 5), "last", None),
-    (ElmoConfig, [11, 7, 8, 9, 4], [11, 7, 8, 9, 4, 11, 5, 6, 4], (1, 6), "first", None),
-    (TransformerXlConfig, [7, 8, 9], [7, 8, 9, 5, 6], (0, 3), "last", None),
+    *((kind, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", [0] * 5 + [1] * 3) for kind in BERTS),
+    ("DistilBert", [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], (1, 5), "first", None),
+    *((kind, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], (1, 6), read, None) for kind, read in FAIRSEQS),
+    ("Xlnet", [7, 8, 9, 3, 2], [7, 8, 9, 3, 5, 6, 3, 2], (0, 4), "last", [0] * 4 + [1] * 3 + [2]),
+    ("T5", [7, 8, 9, 4], [7, 8, 9, 5, 6, 4], (0, 3), "last", None),
+    ("Transformer", [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], (0, 4), "last", None),
+    ("Cove", [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], (0, 4), "last", [0] * 4 + [1] * 3),
+    ("AwdLstm", [10, 7, 8, 9], [10, 7, 8, 9, 10, 5, 6], (1, 5), "last", None),
+    ("Elmo", [11, 7, 8, 9, 4], [11, 7, 8, 9, 4, 11, 5, 6, 4], (1, 6), "first", None),
+    ("TransformerXl", [7, 8, 9], [7, 8, 9, 5, 6], (0, 3), "last", None),
 ]
 """A system, and its rows of a text and of a pair: tokens, where the texts begin, the token to read, the token types."""
 
 
-@pytest.mark.parametrize(("config", "single", "pair", "starts", "summary", "types"), ROWS)
-def test_rows_of_systems(config, single: list[int], pair: list[int], starts: tuple, summary: str, types):
+@pytest.mark.parametrize(("name", "single", "pair", "starts", "summary", "types"), ROWS)
+def test_rows_of_systems(name: str, single: list[int], pair: list[int], starts: tuple, summary: str, types):
     """fairseq and transformers: two </s> between texts; recurrent models: the token that they read between texts.
 
     XLNet's [CLS] has a token type of its own, and its rows are padded on the left.
     """
     vocabulary = dataclasses.replace(VOCABULARY, begin=11, others={"between": 10})
-    template = config.tiny().template
+    template = CONFIGS[name].tiny().template
     first, second = (template.lay_out(texts, vocabulary) for texts in (SINGLE, PAIR))
     assert (first.tokens, second.tokens, second.starts) == (single, pair, starts) and first.starts == starts[:1]
     assert [first.summary, second.summary] == ([0, 0] if summary == "first" else [len(single) - 1, len(pair) - 1])
     assert second.token_types == types
     assert first.token_types == (types and [0] * (len(single) - (types[-1] == 2)) + [2] * (types[-1] == 2))
-    assert template.padding == ("left" if config is XlnetConfig else "right") and not template.backwards
+    assert template.padding == ("left" if name == "Xlnet" else "right") and not template.backwards
 
 
 def test_a_row_is_cut_to_its_length():
@@ -114,7 +86,7 @@ def test_a_row_is_cut_to_its_length():
     assert template.lay_out(SINGLE, VOCABULARY, 8).tokens == [2, 7, 8, 9, 3]
     row = template.lay_out(PAIR, VOCABULARY, 6)
     assert row.tokens == [2, 7, 8, 3, 5, 3] and row.starts == (1, 4) and row.token_types == [0, 0, 0, 0, 1, 1]
-    template = RobertaConfig.tiny().template
+    template = CONFIGS["Roberta"].tiny().template
     assert template.lay_out(PAIR, VOCABULARY, 7).tokens == [2, 7, 8, 3, 3, 5, 3]
     assert (template.specials(1), template.specials(2)) == (2, 4)
 
@@ -152,7 +124,7 @@ def test_a_template_that_is_none_is_refused(wrong):
 
 def test_a_pair_without_an_order_makes_two_rows():
     """Ibid.: similarity is of both; a single text has one order."""
-    template = GptConfig.tiny(both_orders=True).template
+    template = CONFIGS["Gpt"].tiny(both_orders=True).template
     assert template.orders(PAIR) == [(PAIR[0], PAIR[1]), (PAIR[1], PAIR[0])]
     assert template.orders(SINGLE) == [(SINGLE[0],)]
-    assert GptConfig.tiny().template.orders(PAIR) == [(PAIR[0], PAIR[1])]
+    assert CONFIGS["Gpt"].tiny().template.orders(PAIR) == [(PAIR[0], PAIR[1])]
