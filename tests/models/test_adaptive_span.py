@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,10 +43,9 @@ def outputs(config: AdaptiveSpanConfig):
 def test_what_is_masked_need_not_be_read() -> None:
     """No head looks back more than 9 tokens: fewer read tokens change nothing but a share of them that is too small."""
     whole = outputs(SHORT)
-    for span in (12, 9):
-        part = outputs(dataclasses.replace(SHORT, computed_span=span))
-        np.testing.assert_allclose(part.logits, whole.logits, rtol=1e-5, atol=1e-5)
-        jax.tree.map(lambda one, all_: np.testing.assert_allclose(one, all_, atol=1e-5), part.cache, whole.cache)
+    part = outputs(dataclasses.replace(SHORT, computed_span=9))
+    np.testing.assert_allclose(part.logits, whole.logits, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(part.cache, whole.cache, atol=1e-5)
     cut = outputs(dataclasses.replace(SHORT, computed_span=5))
     assert np.abs(cut.logits - whole.logits).max() > 1e-3
 
@@ -63,7 +63,7 @@ def test_no_gradient_passes_into_the_memory() -> None:
     assert float(score(hidden)) != float(score(memory.hidden))
 
 
-def test_the_span_begins_behind_the_persistent_keys() -> None:
+def test_tokens_see_the_persistent_keys_and_those_of_their_document() -> None:
     """Two persistent keys, three tokens of a memory, of which the first is empty, and two of another document."""
     queries, keys = jnp.asarray([[5, 6]]), jnp.asarray([[0, 0, 0, 5, 5, 5, 6]])
     mask_terms = MaskTerms((WithinSpan(queries, keys, 2, 2),), query_offset=5)
@@ -71,13 +71,6 @@ def test_the_span_begins_behind_the_persistent_keys() -> None:
         [True, True, False, True, True, False, False],
         [True, True, False, False, False, False, False],
     ]
-    term = SoftSpan(jnp.asarray([[[[1.5]], [[0.0]]]]), 4, 2)
-    given = jnp.zeros((1, 2, 2, 1)), jnp.zeros((1, 7, 2, 1)), jnp.arange(5, 7), jnp.arange(7)
-    found = np.exp(jax.jit(term.scores)(*given))
-    for head, span in enumerate((1.5, 0.0)):
-        for query, key in np.ndindex(2, 7):
-            share = 1 if key < 2 else np.clip((4 + span + 1 - (5 + query - key)) / 4, 0, 1)
-            np.testing.assert_allclose(found[0, head, query, key], share, rtol=1e-6)
 
 
 def released(spans: Any, queries: Any, keys: Any, *, values: Any, ramp: int, persistent: int) -> Any:
@@ -116,14 +109,12 @@ def test_a_span_is_learned_from_both_ends_of_its_mask(backend: str, persistent: 
         np.testing.assert_allclose(ours, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("persistent", [0, 3])
-def test_dropout_falls_on_the_probabilities_and_on_inner_features(persistent: int) -> None:
-    config = dataclasses.replace(SPAN.with_dropout(0.25), persistent_size=persistent)
+def test_dropout_falls_on_the_probabilities_and_on_inner_features() -> None:
+    config = SPAN.with_dropout(0.25)
     module, rngs = AdaptiveSpanForCausalLM(config), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     with recorded_draws() as found:
         jax.eval_shape(lambda: module.init(rngs, IDS, deterministic=False))
     drawn = {draw.path[-1]: draw for draw in found}
-    inner = {} if persistent else {config.d_inner}
     assert {draw.rate for draw in found} == {0.25}
-    assert {draw.shape[-1] for draw in drawn.values() if draw.shape is not None} == set(inner)
+    assert {draw.shape[-1] for draw in drawn.values() if draw.shape is not None} == {config.d_inner}
     assert any(draw.shape is None for draw in found)

@@ -4,11 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
-import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.models.distilbert import DistilBertForMaskedLM
 from tests.families.family import padded_untyped_tokens
@@ -32,11 +28,3 @@ def test_it_is_a_bert_without_types_if_their_vector_is_zero() -> None:
     assert jax.tree.structure(same) == jax.tree.structure(random_params(teacher))
     found, expected = outputs(student, params, INPUTS), outputs(teacher, same, INPUTS)
     np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-6, atol=1e-6)
-
-
-def test_types_of_tokens_are_refused() -> None:
-    module = DISTILBERT.module(Purpose.ENCODING, Execution())
-    types = INPUTS | {"token_type_ids": np.zeros_like(INPUTS["input_ids"])}
-    with pytest.raises(UserError, match=r"tokens without types, .* found token_type_ids; leave them out"):
-        jax.eval_shape(lambda: module.init(jax.random.key(0), **types))
-    assert not DISTILBERT.template.typed and BertConfig.tiny().template.typed

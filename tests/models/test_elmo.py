@@ -1,22 +1,29 @@
-"""ELMo's dropout, states and sizes; tests/families has its row."""
+"""ELMo, and taggers with and without language models: dropout, states and products."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.layers.words.characters import sentence_marks, spell
-from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel, LanguageModel
+from plmjax.interop.conversion import parameter_shapes
+from plmjax.layers.words.characters import PADDING, sentence_marks, spell
+from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
+from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.taggers.tagger import TaggerConfig, Words
+from plmjax.models.taglm import TaglmConfig
+from plmjax.training.gradients.looked_up_rows import nest
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS
-from tests.systems.modules import random_params
+from tests.families.taggers import LANGUAGE_MODEL, TAGGER_SIZES
+from tests.products import step_flops
+from tests.systems.modules import recorded_draws
 
 PLAIN = dataclasses.replace(ELMO, **WITHOUT_HIGHWAYS)
 WORDS = ["the", "extraordinary", "é", "a", "cats"]
@@ -57,44 +64,111 @@ def test_directions_and_layers_draw_dropout_of_their_own() -> None:
         assert np.abs(one.cell - two.cell).max() > 1e-2, layer
 
 
-def test_each_direction_goes_on_from_its_own_states() -> None:
-    """With one set of parameters both are the same, but for the order of the words: of one word, but for the states."""
-    module = ElmoModel(PLAIN)
-    params = random_params(module, deviation=0.5)
-    params = params | {"backward": params["forward"]}
-    random, word = np.random.default_rng(0), characters()[:, 1:2]
-    one, other = (
-        tuple(jax.tree.map(lambda x: random.normal(size=x.shape).astype(np.float32), state) for state in states)
-        for states in PLAIN.zero_states(2).values()
-    )
-    apply = jax.jit(lambda states: module.apply({"params": params}, word, states=states))
-    found, swapped = (apply({"forward": first, "backward": second}) for first, second in ((one, other), (other, one)))
-    size = PLAIN.projection_dim
-    np.testing.assert_array_equal(found.last_hidden_state[..., :size], swapped.last_hidden_state[..., size:])
-    chex.assert_trees_all_equal(found.states["forward"], swapped.states["backward"])
-    assert np.abs(found.last_hidden_state[..., :size] - found.last_hidden_state[..., size:]).max() > 0.01
+TAUGHT = dataclasses.replace(LANGUAGE_MODEL, dropout=0.1)
+SIZES = TAGGER_SIZES | {"vocab_size": 11}
+LENGTH = TAUGHT.max_characters_per_token
+CONFIGS = {
+    "tagger": TaggerConfig(**SIZES),
+    "taglm": TaglmConfig(**SIZES, language_model=TAUGHT),
+    "elmo_tagger": ElmoTaggerConfig(**SIZES, language_model=TAUGHT),
+    "gru": TaggerConfig.named_entities(**SIZES | {"filter_width": 0}),
+}
+HELPED = ("taglm", "elmo_tagger")
+"""Those with language models."""
+SENTENCES = [["the", "extraordinary", "é", "a"], ["cats"], ["a", "cats", "b"]]
+SPELLED = [
+    np.concatenate([sentence_marks(LENGTH)[:1], spell(words, LENGTH), sentence_marks(LENGTH)[1:]])
+    for words in SENTENCES
+]
+IDS = [np.random.default_rng(1).integers(0, 11, len(characters)) for characters in SPELLED]
 
 
-def test_the_inputs_of_all_layers_but_the_first_are_added_to_their_outputs() -> None:
-    config = dataclasses.replace(PLAIN, n_layers=2, use_skip_connections=True)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, config.projection_dim)), jnp.float32)
-    states = config.zero_states(2)["forward"]
-    params = jax.jit(LanguageModel(config, jnp.float32).init)(jax.random.key(0), x, states)
-    with_it, without = (
-        jax.jit(LanguageModel(dataclasses.replace(config, use_skip_connections=skip), jnp.float32).apply)(
-            params, x, states
-        )[0]
-        for skip in (True, False)
-    )
-    np.testing.assert_array_equal(with_it[0], without[0])
-    np.testing.assert_allclose(with_it[1], without[0] + without[1], atol=1e-6)
+def drawn(config: TaggerConfig) -> Any:
+    """Parameters far from their initial values, those of mixes included."""
+    random, shapes = np.random.default_rng(0), parameter_shapes(encoding(config), rows([[1]], 3))
+    return nest({path: 0.5 * random.standard_normal(shape, np.float32) for path, shape in shapes.items()})
 
 
-def test_products_in_bfloat16_keep_parameters_and_states_in_float32() -> None:
-    half, rows = ElmoModel(PLAIN, Execution(dtype=jnp.bfloat16)), characters()
-    params = random_params(half, deviation=0.5)
-    found, expected = (jax.jit(module.apply)({"params": params}, rows) for module in (half, ElmoModel(PLAIN)))
-    assert found.last_hidden_state.dtype == jnp.bfloat16
-    assert {leaf.dtype for leaf in jax.tree.leaves(found.states)} == {jnp.dtype(jnp.float32)}
-    difference = np.abs(found.last_hidden_state.astype(jnp.float32) - expected.last_hidden_state)
-    assert 0 < difference.mean() < 0.02 * np.abs(expected.last_hidden_state).mean() + 0.002
+def encoding(config: TaggerConfig) -> nn.Module:
+    return config.module(Purpose.ENCODING, Execution())
+
+
+def rows(layout: list[list[int]], length: int) -> dict[str, jax.Array]:
+    """Sentences packed into rows."""
+    ids, segments = np.zeros((2, len(layout), length), np.int32)
+    characters = np.zeros((len(layout), length, LENGTH), np.uint16)
+    for row, sentences in enumerate(layout):
+        start = 0
+        for number, sentence in enumerate(sentences, start=1):
+            here = slice(start, start + len(IDS[sentence]))
+            ids[row, here], segments[row, here], characters[row, here] = IDS[sentence], number, SPELLED[sentence]
+            start = here.stop
+    return {"input_ids": jnp.asarray(ids), "characters": jnp.asarray(characters), "segment_ids": jnp.asarray(segments)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("tagger", [10, 10]),
+        ("taglm", [10, 16]),  # the language models stand beside the output of the first layer
+        ("elmo_tagger", [16, 10]),  # and beside the words
+        ("gru", [3, 12, 16, 10]),  # the characters, and what the layer below says of them
+    ],
+)
+def test_dropout_falls_on_what_each_layer_reads(kind, sizes):
+    config = CONFIGS[kind].with_dropout(0.5)
+    config = dataclasses.replace(config, elmo_dropout=0.25) if kind == "elmo_tagger" else config
+    module, params = encoding(config), drawn(config)
+    rngs = {"dropout": jax.random.key(0)}
+    with recorded_draws() as found:
+        jax.eval_shape(lambda: module.apply({"params": params}, **rows([[1]], 3), deterministic=False, rngs=rngs))
+    own = [draw for draw in found if draw.path != ("elmo_dropout",)]
+    assert [(draw.rate, draw.shape[-1]) for draw in own] == [(0.5, size) for size in sizes]
+    others = [draw.rate for draw in found if draw.path == ("elmo_dropout",)]
+    assert others == ([0.25] * 2 if kind == "elmo_tagger" else [])  # of both mixes of the language models
+
+
+def test_no_layer_of_characters_reads_the_padding_of_a_word() -> None:
+    module, spelt = Words(CONFIGS["gru"], jnp.float32), spell(["cats", "a"], LENGTH)[None]
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros((1, 2), int), spelt, True))["params"]
+    random = np.random.default_rng(0)
+    params = jax.tree.map(lambda one: random.normal(size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
+    apply = jax.jit(lambda params: module.apply({"params": params}, jnp.zeros((1, 2), int), spelt, True))
+    expected = apply(params)
+    for character, read in ((PADDING + 1, False), (ord("a") + 1, True)):
+        table = params["characters"]["embedding"].copy()
+        table[character] += 1
+        found = apply(params | {"characters": {"embedding": table}})
+        assert bool(np.abs(found - expected).max() > 1e-4) == read
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_train_flops_are_those_of_the_products(kind):
+    """Language models, which are not trained, only forward, and without the means of their layers."""
+    config, batch = CONFIGS[kind], rows([[0], [1]], 6)
+    found = step_flops(encoding(config), **batch)
+    if kind in HELPED:
+        inputs = {name: batch[name] for name in ("characters", "segment_ids")}
+        found -= 2 / 3 * step_flops(ElmoModel(TAUGHT), **inputs)
+    if kind == "elmo_tagger":
+        found -= 6 * 2 * 2 * (2 * 6 * 6)  # two mixes of two layers
+    assert config.train_flops(2, 6, 0) == pytest.approx(found, rel=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "places"), [("taglm", [1]), ("elmo_tagger", [0, 2])])
+def test_language_models_stand_behind_what_the_tagger_computes(kind: str, places: list[int]) -> None:
+    """Without dropout of their own in training: TagLM's last layer behind the first, ELMo's mixes at both ends."""
+    language_model = dataclasses.replace(TAUGHT, dropout=0.5)
+    changes = {"elmo_dropout": 0.0} if kind == "elmo_tagger" else {}
+    config = dataclasses.replace(CONFIGS[kind].with_dropout(0.0), language_model=language_model, **changes)
+    params, batch = drawn(config), rows([[0, 1], [2]], 12)
+    asked = {"deterministic": False, "output_hidden_states": True, "rngs": {"dropout": jax.random.key(0)}}
+    tagged = jax.jit(lambda params: encoding(config).apply({"params": params}, **batch, **asked))(params)
+    own = {name: batch[name] for name in ("characters", "segment_ids")} | {"output_hidden_states": True}
+    of_words = ElmoModel(TAUGHT).apply({"params": params["language_model"]}, **own).hidden_states
+    for place in places:
+        expected = of_words[-1]
+        if kind == "elmo_tagger":
+            mix = params[f"scalar_mix_{'output' if place else 'input'}"]
+            expected = mix["scale"] * jnp.tensordot(jax.nn.softmax(mix["weights"]), jnp.asarray(of_words), axes=1)
+        np.testing.assert_allclose(tagged.hidden_states[place][..., 10:], expected, rtol=1e-5, atol=1e-6)

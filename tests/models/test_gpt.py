@@ -8,16 +8,9 @@ import numpy as np
 from plmjax.models.gpt import GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification
 from tests.families.decoders import GPT
 from tests.families.family import padded_untyped_tokens
-from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
+from tests.systems.modules import dropped, outputs, random_params
 
 BATCH = padded_untyped_tokens(GPT)
-
-
-def test_tokens_and_positions_are_one_table() -> None:
-    shapes = boxed_shapes(GptForCausalLM(GPT))
-    assert set(shapes) == {"gpt"} and set(shapes["gpt"]) == {"table", "layers"}
-    assert shapes["gpt"]["table"]["embedding"].value.shape == (53 + 19, 24)
-    assert GPT.system.token_table == "gpt/table/embedding"
 
 
 def test_dropout_falls_on_the_table_before_tokens_are_looked_up() -> None:

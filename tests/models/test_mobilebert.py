@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.interop.mobilebert import ADAPTER
-from plmjax.models.mobilebert import (
-    MobileBertConfig,
-    MobileBertForPreTraining,
-    MobileBertModel,
-    with_neighbors,
-)
+from plmjax.models.mobilebert import MobileBertConfig, MobileBertForPreTraining, MobileBertModel, with_neighbors
 from tests.families.family import padded_tokens
 from tests.families.students import MOBILEBERT
 from tests.systems.comparison import assert_equals_transformers, reference, transformers_reference
@@ -67,22 +62,3 @@ def test_a_model_without_activation_has_no_pooler() -> None:
     module = MobileBertModel(dataclasses.replace(MOBILEBERT, classifier_activation=False))
     found = outputs(module, random_params(module), WHOLE)
     np.testing.assert_array_equal(found.pooler_output, found.last_hidden_state[:, 0])
-
-
-def test_a_mask_within_packed_sequences_parts_their_words() -> None:
-    """Padding is no sequence: what stands there changes no other word."""
-    module, mask = MobileBertModel(MOBILEBERT), np.array([[1, 1, 1, 0, 1, 1]])
-    params, segments, ids = random_params(module), np.array([[1, 2, 2, 2, 2, 3]]), np.array([[5, 6, 7, 8, 9, 10]])
-    for more in ({}, {"segment_ids": segments}):
-        found, other = (
-            outputs(module, params, {"input_ids": one, "attention_mask": mask} | more).last_hidden_state
-            for one in (ids, np.where(mask, ids, 11))
-        )
-        np.testing.assert_allclose(found[mask > 0], other[mask > 0], rtol=1e-5, atol=1e-5)
-
-
-def test_a_windows_tokens_take_the_place_of_those_of_a_row() -> None:
-    whole, windowed = (dataclasses.replace(MOBILEBERT, attention_window=window) for window in (None, 4))
-    saved = whole.layers_flops(3, 13) - windowed.layers_flops(3, 13)
-    assert saved == 6.0 * 3 * 13 * whole.num_hidden_layers * 2 * (13 - 5) * whole.intra_bottleneck_size
-    assert whole.layers_flops(3, 5) == windowed.layers_flops(3, 5)

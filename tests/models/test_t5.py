@@ -2,22 +2,20 @@
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.mask_terms import MaskTerms
 from plmjax.contracts.system import Purpose
 from plmjax.interop import t5 as t5_interop
-from plmjax.models.t5 import T5EncoderLayer, T5ForConditionalGeneration, T5Model
+from plmjax.models.t5 import T5ForConditionalGeneration, T5Model
 from tests.families.encoder_decoders import T5
 from tests.optional import torch
 from tests.products import flops
 from tests.systems.comparison import converted, reference
-from tests.systems.modules import outputs, random_params
+from tests.systems.modules import random_params
 
 CONFIG = dataclasses.replace(T5, num_layers=3, num_decoder_layers=2)
 BATCH = t5_interop.example(CONFIG)
@@ -32,12 +30,6 @@ def params() -> dict:
 
 def close(found: jax.Array, expected: jax.Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.nightly  # tests/layers/attention has blocks with every kind of term by day
-def test_blocks_of_scores_have_the_same_distances(params: dict) -> None:
-    blocks = MODULE.clone(execution=Execution(attention="blockwise"))
-    close(outputs(blocks, params, BATCH).logits, outputs(MODULE, params, BATCH).logits)
 
 
 def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
@@ -63,33 +55,6 @@ def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
             lost = found == 0
             np.testing.assert_array_equal(lost, np.broadcast_to(lost[:, :1], lost.shape))
             assert 0.1 < lost.mean() < 0.5 and np.abs(found[0] - found[1]).max() > 0.1
-
-
-def test_attention_drops_whole_heads_of_a_token() -> None:
-    """The dropped part of the values: the same of all queries as of the probabilities."""
-    config = dataclasses.replace(CONFIG, dropout_rate=0.5)
-    layer, x = T5EncoderLayer(config, Execution()), jnp.ones((2, 9, 24))
-    values = []
-
-    def kept(method: object, inputs: tuple, keywords: dict, context: object) -> object:
-        output = method(*inputs, **keywords)
-        if context.module.name == "value_dropout" and context.method_name == "__call__":
-            values.append(output != 0)
-        return output
-
-    @jax.jit
-    def mask_of_values() -> jax.Array:
-        params = layer.init(jax.random.key(0), x, MaskTerms(), (), deterministic=True)
-        with nn.intercept_methods(kept):
-            layer.apply(params, x, MaskTerms(), (), deterministic=False, rngs={"dropout": jax.random.key(1)})
-        (mask,) = values
-        return mask
-
-    mask = np.asarray(mask_of_values())  # [B S N H]
-    np.testing.assert_array_equal(mask, np.broadcast_to(mask[..., :1], mask.shape))
-    assert 0.2 < mask[..., 0].mean() < 0.8
-    for axis in (0, 1, 2):
-        assert (np.diff(mask[..., 0].astype(int), axis=axis) != 0).any()
 
 
 @pytest.mark.nightly

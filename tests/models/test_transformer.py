@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax.contracts.execution import Execution
-from plmjax.models.transformer import DecoderLayer, EncoderLayer, TransformerConfig, TransformerForConditionalGeneration
+from plmjax.models.transformer import TransformerForConditionalGeneration
 from tests.families.encoder_decoders import TRANSFORMER
 from tests.families.family import both_sides
 from tests.systems.modules import outputs, random_params
@@ -83,48 +82,3 @@ def test_it_computes_what_the_paper_says() -> None:
 
 def real_lengths(row: int) -> dict[str, int]:
     return {side: int(BATCH[f"{side}attention_mask"][row].sum()) for side in ("", "decoder_")}
-
-
-UNLIKE = TransformerConfig(
-    vocab_size=31,
-    d_model=24,
-    encoder_layers=3,
-    decoder_layers=2,
-    encoder_attention_heads=2,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=17,
-    decoder_ffn_dim=19,
-    dropout=0.125,
-    attention_dropout=0.25,
-    activation_dropout=0.5,
-)
-"""Both sides differ in every number."""
-
-
-def test_each_side_has_its_sizes_and_rates() -> None:
-    encoder, decoder = (layer(UNLIKE, Execution()).bind({}) for layer in (EncoderLayer, DecoderLayer))
-    heads = [one.num_heads for one in (encoder.attention, decoder.attention, decoder.cross_attention)]
-    assert heads == [2, 4, 4] and {one.dropout for one in (encoder.attention, decoder.attention)} == {0.25}
-    assert (encoder.feed_forward.inner_size, decoder.feed_forward.inner_size) == (17, 19)
-    assert decoder.cross_attention.dropout == 0.25
-    assert [(one.feed_forward.dropout, one.dropout.rate) for one in (encoder, decoder)] == [(0.5, 0.125)] * 2
-    cache = UNLIKE.empty_cache(5, 7, Execution())
-    assert cache.keys.shape == cache.values.shape == (2, 5, 4, 6, 7)
-    groups = [(*group.prefixes, group.index) for group in UNLIKE.parameter_groups]
-    layers = [("transformer/encoder_layers", layer) for layer in range(3)]
-    layers += [("transformer/decoder_layers", layer) for layer in range(2)]
-    assert groups == [("transformer/words", None), *layers]
-
-
-def test_train_flops_are_those_of_the_products_of_both_sides() -> None:
-    """A source has 11 tokens and a target 7; the keys and values of the source are the decoder's."""
-    encoder = 3 * 11 * (4 * 24 * 24 + 2 * 24 * 17 + 2 * 11 * 24)
-    decoder = 2 * 7 * (6 * 24 * 24 + 2 * 24 * 19 + 2 * (7 + 11) * 24) + 2 * 11 * 2 * 24 * 24
-    assert UNLIKE.train_flops(5, 11, 7) == 6 * 5 * (encoder + decoder + 7 * 24 * 31)
-    assert UNLIKE.train_flops(5, 11, 0) == 6 * 5 * encoder
-
-
-def test_what_changes_both_sides_changes_both() -> None:
-    deeper, dry = UNLIKE.with_depth(6), UNLIKE.with_dropout(0.0)
-    assert (deeper.encoder_layers, deeper.decoder_layers, deeper.depth) == (6, 6, 6) and UNLIKE.depth == 2
-    assert (dry.dropout, dry.attention_dropout, dry.activation_dropout) == (0, 0, 0.5)

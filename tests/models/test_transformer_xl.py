@@ -1,21 +1,21 @@
-"""Properties of Transformer-XL: what goes through its memory, and what does not."""
+"""Properties of Transformer-XL: what goes through its memory; and the memory of all readers of segments."""
 
 import dataclasses
 import functools
 from typing import Any
 
-import flax.traverse_util
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.models.families.segments import Memory
+from plmjax.models.families.segments import Memory, segment_documents
 from plmjax.models.transformer_xl import TransformerXlForCausalLM
 from tests.families.memories import TXL
 from tests.products import flops
-from tests.systems.modules import initial_params, random_params
+from tests.systems.modules import random_params
 
 LENGTH = 12
 LONG = dataclasses.replace(TXL, mem_len=LENGTH)
@@ -47,7 +47,7 @@ def test_parts_with_a_memory_are_the_whole() -> None:
     """A memory that holds all tokens loses nothing, and ends in the same state."""
     whole, parts = in_parts((LENGTH,), LONG.memory(2)), in_parts((5, 1, 6), LONG.memory(2))
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5, atol=1e-5)
-    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-5), parts[1], whole[1])
+    chex.assert_trees_all_close(parts[1], whole[1], atol=1e-5)
     np.testing.assert_allclose(whole[0], LOGITS(READ(IDS).scores), rtol=1e-5, atol=1e-5)
 
 
@@ -90,34 +90,7 @@ def test_no_gradient_passes_through_the_memory_or_from_the_future() -> None:
     assert np.abs(with_memory - without).max() > 0.01
 
 
-def test_norms_change_nothing_at_first() -> None:
-    """Deviation named in the module: the released code draws their scales from N(1, 0.02)."""
-    module = TransformerXlForCausalLM(dataclasses.replace(LONG, n_layer=1, cutoffs=(), div_val=1))
-    flat = flax.traverse_util.flatten_dict(initial_params(module), sep="/")
-    scales = {name: x for name, x in flat.items() if name.endswith("layer_norm/scale")}
-    assert len(scales) == 2
-    for name, scale in scales.items():
-        np.testing.assert_array_equal(scale, 1.0)
-        np.testing.assert_array_equal(flat[name.replace("scale", "bias")], 0.0)
-
-
-def test_as_many_keys_for_every_token() -> None:
-    """With `same_length` a token further from the memory sees no further: changed far tokens change nothing."""
-    config = dataclasses.replace(TXL, mem_len=4, same_length=True, n_layer=1)
-    module = TransformerXlForCausalLM(config)
-    params = {"params": random_params(module, deviation=0.3)}
-    read = jax.jit(lambda ids, memory: module.apply(params, ids, cache=memory))
-    memory = read(IDS[:, :4], config.memory(2)).cache
-    found = LOGITS(read(IDS[:, 4:8], memory).scores)
-    for gone in range(4):
-        hidden = np.array(memory.hidden)
-        hidden[:, :, gone] += 1.0
-        scores = read(IDS[:, 4:8], memory.replace(hidden=hidden)).scores
-        changed = np.abs(LOGITS(scores) - found).max((0, 2)) > 1e-6
-        assert changed.tolist() == [place < gone for place in range(4)]
-
-
-@pytest.mark.parametrize("settings", [{"div_val": 1}, {"div_val": 2}, {"d_embed": 18}])
+@pytest.mark.parametrize("settings", [{"div_val": 2}, {"d_embed": 18}])
 def test_flops_are_those_of_the_products_of_the_program(settings: dict[str, int]) -> None:
     config = dataclasses.replace(TXL, cutoffs=(), **settings)
     module, ids = TransformerXlForCausalLM(config), jnp.zeros((3, 11), jnp.int32)
@@ -138,15 +111,6 @@ def test_no_key_or_value_is_computed_twice_while_text_is_written() -> None:
     assert of_caches[0] - of_caches[1] == 2 * 2 * LONG.n_layer * LONG.mem_len * projection
 
 
-def test_flops_of_clusters_are_those_of_their_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, ids = TransformerXlForCausalLM(TXL), jnp.zeros((1, 40), jnp.int32)
-    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), ids))
-    memory = jax.eval_shape(lambda: TXL.memory(1))
-    monkeypatch.setattr(jax.lax, "cond", lambda fits, few, every: few())
-    found = flops(lambda v, m: module.apply(v, ids, cache=m).scores.cross_entropy(ids), variables, memory)
-    assert 3 * found == TXL.train_flops(1, 40, 40)
-
-
 def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() -> None:
     """Or through the one that all share, or as they are where an embedding is as wide as the layers."""
     random = np.random.default_rng(0)
@@ -164,9 +128,22 @@ def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() ->
     np.testing.assert_allclose(vectors(**tables, **both), [*first @ one, *second @ other], rtol=1e-5)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_the_output_layer_has_projections_of_its_own_for_what_it_does_not_share(shared: bool) -> None:
-    module = TransformerXlForCausalLM(dataclasses.replace(TXL, proj_share_all_but_first=shared, n_layer=1))
-    own = jax.eval_shape(lambda: module.init(jax.random.key(0), IDS[:, :3]))["params"]["softmax"]
-    found = {name for name in own if name.startswith("projection_")}
-    assert found == ({"projection_0"} if shared else {"projection_0", "projection_1", "projection_2"})
+DOCUMENTS = jnp.array([[0, 1, 1], [2, 2, 3]])
+HIDDEN = jnp.arange(12.0).reshape(2, 2, 3, 1)  # layers, rows, tokens, features
+
+
+def test_other_rows_have_their_states_and_their_documents() -> None:
+    rows = jnp.array([1, 1, 0])
+    taken = Memory(HIDDEN, DOCUMENTS).take_rows(rows)
+    np.testing.assert_array_equal(taken.hidden, np.asarray(HIDDEN)[:, [1, 1, 0]])
+    assert taken.documents.tolist() == [[2, 2, 3], [2, 2, 3], [0, 1, 1]]
+
+
+def test_tokens_go_on_in_the_last_document_of_the_memory_until_another_one_starts() -> None:
+    """An empty memory is before the first document, whose number is 1; padding is in none."""
+    memory = Memory(HIDDEN, DOCUMENTS)
+    starts, mask = jnp.array([[0, 1, 0, 1], [0, 0, 0, 0]]), jnp.array([[1, 1, 1, 1], [1, 0, 1, 1]])
+    assert segment_documents(memory, 4, mask, starts).tolist() == [[1, 2, 2, 3], [3, 0, 3, 3]]
+    assert segment_documents(memory, 2, None, None).tolist() == [[1, 1], [3, 3]]
+    for empty in (Memory(HIDDEN[:, :, :0], DOCUMENTS[:, :0]), Memory(HIDDEN, 0 * DOCUMENTS)):
+        assert segment_documents(empty, 2, None, starts[:, :2]).tolist() == [[1, 2], [1, 1]]

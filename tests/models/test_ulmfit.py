@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import chex
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 
 from plmjax.models import ulmfit
-from plmjax.models.ulmfit import PoolingClassifier, UlmfitConfig, UlmfitForSequenceClassification
-from tests.models.test_awd_lstm import Reference
+from plmjax.models.ulmfit import UlmfitConfig, UlmfitForSequenceClassification
+from tests.families import torch_layers
+from tests.models.test_awd_lstm import as_tree, gradient_of, in_torch
 from tests.optional import torch
 from tests.systems.modules import random_params
 
@@ -50,48 +50,29 @@ def drawn(module: nn.Module) -> dict[str, Any]:
     return {"params": params, "batch_stats": statistics}
 
 
-class Head:
-    """Torch's modules in the order of fastai's `LinBnDrop`, whose linear maps have no biases beside a norm."""
+def theirs(params: dict[str, torch.Tensor], running: dict[str, torch.Tensor], training: bool) -> torch.Tensor:
+    """Scores of the texts, each read by itself in windows with a state that is detached between them.
 
-    def __init__(self, variables: Any):
-        self.parts = torch.nn.ModuleDict()
-        for name in ("hidden", "output"):
-            kernel = variables["params"]["classifier"][name]["kernel"]
-            norm = torch.nn.BatchNorm1d(kernel.shape[0])
-            own = variables["params"]["classifier"][f"{name}_norm"]
-            running = variables["batch_stats"]["classifier"][f"{name}_norm"]
-            tensors = {
-                "weight": own["scale"],
-                "bias": own["bias"],
-                "running_mean": running["mean"],
-                "running_var": running["variance"],
-                "num_batches_tracked": 0,
-            }
-            norm.load_state_dict({key: torch.tensor(np.array(value)) for key, value in tensors.items()})
-            self.parts[f"{name}_norm"] = norm
-            self.parts[name] = torch.nn.Linear(*kernel.shape, bias=False)
-            self.parts[name].weight.data = torch.tensor(np.array(kernel).T)
-
-    def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.parts["hidden"](self.parts["hidden_norm"](features)))
-        return self.parts["output"](self.parts["output_norm"](hidden))
-
-
-def theirs(model: Reference, head: Head) -> torch.Tensor:
-    """Scores of the texts, each read by itself in windows with a state that is detached between them."""
+    The head is fastai's `LinBnDrop`, whose linear maps have no biases beside a norm. Training moves the statistics.
+    """
     features = []
     for ids, length in zip(IDS, LENGTHS, strict=True):
-        states: list = [None] * len(model.layers)
-        outputs = []
+        states, outputs = [None] * CONFIG.num_layers, []
         for begin in range(0, length, 5):
-            x = torch.nn.functional.embedding(torch.tensor(ids[begin : min(begin + 5, length)])[None], model.table)
-            for number, layer in enumerate(model.layers):
-                x, state = layer(x, states[number])
-                states[number] = tuple(part.detach() for part in state)
-            outputs.append(x[0])
+            x = params["awd_lstm/word_embeddings/embedding"][ids[begin : min(begin + 5, length)]]
+            for number, state in enumerate(states):
+                x, *state = torch_layers.lstm(params, f"awd_lstm/layer_{number}", x, state=state)
+                states[number] = [part.detach() for part in state]
+            outputs.append(x)
         whole = torch.cat(outputs)
         features.append(torch.cat([whole[-1], whole.max(dim=0)[0], whole.mean(dim=0)]))
-    return head(torch.stack(features))
+    x = torch.stack(features)
+    for layer, activation in (("hidden", torch.relu), ("output", lambda x: x)):
+        norm = f"classifier/{layer}_norm"
+        statistics, learned = ((f"{norm}/mean", f"{norm}/variance"), (f"{norm}/scale", f"{norm}/bias"))
+        given = *(running[name] for name in statistics), *(params[name] for name in learned)
+        x = activation(torch.nn.functional.batch_norm(x, *given, training) @ params[f"classifier/{layer}/kernel"])
+    return x
 
 
 def test_scores_gradients_and_statistics_are_torchs() -> None:
@@ -108,29 +89,18 @@ def test_scores_gradients_and_statistics_are_torchs() -> None:
 
     step = jax.jit(jax.value_and_grad(loss, has_aux=True))
     (loss, (logits, statistics, evaluated)), gradient = step(variables["params"])
-    model = Reference(variables["params"] | {"output_bias": np.zeros(23, np.float32)})
-    head = Head(variables)
-    head.parts.eval()
-    np.testing.assert_allclose(evaluated, theirs(model, head).detach().numpy(), rtol=1e-5, atol=1e-5)
-    head.parts.train()
-    expected = theirs(model, head)
+    tensors, running = in_torch(variables["params"]), in_torch(variables["batch_stats"], learn=False)
+    np.testing.assert_allclose(evaluated, theirs(tensors, running, False).detach().numpy(), rtol=1e-5, atol=1e-5)
+    expected = theirs(tensors, running, True)
     nats = torch.nn.functional.cross_entropy(expected, torch.tensor(LABELS))
     nats.backward()
     chex.assert_trees_all_close((loss, logits), (nats.item(), expected.detach().numpy()), rtol=1e-5, atol=1e-5)
-    model.bias.grad = torch.zeros(23)
-    of_layers = model.tree(lambda p: p.grad)["awd_lstm"]
+    chex.assert_trees_all_close(statistics, as_tree(running), rtol=1e-5, atol=1e-6)
     # An element is a sum of terms that cancel each other, and the statistics of three texts enlarge its rounding, which
     # depends on the processor: what counts is the size of the terms, that of the largest element.
-    close = {"rtol": 1e-4, "atol": 1e-5 * max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(of_layers))}
-    chex.assert_trees_all_close(gradient["awd_lstm"], of_layers, **close)
-    for name in ("hidden", "output"):
-        norm, running = head.parts[f"{name}_norm"], statistics["classifier"][f"{name}_norm"]
-        of_norm = {"scale": norm.weight.grad.numpy(), "bias": norm.bias.grad.numpy()}
-        chex.assert_trees_all_close(gradient["classifier"][f"{name}_norm"], of_norm, **close)
-        of_kernel = head.parts[name].weight.grad.T.numpy()
-        np.testing.assert_allclose(gradient["classifier"][name]["kernel"], of_kernel, **close)
-        expected = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
-        chex.assert_trees_all_close(running, expected, rtol=1e-5, atol=1e-6)
+    expected = gradient_of(tensors)
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected["awd_lstm"]))
+    chex.assert_trees_all_close(gradient, expected, rtol=1e-4, atol=1e-5 * largest)
 
 
 def packed() -> dict[str, np.ndarray]:
@@ -157,21 +127,6 @@ def test_packed_texts_score_as_texts_of_their_own() -> None:
     # In a packed row other tokens are the first of a window: without a gradient that changes nothing.
     np.testing.assert_allclose(found, apart, rtol=1e-5, atol=1e-5)
     chex.assert_trees_all_close(statistics, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("dropouts", "alike"), [((0.5, 0.0), True), ((0.0, 0.5), False)])
-def test_each_dropout_of_the_head_is_at_its_place(dropouts: tuple[float, float], alike: bool) -> None:
-    """Behind a hidden layer of zeros all texts score alike, unless the second dropout takes something from them."""
-    hidden = jax.random.normal(jax.random.key(0), (*IDS.shape, 6))
-    head = PoolingClassifier(3, dropouts, jnp.float32)
-    init = jax.jit(lambda: head.init(jax.random.key(1), hidden, SEGMENTS, ENDS, True))
-    params = nn.meta.unbox(init())["params"]
-    params["hidden"]["kernel"] *= 0
-    params["output_norm"]["bias"] += 1
-    rngs = {"dropout": jax.random.key(2)}
-    apply = functools.partial(head.apply, rngs=rngs, mutable=["batch_stats"])
-    logits, _ = jax.jit(lambda params: apply({"params": params}, hidden, SEGMENTS, ENDS, False))(params)
-    assert np.ptp(logits) > 0 and bool((logits == logits[0]).all()) == alike
 
 
 def test_no_gradient_goes_back_beyond_a_window() -> None:

@@ -1,5 +1,7 @@
-"""word2vec from raw text to neighbours, by the commands; tests/families has its row."""
+"""word2vec and GloVe from raw text to neighbours, by the commands; tests/families has their rows."""
 
+import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -12,32 +14,56 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.interop import word2vec
 from plmjax.interop.word_vectors import read
 from plmjax.training import loop, metrics
-from tests.models import alike_words
 
-OPTIONS = (
-    "--tokenizer.vocab_size 30 --model.vocab_size 30 --model.vector_size 12 --objective.window 1 "
-    "--objective.threshold 0 --objective.row_updates 8 --data.held_out 0.1 --data.sequence_length 32 "
-    "--training.batch_size 16 --training.evaluate_every 0 --checkpoint.every 0 --optimizer.learning_rate 0.1 "
-    "--training.steps"
+WORDS = [a + b for a in "bcdfg" for b in ("ar", "el", "in", "op", "un")]
+ALL = "--tokenizer.vocab_size 30 --model.vocab_size 30 --training.evaluate_every 0 --checkpoint.every 0"
+WORD2VEC = (
+    f"{ALL} --model.vector_size 12 --objective.window 1 --objective.threshold 0 --objective.row_updates 8 "
+    "--data.held_out 0.1 --data.sequence_length 32 --training.batch_size 16 --optimizer.learning_rate 0.1"
+)
+GLOVE = (
+    f"{ALL} --model.vector_size 40 --data.layout.window 2 --data.layout.held_out 0.04 --data.sequence_length 8 "
+    "--training.batch_size 4 --objective.x_max 100"
 )
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "word_vectors.md"
+
+
+def trained(folder: Path, experiment: str, options: str) -> Path:
+    """The run of an experiment on a text of which each word is one of five that stand beside the same others."""
+    random = np.random.default_rng(0)
+    documents = [" ".join(WORDS[5 * (i % 5) + random.integers(5)] for i in range(40)) for _ in range(400)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    named = ["--workdir", f"{folder}/run", "--data.input", f"{folder}/text.txt"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        cli.run(["pretrain", experiment, *named, *options.split()])
+    assert re.search(r"held-out   loss [\d.]+; with the counts of words only [\d.]+\n", said.getvalue())
+    return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """A small run, as short as commands need it."""
-    return alike_words.trained(tmp_path_factory.mktemp("word2vec"), "word2vec_tiny", f"{OPTIONS} 20")
+    return trained(tmp_path_factory.mktemp("word2vec"), "word2vec_tiny", f"{WORD2VEC} --training.steps 20")
 
 
 @pytest.mark.nightly
-def test_learns_which_words_stand_in_the_same_places(tmp_path):
-    learned = alike_words.trained(tmp_path, "word2vec_tiny", f"{OPTIONS} 300")
-    found = metrics.read(learned / "metrics.jsonl")[-1]
-    assert found["eval/loss"] < found["eval/unigram_loss"] - 0.2
-    assert "eval/perplexity" not in evaluate(learned)  # of choices between two classes
-    vectors = read(learned)
-    assert vectors.vectors.shape == (25, 12)
-    alike_words.check_neighbours(vectors)
+@pytest.mark.parametrize(
+    ("experiment", "options", "size", "learned"),
+    [
+        ("word2vec_tiny", f"{WORD2VEC} --training.steps 300", 12, lambda found, counts: found < counts - 0.2),
+        ("glove_tiny", f"{GLOVE} --training.steps 600", 40, lambda found, counts: found < counts / 4),
+    ],
+)
+def test_learns_which_words_stand_in_the_same_places(experiment, options, size, learned, tmp_path):
+    run = trained(tmp_path, experiment, options)
+    found = metrics.read(run / "metrics.jsonl")[-1]
+    assert learned(found["eval/loss"], found["eval/unigram_loss"])
+    assert "eval/perplexity" not in evaluate(run)  # of choices between two classes, or of no words
+    vectors = read(run)
+    assert vectors.vectors.shape == (25, size) and sorted(vectors.words) == sorted(WORDS)
+    for place, word in enumerate(WORDS):
+        alike = set(WORDS[place // 5 * 5 : place // 5 * 5 + 5]) - {word}
+        assert {near for near, _ in vectors.nearest([word], top=4)} == alike
 
 
 @pytest.mark.parametrize("form", ["text", "binary", "glove"])
@@ -47,14 +73,6 @@ def test_vectors_are_exported_in_every_form(run, form, tmp_path, capsys):
     with word2vec.open_tensors(tmp_path / "vectors") as tensors:
         assert list(tensors.words) == read(run).words
         np.testing.assert_array_equal(tensors.read(word2vec.VECTORS), read(run).vectors)
-
-
-def test_what_has_no_vectors_and_what_transformers_does_not_know(run, fails, tmp_path, capsys):
-    assert "Expected a run directory or a checkpoint" in fails("nearest", tmp_path, "bar")
-    assert "found Word2VecConfig; export another checkpoint, or write the vectors of its words with --vectors" in fails(
-        "export", run, tmp_path / "folder"
-    )
-    assert "--architecture" in fails("export", run, tmp_path / "v", "--vectors", "text", "--architecture", "BertModel")
 
 
 class Reached(Exception):

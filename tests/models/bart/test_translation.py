@@ -1,19 +1,24 @@
-"""BART behind a source encoder: the same as two of transformers' BARTs, one of which reads the other's states."""
+"""BART, and BART behind a source encoder: as two of transformers' BARTs, one of which reads the other's states."""
 
 import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
+from plmjax.errors import UserError
 from plmjax.interop import huggingface
-from plmjax.models.bart import translation
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel
 from plmjax.models.bart.translation import SOURCE_ENCODER, BartForTranslation, BartTranslationConfig
+from tests.families.encoder_decoders import BART as ROW
 from tests.families.encoder_decoders import WRITER_SIZES
+from tests.families.family import ended_sources
 from tests.optional import torch, transformers
 from tests.systems.modules import outputs, random_params
 
@@ -30,30 +35,19 @@ def params() -> dict:
     return random_params(MODEL)
 
 
-@pytest.fixture(scope="module")
-def reference(params: dict, tmp_path_factory: pytest.TempPathFactory) -> tuple:
-    """(a BART whose encoder is the source encoder, the BART that reads it), in transformers."""
-    own, bart = params[SOURCE_ENCODER], {"bart": params["bart"]}
-    before = {
-        **params["bart"],
-        "words": own["words"],
-        "encoder_positions": {
-            "embedding": np.pad(own["positions"]["embedding"], ((BartModel.first_position, 0), (0, 0)))
-        },
-        "encoder_layer_norm": own["layer_norm"],
-        "encoder_layers": own["layers"],
-    }
-    folder = tmp_path_factory.mktemp("reference")
-    made = (("source", dataclasses.replace(BART, encoder_layers=3), {"bart": before}), ("bart", BART, bart))
-    for name, config, tree in made:
-        huggingface.save(BartForConditionalGeneration(config), tree, folder / name)
-    load = transformers.BartForConditionalGeneration.from_pretrained
-    return tuple(load(folder / name).eval() for name, _, _ in made)
-
-
 @pytest.mark.nightly
-def test_outputs_and_gradients_are_those_of_two_barts(params: dict, reference: tuple) -> None:
-    before, bart = reference
+def test_outputs_and_gradients_are_those_of_two_barts(params: dict, tmp_path: Path) -> None:
+    """Of one whose encoder is the source encoder, and of one that reads what that says."""
+    own, first = params[SOURCE_ENCODER], BartModel.first_position
+    positions = np.pad(own["positions"]["embedding"], ((first, 0), (0, 0)))
+    encoder = {"encoder_layer_norm": own["layer_norm"], "encoder_layers": own["layers"]}
+    encoder |= {"words": own["words"], "encoder_positions": {"embedding": positions}}
+    deeper, barts = dataclasses.replace(BART, encoder_layers=3), []
+    for config, tree in ((deeper, params["bart"] | encoder), (BART, params["bart"])):
+        huggingface.save(BartForConditionalGeneration(config), {"bart": tree}, tmp_path / f"{config.encoder_layers}")
+        load = transformers.BartForConditionalGeneration.from_pretrained
+        barts.append(load(tmp_path / f"{config.encoder_layers}").eval())
+    before, bart = barts
     mask = torch.tensor(MASK)
     words = before.model.encoder(torch.tensor(SOURCE), attention_mask=mask).last_hidden_state
     logits = bart(inputs_embeds=words, attention_mask=mask, decoder_input_ids=torch.tensor(TARGET)).logits
@@ -111,22 +105,47 @@ def test_what_is_read_once_is_what_is_read_with_the_target(params: dict) -> None
     np.testing.assert_allclose(packed.reshape(together.shape), together, atol=1e-5)
 
 
-def test_a_bart_keeps_its_names_and_the_first_stage_trains_what_the_paper_says(params: dict) -> None:
-    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
-    bart = flax.traverse_util.flatten_dict(random_params(BartForConditionalGeneration(BART)), sep="/")
-    assert {name for name in shapes if not name.startswith(SOURCE_ENCODER)} == bart.keys()
-    whole = [name for name in translation.FROZEN_AT_FIRST if "[" not in name]
-    trained = {name for name in bart if not any(f"{name}/".startswith(f"{frozen}/") for frozen in whole)}
-    inputs = {
-        f"bart/encoder_layers/attention/{part}/{kind}"
-        for part in ("query", "key", "value")
-        for kind in ("kernel", "bias")
-    }
-    assert trained == {"bart/encoder_positions/embedding", "bart/decoder_positions/embedding"} | inputs
-    covered = [prefix for group in CONFIG.parameter_groups for prefix in group.prefixes]
-    assert all(any(f"{name}/".startswith(f"{prefix}/") for prefix in covered) for name in shapes)
+SMALL = dataclasses.replace(ROW, encoder_layers=1, decoder_layers=1)
+ENCODING = BartModel(SMALL)
+ENDED = {name: field for name, field in ended_sources(SMALL).items() if not name.startswith("decoder_")}
 
 
-def test_the_source_encoder_adds_its_layers() -> None:
-    layer = 4 * 24**2 + 2 * 24 * 37 + 2 * 7 * 24
-    assert CONFIG.layers_products(7, 5) == BART.layers_products(7, 5) + 3 * 7 * layer
+@functools.cache
+def parameters() -> Any:
+    return random_params(ENCODING)
+
+
+def test_without_a_target_the_decoder_reads_the_source_behind_the_end_token() -> None:
+    ids = ENDED["input_ids"]
+    shifted = np.concatenate([np.full((3, 1), SMALL.decoder_start_token_id), ids[:, :-1]], axis=1)
+    with_target = ENDED | {"decoder_input_ids": shifted}
+    found, expected = (outputs(ENCODING, parameters(), given) for given in (ENDED, with_target))
+    np.testing.assert_array_equal(found.last_hidden_state, expected.last_hidden_state)
+
+
+def test_a_checkpoint_whose_scores_have_a_bias_is_refused(tmp_path: Path) -> None:
+    """A bias of one token is enough."""
+    module = BartForConditionalGeneration(SMALL)
+    huggingface.save(module, random_params(module), tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.numpy.load_file(file)
+    safetensors.numpy.save_file(tensors | {"final_logits_bias": np.zeros((1, 53), np.float32)}, file)
+    assert huggingface.load(tmp_path)[0] == module
+    safetensors.numpy.save_file(tensors | {"final_logits_bias": np.eye(1, 53, dtype=np.float32)}, file)
+    with pytest.raises(UserError, match="Expected a final_logits_bias of zeros"):
+        huggingface.load(tmp_path)
+
+
+def test_the_decoder_reads_packed_sources_where_they_are() -> None:
+    """Each sequence begins with the start token, and is read as if it were alone."""
+    ids = np.array([[7, 8, 9, 5, 6, 0]])
+    packed = {"positions": np.array([[0, 1, 2, 0, 1, 0]]), "segment_ids": np.array([[1, 1, 1, 2, 2, 0]])}
+    found = outputs(ENCODING, parameters(), {"input_ids": ids} | packed).last_hidden_state[0]
+    alone = {name: np.zeros_like(field) for name, field in ENDED.items()}  # of its shapes, for one program
+    sequences = slice(0, 3), slice(3, 5)
+    for row, own in enumerate(sequences):
+        alone["input_ids"][row, : own.stop - own.start] = ids[0, own]
+        alone["attention_mask"][row, : own.stop - own.start] = 1
+    expected = outputs(ENCODING, parameters(), alone).last_hidden_state
+    for row, own in enumerate(sequences):
+        np.testing.assert_allclose(found[own], expected[row, : own.stop - own.start], rtol=1e-5, atol=1e-5)

@@ -10,12 +10,9 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.data import tokenizers
-from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification, texts
-from plmjax.models.glove import GloveConfig
-from plmjax.models.gpt import GptConfig
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.runs.finetuning import finetune
-from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import dropped, outputs, random_params
@@ -60,20 +57,6 @@ def test_a_row_of_one_sequence_is_what_its_mask_says() -> None:
     np.testing.assert_allclose(masked.logits, same.logits[:, 0], rtol=1e-6)
 
 
-def test_starts_from_the_table_of_any_model_that_has_one() -> None:
-    origin = GptConfig.tiny(vocab_size=10)  # whose table has rows of positions behind those of tokens
-    model = FromTokenEmbeddings().model(origin)
-    assert (model.vocab_size, model.width) == (10, origin.width) and FromTokenEmbeddings().model(model) == model
-    found = FromTokenEmbeddings().map(
-        {origin.system.token_table: np.ones((522, 128)), "gpt/layers": np.ones(3)}, origin, model
-    )
-    assert {name: array.shape for name, array in found.items()} == {model.system.token_table: (10, 128)}
-    glove = GloveConfig(vocab_size=4, vector_size=3)  # whose vectors are sums of two tables
-    tables = {"words/embedding": np.ones((4, 3)), "contexts/embedding": np.full((4, 3), 2.0)}
-    (sums,) = FromTokenEmbeddings().map(tables, glove, FromTokenEmbeddings().model(glove)).values()
-    np.testing.assert_array_equal(sums, np.full((4, 3), 3.0))
-
-
 WORDS = ["good", "fine", "poor", "bad", "cat", "dog"]
 
 
@@ -85,12 +68,9 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = experiments.load("experiments/word2vec_tiny.py")
     run = dataclasses.replace(run, model=Word2VecConfig(vocab_size=12, vector_size=8))
     tables = np.random.default_rng(0).standard_normal((2, 12, 8)).astype(np.float32)
-    params = {
-        name: {"embedding": table} for name, table in zip(("input_vectors", "output_vectors"), tables, strict=True)
-    }
-    checkpoints.save_parameters(
-        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
-    )
+    params = {f"{name}_vectors": {"embedding": table} for name, table in zip(("input", "output"), tables, strict=True)}
+    files = checkpoints.tokenizer_files(folder / "tokenizer")
+    checkpoints.save_parameters(folder / "run", params, run, tokenizer=files)
     return folder / "run"
 
 
@@ -158,11 +138,6 @@ def test_a_head_drops_its_input_in_training() -> None:
 
 def test_masked_tokens_of_a_packed_sequence_and_padding_count_nothing() -> None:
     """A sequence whose place is that of a padding token has no token."""
-    vectors = np.float32([[[1], [3], [10], [5], [70]]])
-    own = np.array([[[1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]]], bool)
-    types = np.array([[0, 1, 1, 1, 0]])
-    found = texts(vectors, own, types)
-    assert found.tolist() == [[[1, 3, 2, 3], [0, 7.5, 7.5, 0], [0, 0, 0, 0]]]
     module = StaticVectorsForSequenceClassification(CONFIG, num_labels=3)
     params, mask = random_params(module), np.ones_like(SEGMENTS)
     mask[0, 1] = 0

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig, BiattentiveForSequenceClassification
 from plmjax.models.cove.cove import CoveConfig
-from plmjax.models.word2vec import Word2VecConfig
-from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
+from tests.families.torch_layers import both_ways
+from tests.models.test_awd_lstm import as_tree, gradient_of, in_torch
 from tests.optional import torch
 from tests.products import step_flops
-from tests.systems.modules import boxed_shapes, random_params, recorded_draws
+from tests.systems.modules import random_params, recorded_draws
 
 COVE = CoveConfig(vocab_size=17, vector_size=6, hidden_size=5, num_layers=1)
 CONFIG = BiattentiveConfig(COVE, hidden_size=4, pieces=3, dropout=0.0)
@@ -36,38 +35,24 @@ TYPES[[1, 4]] = 0
 BATCH = {"input_ids": IDS, "segment_ids": MASK, "token_type_ids": TYPES}
 
 
-def lstm(params: Any, x: torch.Tensor) -> torch.Tensor:
-    """Torch's bidirectional layer with our parameters: [T D] -> [T 2 H]."""
-    tensors = []
-    for name in ("forward", "backward"):
-        own, size = params[name], params[name]["recurrent_kernel"].shape[0]
-        zeros = torch.zeros(4, size, dtype=x.dtype)
-        tensors += [own["input"]["kernel"].reshape(-1, 4 * size).T, own["recurrent_kernel"].reshape(size, -1).T]
-        tensors += [own["input"]["bias"].flatten(), own.get("recurrent_bias", zeros).flatten()]
-    states = (torch.zeros(2, 1, size, dtype=x.dtype),) * 2
-    return torch.lstm(x[:, None], states, tensors, True, 1, 0.0, False, True, False)[0][:, 0]
-
-
-def read(params: Any, ids: torch.Tensor) -> torch.Tensor:
+def read(params: Any, ids: np.ndarray) -> torch.Tensor:
     """A text behind the first LSTM, int [T] -> [T 2 H]."""
-    cove, network = params["cove"], params["classifier"]
-    words = cove["words"]["embedding"][ids]
-    x = torch.cat([words, lstm(cove["layer_0"], words)], dim=1)
-    x = torch.relu(x @ network["feed_forward"]["kernel"] + network["feed_forward"]["bias"])
-    return lstm(network["encoder"], x)
+    words = params["cove/words/embedding"][ids]
+    x = torch.cat([words, both_ways(params, "cove/layer_0", words)[0]], dim=1)
+    x = torch.relu(x @ params["classifier/feed_forward/kernel"] + params["classifier/feed_forward/bias"])
+    return both_ways(params, "classifier/encoder", x)[0]
 
 
-def pooled(params: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def pooled(params: Any, first: np.ndarray, second: np.ndarray) -> torch.Tensor:
     """Section 5 of the paper for two texts, int [T] and [S] -> [16 H], before the maxout layers."""
-    network = params["classifier"]
     texts = x, y = read(params, first), read(params, second)
     affinity = x @ y.T
     contexts = torch.softmax(affinity, dim=1) @ y, torch.softmax(affinity.T, dim=1) @ x
     parts = []
     for name, text, context in zip(("first", "second"), texts, contexts, strict=True):
         joined = torch.cat([text, text - context, text * context], dim=1)
-        y = lstm(network[f"{name}_integrator"], joined)
-        weights = torch.softmax(y @ network[f"{name}_pooling"]["Projection_0"]["kernel"], dim=0)
+        y, *_ = both_ways(params, f"classifier/{name}_integrator", joined)
+        weights = torch.softmax(y @ params[f"classifier/{name}_pooling/Projection_0/kernel"], dim=0)
         parts += [y.max(dim=0).values, y.mean(dim=0), y.min(dim=0).values, (weights * y).sum(dim=0)]
     return torch.cat(parts)
 
@@ -83,12 +68,13 @@ def running(params: Any) -> Any:
     return {"classifier": jax.tree.map(np.float32, drawn)}
 
 
-def maxouts(params: Any, norms: Any, x: torch.Tensor) -> torch.Tensor:
-    """The maxout layers upon rows [B 16 H], each behind its torch.nn.BatchNorm1d -> [B labels]."""
+def maxouts(params: Any, statistics: Any, x: torch.Tensor, training: bool) -> torch.Tensor:
+    """The maxout layers upon rows [B 16 H], each behind a norm -> [B labels]. Training moves the statistics."""
     for number in range(3):
-        maxout = params["classifier"][f"maxout_{number}"]
-        x = norms[f"norm_{number}"](x)
-        x = (torch.einsum("bi,ipo->bpo", x, maxout["kernel"]) + maxout["bias"]).max(dim=1).values
+        norm, layer = f"classifier/norm_{number}", f"classifier/maxout_{number}"
+        given = *(statistics[f"{norm}/{name}"] for name in ("mean", "variance")), params[f"{norm}/scale"]
+        x = torch.nn.functional.batch_norm(x, *given, params[f"{norm}/bias"], training)
+        x = (torch.einsum("bi,ipo->bpo", x, params[f"{layer}/kernel"]) + params[f"{layer}/bias"]).max(dim=1).values
     return x
 
 
@@ -102,43 +88,28 @@ def params() -> Any:
 
 # By day test_ulmfit.py has the statistics of an evaluation, which the same layers keep.
 @pytest.mark.parametrize(
-    "training",
-    [pytest.param(True, id="training"), pytest.param(False, id="evaluation", marks=pytest.mark.nightly)],
+    "training", [pytest.param(True, id="training"), pytest.param(False, id="evaluation", marks=pytest.mark.nightly)]
 )
 def test_texts_and_pairs_equal_the_equations_in_outputs_gradients_and_statistics(params: Any, training: bool) -> None:
     """A row that only fills the batch is no part of what is normalized. Torch computes in float64: its own rounding of
     gradients up to 69 is as large as ours."""
     before = running(params)
-    theirs = jax.tree.map(lambda leaf: torch.tensor(leaf, dtype=torch.float64).requires_grad_(), params)
-    norms = {}
-    for name, statistics in before["classifier"].items():
-        norm = norms[name] = torch.nn.BatchNorm1d(len(statistics["mean"]), dtype=torch.float64).train(training)
-        norm.weight.data, norm.bias.data = (theirs["classifier"][name][part].data for part in ("scale", "bias"))
-        norm.running_mean, norm.running_var = (
-            torch.tensor(statistics[part], dtype=torch.float64) for part in ("mean", "variance")
-        )
+    theirs, statistics = in_torch(params, torch.float64), in_torch(before, torch.float64, learn=False)
     weights = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
-    texts = [
-        pooled(theirs, *(torch.tensor(IDS[row, begin:end]) for begin, end in both)) for row, both in enumerate(TEXTS)
-    ]
-    expected = maxouts(theirs, norms, torch.stack(texts))
+    texts = [pooled(theirs, *(IDS[row, slice(*place)] for place in both)) for row, both in enumerate(TEXTS)]
+    expected = maxouts(theirs, statistics, torch.stack(texts), training)
     (torch.tensor(weights) * expected).sum().backward()
 
     def loss(params: Any) -> tuple[jax.Array, Any]:
         inputs = {**BATCH, "cls_positions": np.zeros((7, 1), np.int32), "deterministic": not training}
         found, after = MODULE.apply({"params": params, "batch_stats": before}, **inputs, mutable=["batch_stats"])
-        return jnp.sum(weights * found.logits[:6, 0]), (found.logits, after["batch_stats"]["classifier"])
+        return jnp.sum(weights * found.logits[:6, 0]), (found.logits, after["batch_stats"])
 
     gradient, (logits, after) = jax.jit(jax.grad(loss, has_aux=True))(params)
     assert logits.shape == (7, 1, 3) and np.isfinite(logits).all()
     np.testing.assert_allclose(logits[:6, 0], expected.detach(), rtol=1e-5, atol=1e-5)
-    for name, norm in norms.items():
-        theirs["classifier"][name]["scale"].grad, theirs["classifier"][name]["bias"].grad = (
-            part.grad for part in (norm.weight, norm.bias)
-        )
-        wanted = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
-        chex.assert_trees_all_close(after[name], wanted, rtol=1e-5, atol=1e-5)
-    chex.assert_trees_all_close(gradient, jax.tree.map(lambda leaf: leaf.grad.numpy(), theirs), rtol=1e-4, atol=1e-4)
+    chex.assert_trees_all_close(after, as_tree(statistics), rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(gradient, gradient_of(theirs), rtol=1e-4, atol=1e-4)
 
 
 def test_the_weights_of_each_word_for_the_words_of_the_other_text(params: Any) -> None:
@@ -147,9 +118,9 @@ def test_the_weights_of_each_word_for_the_words_of_the_other_text(params: Any) -
     found = apply(given, **BATCH).attentions
     assert found.shape == (1, 7, 1, 9, 9)
     assert jax.eval_shape(lambda: MODULE.apply(given, **BATCH)).attentions is None
-    expected, tensors = np.zeros((7, 9, 9)), jax.tree.map(lambda leaf: torch.tensor(leaf, dtype=torch.float64), params)
+    expected, tensors = np.zeros((7, 9, 9)), in_torch(params, torch.float64, learn=False)
     for row, (first, second) in enumerate(TEXTS):
-        x, y = (read(tensors, torch.tensor(IDS[row, slice(*text)]).long()) for text in (first, second))
+        x, y = (read(tensors, IDS[row, slice(*text)]) for text in (first, second))
         affinity = x @ y.T
         expected[row, slice(*first), slice(*second)] = torch.softmax(affinity, dim=1).numpy()
         if first != second:
@@ -178,23 +149,6 @@ def test_dropout_falls_on_the_inputs_of_each_layer_but_the_first_lstm(params: An
         jax.eval_shape(lambda: module.apply(variables, **rows))
     words, joined, maxouts = [(7, 9, 16)], [(7, 9, 24)], [(7, 64), (7, 16), (7, 8)]
     assert [(draw.rate, draw.shape) for draw in found] == [(0.5, shape) for shape in words + joined + maxouts]
-
-
-def test_starts_from_a_translation_model_or_from_any_table() -> None:
-    start = BiattentiveClassifier(size=4, dropout=0.1)
-    model = start.model(COVE)
-    assert model == dataclasses.replace(CONFIG, pieces=4, dropout=0.1) and start.model(model) == model
-    assert (model.features, model.system.name) == (16, "cove")
-    table = {COVE.system.token_table: np.ones((17, 6), np.float32)}
-    kept = start.map({**table, "decoder/words": np.ones(1), "generator": np.ones(1)}, COVE, model)
-    assert kept.keys() == table.keys()
-    alone = dataclasses.replace(start, contextual=False)
-    model = alone.model(COVE)
-    assert model.vectors == StaticVectorsConfig(17, 6) and model.features == 6
-    assert alone.map(table, COVE, model).keys() == {"static_vectors/words/embedding"}
-    shapes = boxed_shapes(BiattentiveForSequenceClassification(model))
-    assert shapes["classifier"]["feed_forward"]["kernel"].value.shape == (6, 4)
-    assert alone.model(Word2VecConfig.tiny()).vectors.vector_size == Word2VecConfig.tiny().width
 
 
 def test_train_flops_are_those_of_the_products() -> None:

@@ -13,14 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.generation.batch_generator import BatchGenerator, Settings
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.layers.recurrent.lstm import LstmState
-from plmjax.models.cove.cove import CoveForTranslation, DecoderState, DecoderStep, EncodedSource, MtLstm
+from plmjax.models.cove.cove import CoveForTranslation, MtLstm
 from tests.families.recurrent import COVE
-from tests.systems.modules import dropped, outputs, random_params
+from tests.systems.modules import outputs, random_params, recorded_draws
 
 SIZE, LENGTHS, TARGET_LENGTHS = COVE.width, [7, 4, 1], [5, 6, 2]
 RANDOM = np.random.default_rng(3)
@@ -40,15 +38,11 @@ def params() -> Any:
 def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
     """Padding between two words, and behind them, changes neither the cells nor the vector that is fed back."""
     module = CoveForTranslation(COVE)
-    short = {name: field[:1] for name, field in BATCH.items()} | {
-        "decoder_input_ids": TARGETS[:1, :2],
-        "decoder_attention_mask": np.ones((1, 2), np.int32),
-    }
-    ids = np.insert(np.append(TARGETS[:1, :2], [[7]], axis=1), 1, 7, axis=1)
-    padded = outputs(
-        module, params, short | {"decoder_input_ids": ids, "decoder_attention_mask": np.array([[1, 0, 1, 0]])}
+    source = {name: BATCH[name][:1] for name in ("input_ids", "attention_mask")}
+    padded, expected = (
+        outputs(module, params, source | {"decoder_input_ids": ids, "decoder_attention_mask": ids > 1})
+        for ids in (np.array([[7, 1, 16, 1]]), np.array([[7, 16]]))
     )
-    expected = outputs(module, params, short)
     np.testing.assert_allclose(padded.logits[:, [0, 2]], expected.logits, atol=1e-6)
     chex.assert_trees_all_close(padded.cache, expected.cache, atol=1e-6)
 
@@ -107,33 +101,14 @@ def test_the_encoder_reads_packed_texts_and_both_texts_of_a_pair_each_by_itself(
     np.testing.assert_array_equal(packed.hidden_states[0], params["cove"]["words"]["embedding"][IDS])
 
 
-def test_dropout_falls_on_both_sides(params: Any) -> None:
+def test_dropout_falls_on_words_and_states_and_twice_on_what_a_step_reads(params: Any) -> None:
     module = CoveForTranslation(dataclasses.replace(COVE.with_dropout(0.5), num_layers=1))
-    found = dropped(module, params, BATCH)
-    gone, spoken = (np.asarray(x) == 0 for x in (found.encoder_last_hidden_state[0], found.last_hidden_state[0, :5]))
-    assert 0.2 < gone.mean() < 0.8 and 0.2 < spoken.mean() < 0.8 and (spoken[0] != spoken[1]).any()
-
-
-def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
-    """A number of the word, or of what was spoken before, is kept by two draws: no gradient comes to the others."""
-    config, rows = dataclasses.replace(COVE.with_dropout(0.5), num_layers=1), 200
-    random = np.random.default_rng(0)
-    word, fed, state = (random.normal(size=(rows, size)).astype(np.float32) for size in (6, SIZE, SIZE))
-    source = EncodedSource(random.normal(size=(1, 3, SIZE)).astype(np.float32), np.ones((1, 3), bool), ())
-    step = {"params": {name: params["decoder"]["step"][name] for name in ("layer_0", "attention")}}
-
-    @jax.jit
-    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
-    def read(word: jax.Array, fed: jax.Array) -> Any:
-        inputs = DecoderState((LstmState(state, state),), fed), word, np.ones(rows, bool)
-        given = {"source": source, "deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
-        _, spoken = DecoderStep(config, Execution()).apply(step, *inputs, **given)
-        return jnp.sum(spoken), spoken
-
-    gradients, spoken = read(word, fed)
-    for found in gradients:
-        assert np.mean(found == 0) == pytest.approx(0.75, abs=0.06)
-    assert np.mean(spoken == 0) == pytest.approx(0.5, abs=0.06)
+    rngs = {"dropout": jax.random.key(0)}
+    with recorded_draws() as found:
+        jax.eval_shape(lambda: module.apply({"params": params}, **BATCH, deterministic=False, rngs=rngs))
+    assert {(draw.path[-1], draw.rate, draw.shape[-1]) for draw in found} == {
+        ("Dropout_0", 0.5, 6), ("dropout", 0.5, SIZE), ("Dropout_1", 0.75, 6 + SIZE), ("Dropout_0", 0.5, SIZE)
+    }  # fmt: skip
 
 
 def test_a_target_goes_on_from_its_state_beside_others_of_the_same_source(params: Any) -> None:

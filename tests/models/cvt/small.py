@@ -11,19 +11,9 @@ from plmjax.finetuning.cross_view.translation import CrossViewTranslation
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.training.gradients.looked_up_rows import nest
+from tests.families.taggers import CVT_SIZES
 
-SIZES = {
-    "vocab_size": 20,
-    "word_dim": 4,
-    "max_characters_per_token": 7,
-    "character_dim": 3,
-    "filter_widths": (2, 3),
-    "filter_count": 4,
-    "first_size": 10,
-    "second_size": 9,
-    "projection_size": 8,
-    "parser_size": 3,
-}
+SIZES = CVT_SIZES | {"vocab_size": 20}
 CONFIG = CvtConfig(**SIZES, dropout=0.0, unlabelled_dropout=0.0, attention_dropout=0.0)
 OBJECTIVE = CrossViewLearning(
     tasks=(

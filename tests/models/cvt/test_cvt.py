@@ -24,14 +24,8 @@ def test_each_view_sees_what_it_may():
     sentence, place = given["segment_ids"][0], np.arange(7)
     same = sentence[:, None] == sentence
     before, after = same & (place <= place[:, None]), same & (place >= place[:, None])
-    tagging = {
-        "primary": same,
-        "full": same,
-        "forwards": before,
-        "backwards": after,
-        "future": before & (place != place[:, None]),
-        "past": after & (place != place[:, None]),
-    }
+    tagging = {"primary": same, "full": same, "forwards": before, "backwards": after}
+    tagging |= {"future": before & (place != place[:, None]), "past": after & (place != place[:, None])}
     one = {"forwards": before, "backwards": after}  # of a word, what one direction sees
     parsing = {f"{head}_{dependent}": (one[head], one[dependent]) for head in one for dependent in one}
     parsing |= {"primary": (same, same), "full": (same, same)}
@@ -55,7 +49,7 @@ def test_each_view_sees_what_it_may():
             found &= seen.any(axis=1)[:, None]
         np.testing.assert_array_equal(found, seen, err_msg=name)
     assert set(texts) == {"primary", *TRANSLATION_VIEWS}
-    for name, gradients in texts.items():  # attention_dropout: tests/models/cvt/test_translation.py
+    for name, gradients in texts.items():
         np.testing.assert_array_equal(np.abs(gradients[:, :7]).max(axis=-1) > 0, same, err_msg=name)
     for name, (of_head, of_dependent) in parsing.items():
         found = np.abs(trees[name][:, :, :7]).max(axis=-1) > 0  # dependent, head, word that it depends on

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from plmjax.layers.recurrent.lstm import LstmState
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS, TranslationModules
+from tests.families import torch_layers
 from tests.optional import torch
 
 CONFIG = CvtConfig(word_dim=3, first_size=6, second_size=5, projection_size=4, dropout=0.0, unlabelled_dropout=0.0)
@@ -42,19 +42,11 @@ def said(params: dict, states: tuple, names: tuple[str, ...] = NAMES, **kept: ob
 
 
 def by_torch(params: dict, own: dict, h: torch.Tensor, words: np.ndarray) -> torch.Tensor:
-    """log p of the word after each, of one translation: torch's own cell, then the formulas of the paper."""
-    cell = torch.nn.LSTMCell(3, 4)
-    state, rows = (torch.zeros(1, 4), torch.zeros(1, 4)), []
-    lstm = params["lstm"]
-    weights = {
-        "weight_ih": lstm["input"]["kernel"].reshape(3, 16).T,
-        "weight_hh": lstm["recurrent_kernel"].reshape(4, 16).T,
-        "bias_ih": (lstm["input"]["bias"] + torch.tensor([0.0, 1.0, 0.0, 0.0])[:, None]).reshape(16),
-        "bias_hh": torch.zeros(16),
-    }
-    for word in words.tolist():
-        state = torch.func.functional_call(cell, weights, (params["target"]["embedding"][word][None], state))
-        g = state[0][0]
+    """log p of the word after each, of one translation: torch's own layer, then the formulas of the paper."""
+    given = {f"lstm/{path}": one for path, one in flax.traverse_util.flatten_dict(params["lstm"], sep="/").items()}
+    said, *_ = torch_layers.lstm(given, "lstm", params["target"]["embedding"][words], forget_bias=1.0)
+    rows = []
+    for g in said:
         alpha = torch.softmax(h @ (g @ own["query"]["kernel"]), dim=0)
         a = torch.tanh(torch.cat([alpha @ h, g]) @ own["output"]["kernel"])
         rows.append((own["words"] @ a + own["words_bias"]).log_softmax(0))
@@ -82,47 +74,3 @@ def test_scores_and_gradients_are_those_of_torch():
     for ours, torchs in zip(jax.tree.leaves(gradients), jax.tree.leaves((theirs, states)), strict=True):
         expected = np.zeros(ours.shape) if torchs.grad is None else torchs.grad.numpy()
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * max(np.abs(expected).max(), 1e-2))
-
-
-def test_attention_dropout_hides_words_of_the_source():
-    """This view alone does so, at its rate: a word whose weight is dropped has no part in what is said.
-
-    Attention is even here; else a word has a part in the weights of the others too.
-    """
-    config = CvtConfig(word_dim=3, second_size=5, projection_size=4, dropout=0.0, unlabelled_dropout=0.0)
-    modules = TranslationModules(config, jnp.float32, WORDS)
-    tokens = TOKENS | {"segment_ids": np.ones((2, 6), np.int32), "decoder_segment_ids": np.ones((2, 5), np.int32)}
-
-    even = {"query": {"kernel": np.zeros((4, 8), np.float32)}}
-    params = parameters() | {name: parameters()[name] | even for name in NAMES}
-
-    @jax.jit
-    def seen(key: jax.Array) -> dict[str, jax.Array]:
-        def scores(h: jax.Array) -> dict[str, jax.Array]:
-            given = (*STATES[:2], h), tokens, NAMES, False
-            outputs = modules.apply({"params": params}, *given, rngs={"dropout": key})
-            return {name: output.logits()[0] for name, output in outputs.items()}
-
-        found = jax.jacrev(scores)(STATES[2])
-        return {name: jnp.abs(x[:, :, 0]).max(axis=(1, 3)) > 0 for name, x in found.items()}  # [U T]
-
-    found = [seen(key) for key in jax.random.split(jax.random.key(0), 40)]
-    for name in (PRIMARY, "future"):
-        assert all(np.all(one[name]) for one in found)
-    shares = np.mean([one["attention_dropout"] for one in found])
-    assert abs(shares - 0.5) < 0.05  # 1,200 draws: 3.5 standard errors
-
-
-@pytest.mark.nightly
-def test_a_word_more_is_as_all_at_once():
-    """All translations are side by side, each after its own words."""
-    tokens, sentences = TOKENS["decoder_input_ids"], np.array([[1, 2], [1, 1]])
-    begins = np.array([[0, 2], [0, 0]])
-    whole = said(parameters(), STATES)[PRIMARY]
-    state = LstmState.zeros(4, 4)
-    for place in range(2):
-        words = np.take_along_axis(tokens, begins + place, axis=1)
-        given, target = (STATES, TOKENS["segment_ids"], sentences), {"words": words, "before": state}
-        scores, state = MODULES.apply({"params": parameters()}, *given, **target, method="write")
-        expected = np.take_along_axis(np.asarray(whole), (begins + place)[..., None], axis=1)
-        np.testing.assert_allclose(jax.nn.log_softmax(scores), expected, atol=2e-6)

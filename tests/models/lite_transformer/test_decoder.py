@@ -1,18 +1,16 @@
 """Properties of Lite Transformer's language model alone: its cache, packed rows, dropouts, FLOPs and mistakes."""
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.models.lite_transformer.decoder import LiteTransformerForCausalLM
 from tests.families.encoder_decoders import LITE_DECODER
-from tests.systems.modules import dropped, outputs, random_params
+from tests.systems.modules import outputs, random_params
 
 MODULE = LiteTransformerForCausalLM(LITE_DECODER)
 IDS = np.random.default_rng(0).integers(0, LITE_DECODER.vocab_size, (2, 16), np.int32)
@@ -50,14 +48,3 @@ def test_a_row_reads_as_far_as_it_is_long() -> None:
     changed = outputs(MODULE, parameters(), {"input_ids": np.concatenate([IDS[:, :1] ^ 1, IDS[:, 1:]], axis=1)})
     assert sum(LITE_DECODER.decoder_kernel_sizes) - LITE_DECODER.decoder_layers < IDS.shape[1]
     assert np.abs(changed.last_hidden_state - first)[:, -1].max() > 1e-4
-
-
-# Each has its rate (tests/systems/test_traces.py): pytest -m nightly tests/models/lite_transformer
-@pytest.mark.nightly
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout", "convolution_dropout"])
-def test_each_dropout_changes_the_output(rate: str) -> None:
-    sizes = {"decoder_layers": 1, "decoder_kernel_sizes": (4,)}
-    module = LiteTransformerForCausalLM(dataclasses.replace(LITE_DECODER, **sizes, **{rate: 0.3}))
-    params, batch = random_params(module), {"input_ids": IDS}
-    kept, lost = outputs(module, params, batch), dropped(module, params, batch)
-    assert np.abs(kept.last_hidden_state - lost.last_hidden_state).max() > 1e-3

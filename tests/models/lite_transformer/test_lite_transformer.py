@@ -1,6 +1,5 @@
 """Properties of the Lite Transformer alone: kernels, packed rows, its cache, its dropouts and its FLOPs."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -12,12 +11,10 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
-from plmjax.models.lite_transformer.lite_transformer import (
-    LiteTransformerForConditionalGeneration,
-)
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerForConditionalGeneration
 from tests.families.encoder_decoders import LITE
 from tests.families.family import both_sides
-from tests.systems.modules import dropped, outputs, random_params
+from tests.systems.modules import outputs, random_params
 
 MODULE = LiteTransformerForConditionalGeneration(LITE)
 BATCH = both_sides(LITE)
@@ -68,33 +65,3 @@ def test_a_convolution_reads_zeros_at_padding() -> None:
     ours, theirs = run(drawn, x, shown), run(drawn, x * shown[..., None], None)
     np.testing.assert_allclose(ours[:, :2], theirs[:, :2], rtol=1e-6)
     assert np.abs(ours[:, 2] - theirs[:, 2]).max() > 1e-2  # the last real token
-
-
-# Each has its rate (tests/systems/test_traces.py): pytest -m nightly tests/models/lite_transformer
-@pytest.mark.nightly
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "convolution_dropout"])
-def test_each_dropout_changes_both_sides(rate: str) -> None:
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_kernel_sizes": (4,)}
-    found = LiteTransformerForConditionalGeneration(dataclasses.replace(LITE, **sizes, **{rate: 0.3}))
-    params = random_params(found)
-    kept, lost = outputs(found, params, BATCH), dropped(found, params, BATCH)
-    for name in ("last_hidden_state", "encoder_last_hidden_state"):
-        assert np.abs(getattr(kept, name) - getattr(lost, name)).max() > 1e-3, name
-
-
-@pytest.mark.nightly
-def test_every_layer_reads_the_keys_that_it_made_of_the_source_itself() -> None:
-    """Layers of two runs, whose keys and values of all sources are made before the first word is written."""
-    sizes = {"encoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_layers": 2, "decoder_kernel_sizes": (2, 3)}
-    module = LiteTransformerForConditionalGeneration(dataclasses.replace(LITE, **sizes))
-    params, ids, source_ids = random_params(module), BATCH["decoder_input_ids"], BATCH["input_ids"]
-
-    @jax.jit
-    def read(params: Any) -> Any:
-        source = module.apply({"params": params}, source_ids, BATCH["attention_mask"], method="encode")
-        written = module.apply({"params": params}, ids, source, method="decode")
-        return written.logits, module.apply(
-            {"params": params}, source_ids, BATCH["attention_mask"], decoder_input_ids=ids
-        ).logits
-
-    np.testing.assert_allclose(*read(params), rtol=1e-5, atol=1e-5)

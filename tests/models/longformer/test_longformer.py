@@ -13,7 +13,6 @@ from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.interop.longformer import ADAPTER
 from plmjax.models.longformer.longformer import (
-    LongformerConfig,
     LongformerForMultipleChoice,
     LongformerForQuestionAnswering,
     LongformerForSequenceClassification,
@@ -27,6 +26,7 @@ from tests.systems.modules import outputs, random_params
 RANDOM = np.random.default_rng(0)
 IDS = RANDOM.integers(4, LONGFORMER.vocab_size, (2, 24), np.int32)
 IDS[0, [4, 5, 20]] = IDS[1, [2, 3, 12]] = LONGFORMER.sep_token_id
+UNDIVIDED = np.stack([IDS[0], np.where(IDS[1] == LONGFORMER.sep_token_id, 4, IDS[1])])[None, :, :20]
 MASK = (np.arange(24) < np.array([[21], [13]])).astype(np.int32)
 
 
@@ -57,41 +57,28 @@ def test_global_tokens_of_a_task_are_those_of_transformers(module: nn.Module) ->
     found = outputs(module, params, batch)
     for ours, theirs in ADAPTER.architectures[name].outputs.items():
         mask = MASK if ours.endswith(("start_logits", "end_logits")) else np.ones_like(found.logits)
-        close = {"rtol": 1e-5, "atol": 1e-5}
-        np.testing.assert_allclose(getattr(found, ours) * mask, expected[theirs].detach().numpy() * mask, **close)
+        wanted = expected[theirs].detach().numpy() * mask
+        np.testing.assert_allclose(getattr(found, ours) * mask, wanted, rtol=1e-5, atol=1e-5)
     none = outputs(module, params, batch | {"global_attention_mask": np.zeros_like(batch["input_ids"])})
     first = next(iter(ADAPTER.architectures[name].outputs))
     assert np.abs(getattr(none, first) - getattr(found, first)).max() > 1e-3
 
 
-def test_a_long_question_is_global_at_its_beginning() -> None:
-    config = dataclasses.replace(LONGFORMER, max_global_tokens=3)
-    module = LongformerForQuestionAnswering(config)
-    params, batch = random_params(module), {"input_ids": IDS[:1]}
-    three = np.arange(24)[None] < 3
-    np.testing.assert_array_equal(
-        outputs(module, params, batch).start_logits,
-        outputs(module, params, batch | {"global_attention_mask": three}).start_logits,
-    )
-
-
-@pytest.mark.nightly
-def test_a_text_without_a_separator_has_no_question() -> None:
-    module, none = LongformerForQuestionAnswering(LONGFORMER), np.zeros((1, 4), int)
-    params, batch = random_params(module), {"input_ids": np.array([[7, 8, 9, 10]])}
-    found, expected = (outputs(module, params, batch | more) for more in ({}, {"global_attention_mask": none}))
-    np.testing.assert_array_equal(found.end_logits, expected.end_logits)
-
-
-def test_a_choice_without_a_separator_has_no_global_tokens() -> None:
-    """The choice beside it has those behind its second separator."""
-    module = LongformerForMultipleChoice(dataclasses.replace(LONGFORMER, max_global_tokens=16))
-    ids = np.stack([IDS[0, :20], np.where(IDS[1, :20] == LONGFORMER.sep_token_id, 4, IDS[1, :20])])[None]
-    params, tokens = random_params(module), np.arange(20) > np.array([[5], [20]])
-    np.testing.assert_array_equal(
-        outputs(module, params, {"input_ids": ids}).logits,
-        outputs(module, params, {"input_ids": ids, "global_attention_mask": tokens[None]}).logits,
-    )
+@pytest.mark.parametrize(
+    ("head", "most", "ids", "tokens"),
+    [
+        (LongformerForQuestionAnswering, 3, IDS[:1], np.arange(24)[None] < 3),
+        (LongformerForMultipleChoice, 16, UNDIVIDED, (np.arange(20) > np.array([[5], [20]]))[None]),
+    ],
+    ids=["a long question", "a choice without a separator"],
+)
+def test_tokens_that_are_global(head: type, most: int, ids: np.ndarray, tokens: np.ndarray) -> None:
+    """Of a question, as many as there may be; of a choice, those behind its second separator."""
+    module = head(dataclasses.replace(LONGFORMER, max_global_tokens=most))
+    params = random_params(module)
+    given = {"input_ids": ids}, {"input_ids": ids, "global_attention_mask": tokens}
+    found, expected = (jax.tree.leaves(outputs(module, params, each)) for each in given)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.nightly
@@ -140,13 +127,3 @@ def test_global_tokens_with_dilated_windows_are_refused(tmp_path: Path) -> None:
     assert ADAPTER.read_config({"attention_window": 8, "attention_dilation": [1, 1]}).attention_dilation == (1,)
     with pytest.raises(UserError, match=r"an attention_dilation of 1 in the config, .* found \[1, 2\]"):
         ADAPTER.read_config({"attention_dilation": [1, 2]})
-
-
-def test_the_closed_form_counts_the_keys_of_a_dilated_window() -> None:
-    """A window of 512 tokens and the token itself; half of the heads have a quarter of the row's tokens."""
-    token = 12 * (12 * 768**2 + 2 * 513 * 768)
-    assert LongformerConfig.base().layers_flops(1, 4096) == 6.0 * 4096 * token
-    whole, dilated = (LongformerConfig.base(attention_dilation=steps) for steps in ((1,), (1, 4) * 6))
-    assert dilated.layers_flops(1, 4096) == whole.layers_flops(1, 4096)
-    saved = whole.layers_flops(1, 512) - dilated.layers_flops(1, 512)
-    assert saved == pytest.approx(6.0 * 512 * 12 * 2 * 768 * (512 - 128) / 2)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.interop.xlnet import ADAPTER
 from plmjax.models.xlnet.xlnet import XlnetForPreTraining, XlnetMemory, XlnetModel
 from tests.families.permutations import XLNET
@@ -66,62 +65,50 @@ def theirs_of(inputs: dict[str, Any], memory: XlnetMemory | None) -> dict[str, A
     return given
 
 
-def model_of(**settings: Any) -> Any:
-    return reference("XLNetLMHeadModel", XLNET, mem_len=MEMORY, reuse_len=REUSE, **settings)
+def model_of(**settings: Any) -> tuple[Any, Any]:
+    """transformers' model and its parameters."""
+    model = reference("XLNetLMHeadModel", XLNET, mem_len=MEMORY, reuse_len=REUSE, **settings)
+    return model, converted(ADAPTER, model.named_parameters(), MODULE)
 
 
-@pytest.mark.parametrize("remembered", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_two_streams_equal_transformers(remembered: bool) -> None:
-    """Logits, the memory after the row, and gradients; with padding, missing targets and a memory."""
-    model, inputs, memory = model_of(), inputs_of(), memory_of() if remembered else None
-    params = converted(ADAPTER, model.named_parameters(), MODULE)
-    expected = model(**theirs_of(inputs, memory))
+def test_two_streams_equal_transformers() -> None:
+    """Logits, weights, the memory after the row, and gradients; with padding, missing targets and a memory.
+
+    Keys of the memory are the first. Our weights of the query stream are those of the predictions alone.
+    """
+    (model, params), inputs, memory = model_of(), inputs_of(), memory_of()
+    expected = model(**theirs_of(inputs, memory), output_attentions=True)
     cotangent = np.random.default_rng(2).normal(size=expected.logits.shape).astype(np.float32)
 
     @jax.jit
-    def run(params: Any, memory: XlnetMemory | None) -> Any:
+    def run(params: Any) -> Any:
         def total(params: Any) -> tuple[jax.Array, Any]:
-            outputs = MODULE.apply({"params": params}, **inputs, memory=memory, reuse_length=REUSE)
-            return jnp.sum(outputs.logits * cotangent), (outputs.logits, outputs.memory)
+            given = {"memory": memory, "reuse_length": REUSE, "output_attentions": True}
+            outputs = MODULE.apply({"params": params}, **inputs, **given)
+            return jnp.sum(outputs.logits * cotangent), outputs
 
         return jax.grad(total, has_aux=True)(params)
 
-    gradient, (logits, after) = run(params, memory)
-    np.testing.assert_allclose(logits, expected.logits.detach().numpy(), rtol=1e-5, atol=1e-5)
-    if remembered:
-        states = np.stack([layer.numpy().swapaxes(0, 1) for layer in expected.mems])
-        np.testing.assert_allclose(after.states, states, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(after.mask, 1)
+    gradient, found = run(params)
+    np.testing.assert_allclose(found.logits, expected.logits.detach().numpy(), rtol=1e-5, atol=1e-5)
+    states = np.stack([layer.numpy().swapaxes(0, 1) for layer in expected.mems])
+    np.testing.assert_allclose(found.memory.states, states, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(found.memory.mask, 1)
     (expected.logits * torch.tensor(cotangent)).sum().backward()
     theirs = [(name, one.grad) for name, one in model.named_parameters()]
     chex.assert_trees_all_close(gradient, converted(ADAPTER, theirs, MODULE), rtol=1e-4, atol=1e-4)
-
-
-def test_the_weights_of_both_streams_equal_transformers() -> None:
-    """With a memory, whose keys are the first. Ours of the query stream are those of the predictions alone."""
-    inputs, memory, model = inputs_of(), memory_of(), model_of()
-    with torch.no_grad():
-        expected = model(**theirs_of(inputs, memory), output_attentions=True).attentions
-    params = converted(ADAPTER, model.named_parameters(), MODULE)
-    found = jax.jit(functools.partial(MODULE.apply, output_attentions=True))(
-        {"params": params}, **inputs, memory=memory
-    )
-    real, targets = inputs["attention_mask"][:, None, :, None] > 0, inputs["target_positions"]
-    predicted = (targets < LENGTH)[:, None, :, None]
-    places = np.broadcast_to(
-        np.minimum(targets, LENGTH - 1)[:, None, :, None], (ROWS, XLNET.n_head, 3, MEMORY + LENGTH)
-    )
-    for layer, streams in enumerate(expected):
-        content, query = (stream.numpy() for stream in streams)
+    real, targets = inputs["attention_mask"][:, None, :, None] > 0, inputs["target_positions"][:, None, :, None]
+    places = np.broadcast_to(np.minimum(targets, LENGTH - 1), (ROWS, XLNET.n_head, 3, MEMORY + LENGTH))
+    for layer, streams in enumerate(expected.attentions):
+        content, query = (stream.detach().numpy() for stream in streams)
         np.testing.assert_allclose(found.attentions[layer] * real, content * real, rtol=1e-5, atol=1e-5)
-        query = np.take_along_axis(query, places, axis=2) * predicted
+        query = np.take_along_axis(query, places, axis=2) * (targets < LENGTH)
         np.testing.assert_allclose(found.query_attentions[layer], query, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_that_are_read_backwards_equal_transformers() -> None:
     """transformers reads the second half of a batch backwards (`bi_data`)."""
-    model, inputs, memory = model_of(bi_data=True), inputs_of(), memory_of()
-    params = converted(ADAPTER, model.named_parameters(), MODULE)
+    (model, params), inputs, memory = model_of(bi_data=True), inputs_of(), memory_of()
     backwards = np.arange(ROWS) >= ROWS // 2
     found = outputs(MODULE, params, inputs | {"memory": memory, "backwards": backwards}).logits
     expected = model(**theirs_of(inputs, memory)).logits.detach().numpy()
@@ -164,8 +151,7 @@ def test_a_query_that_sees_no_key_does_not_depend_on_padding() -> None:
         "ranks": ranks,
         "target_positions": np.argsort(ranks)[:, :2].astype(np.int32),  # the first of the order sees no key
     }
-    model = model_of()
-    params = converted(ADAPTER, model.named_parameters(), MODULE)
+    model, params = model_of()
     run = jax.jit(lambda given: MODULE.apply({"params": params}, **given).logits[0])
     cut = {name: x if name == "target_positions" else x[:, :-3] for name, x in inputs.items()}
     padded = run(inputs)
@@ -202,35 +188,7 @@ def test_a_memory_without_tokens_changes_nothing() -> None:
     np.testing.assert_array_equal(found.memory.mask, np.tile(np.arange(MEMORY) >= MEMORY - REUSE, (ROWS, 1)))
 
 
-def test_a_memory_is_as_the_text_before() -> None:
-    """No token of this one layer depends on those after it: a row with its memory equals the longer row."""
-    config = dataclasses.replace(XLNET, n_layer=1)
-    encoder = XlnetModel(config)
-    params, ids = random_params(encoder), inputs_of()["input_ids"]
-    whole = outputs(encoder, params, {"input_ids": ids}).last_hidden_state
-    empty = XlnetMemory.empty(config, ROWS, MEMORY)
-    memory = outputs(encoder, params, {"input_ids": ids[:, :MEMORY], "memory": empty}).memory
-    rest = outputs(encoder, params, {"input_ids": ids[:, MEMORY:], "memory": memory}).last_hidden_state
-    np.testing.assert_allclose(rest, whole[:, MEMORY:], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.nightly
-def test_blocks_of_attention_give_the_same() -> None:
-    params, inputs, memory = random_params(MODULE), inputs_of(), memory_of()
-    backwards = np.arange(ROWS) % 2 == 0
-
-    def total(params: Any, attention: str) -> jax.Array:
-        module = MODULE.clone(execution=Execution(attention=attention))
-        outputs = module.apply({"params": params}, **inputs, memory=memory, backwards=backwards)
-        return jnp.mean(jnp.sin(outputs.logits))
-
-    run = jax.jit(jax.value_and_grad(total), static_argnums=1)
-    found, expected = (run(params, attention) for attention in ("blockwise", "dense"))
-    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("memory", [0, MEMORY])
-@pytest.mark.parametrize("predictions", [0, 3])
+@pytest.mark.parametrize(("memory", "predictions"), [(0, 3), (MEMORY, 0), (MEMORY, 3)])
 def test_train_flops_are_the_products_of_the_program(memory: int, predictions: int) -> None:
     """Those of attention's backends: the terms of the biases u and w are left out of the closed form."""
     config, ids = dataclasses.replace(XLNET, clamp_len=-1), jnp.zeros((ROWS, LENGTH), jnp.int32)
