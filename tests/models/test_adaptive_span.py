@@ -1,4 +1,4 @@
-"""Properties of Adaptive-Span alone: the part of the memory that is read, its gradients, and refused sizes."""
+"""Properties of Adaptive-Span alone: the part of the memory that is read, and its gradients."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Properties of GPT: one table for everything, dropped as a whole, and heads at the last token."""
+"""Properties of GPT: a table that is dropped as a whole, and heads at the last token."""
 
 import dataclasses
 

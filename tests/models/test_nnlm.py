@@ -1,4 +1,4 @@
-"""NNLM's masks, its rule, and the run by the commands; tests/families has its row."""
+"""NNLM's masks and its rule; tests/families has its row."""
 
 import dataclasses
 

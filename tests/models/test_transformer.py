@@ -1,4 +1,4 @@
-"""Properties of the Transformer: the equations of its paper spelt out, positions, caches, and its dropouts."""
+"""The equations of the Transformer's paper spelt out."""
 
 import functools
 from typing import Any

@@ -90,16 +90,6 @@ def test_no_gradient_passes_through_the_memory_or_from_the_future() -> None:
     assert np.abs(with_memory - without).max() > 0.01
 
 
-@pytest.mark.parametrize("settings", [{"div_val": 2}, {"d_embed": 18}])
-def test_flops_are_those_of_the_products_of_the_program(settings: dict[str, int]) -> None:
-    config = dataclasses.replace(TXL, cutoffs=(), **settings)
-    module, ids = TransformerXlForCausalLM(config), jnp.zeros((3, 11), jnp.int32)
-    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), ids))
-    memory = jax.eval_shape(lambda: config.memory(3))
-    found = flops(lambda variables, memory: module.apply(variables, ids, cache=memory).logits, variables, memory)
-    assert 3 * found == config.train_flops(3, 11, 11)
-
-
 def test_no_key_or_value_is_computed_twice_while_text_is_written() -> None:
     """A further token costs the projections of M keys and M values less than a segment of one token."""
     writes = LONG.empty_cache(2, 100, Execution())

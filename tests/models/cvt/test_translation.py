@@ -1,4 +1,4 @@
-"""The decoders of cross-view training: their scores and gradients equal torch's, and what each of them sees."""
+"""The decoders of cross-view training: their scores and gradients equal torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of Lite Transformer's language model alone: its cache, packed rows, dropouts, FLOPs and mistakes."""
+"""Properties of the language model of Lite Transformer alone: its cache and its reach."""
 
 import functools
 from typing import Any

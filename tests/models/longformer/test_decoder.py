@@ -1,4 +1,4 @@
-"""Properties of Longformer's language model alone: bands, a text that is written, cost, stages and mistakes."""
+"""Properties of Longformer's language model alone: bands, a text that is written, cost and stages."""
 
 import dataclasses
 from typing import Any

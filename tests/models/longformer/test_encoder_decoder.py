@@ -1,4 +1,4 @@
-"""Properties of LED alone: the global token, the reach of its windows, lengths of both sides, cost and mistakes."""
+"""Properties of LED alone: the global token, and lengths of both sides."""
 
 import functools
 from typing import Any

@@ -1,7 +1,7 @@
-"""Properties of Reformer's attention alone: hashes, order, chunks, and the token that is read behind a cache."""
+"""Properties of Reformer's attention alone: order, chunks, and the token that is read behind a cache."""
 
 import dataclasses
-import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,15 +34,15 @@ def test_gradients_of_an_order_are_those_of_a_lookup() -> None:
     np.testing.assert_allclose(back[0, 0], expected, rtol=1e-6)
 
 
+def attended(*inputs: jax.Array, at_once: bool, **settings: Any) -> jax.Array:
+    return jax.jit(lambda: attend(*inputs, **settings, at_once=at_once).result())()
+
+
 def test_a_chunk_at_a_time_gives_the_same() -> None:
-    q, k, v = (jax.random.normal(jax.random.key(seed), (2, 3, 16, 5)) for seed in range(3))
+    inputs = tuple(jax.random.normal(jax.random.key(seed), (2, 3, 16, 5)) for seed in range(3))
     tokens = Tokens.of_rows(jnp.array([[1] * 10 + [2] * 4 + [0] * 2, [1] * 16]))
     given = {"chunks": Chunks(4, 1, 0), "causal": True, "itself": -1e5, "rate": 0.0, "dropout_key": None}
-
-    def read(at_once: bool) -> jax.Array:
-        return attend(q, k, v, tokens=tokens, **given, at_once=at_once).result()
-
-    ways = [jax.jit(read, static_argnums=0)(at_once) for at_once in (True, False)]
+    ways = [attended(*inputs, tokens=tokens, **given, at_once=at_once) for at_once in (True, False)]
     np.testing.assert_allclose(*ways, rtol=1e-6, atol=1e-6)
 
 
@@ -103,17 +103,10 @@ def test_a_token_behind_a_cache_sees_what_the_last_of_a_row_sees(layers: tuple[s
 
 
 def test_every_chunk_drops_probabilities_of_its_own() -> None:
-    ones = jnp.ones((1, 1, 64, 1))
-    tokens = Tokens.of_rows(jnp.ones((1, 64), jnp.int32))
-    given = {"chunks": Chunks(16, 0, 0), "causal": False, "itself": None, "rate": 0.5}
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def read(at_once: bool) -> jax.Array:
-        key = jax.random.key(0)
-        return attend(ones, ones, ones, tokens=tokens, **given, dropout_key=key, at_once=at_once).result()
-
+    ones, tokens = jnp.ones((1, 1, 64, 1)), Tokens.of_rows(jnp.ones((1, 64), jnp.int32))
+    given = {"chunks": Chunks(16, 0, 0), "causal": False, "itself": None, "rate": 0.5, "dropout_key": jax.random.key(0)}
     for at_once in (True, False):
-        chunks = np.asarray(read(at_once)).reshape(4, 16)
+        chunks = np.asarray(attended(ones, ones, ones, tokens=tokens, **given, at_once=at_once)).reshape(4, 16)
         assert len({chunk.tobytes() for chunk in chunks}) == 4 and 0.8 < chunks.mean() < 1.2
 
 

@@ -1,4 +1,4 @@
-"""Properties of Reformer alone: its backward pass, streams, positions, FLOPs and refused sizes."""
+"""Properties of Reformer alone: its backward pass, streams, FLOPs, and the settings of its layers."""
 
 import dataclasses
 import functools
@@ -142,31 +142,26 @@ def test_a_layer_has_the_settings_of_its_kind() -> None:
 
 def test_a_layer_feeds_forward_a_few_tokens_at_a_time() -> None:
     """Rows of 11 tokens, four at a time; a length that is the number of tokens is all of them."""
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 11, REFORMER.hidden_size)), jnp.float32)
-
-    def layer(size: int) -> ReformerLayer:
-        return ReformerLayer(dataclasses.replace(REFORMER, chunk_size_feed_forward=size), Execution(), "local", True)
-
-    params = {"params": drawn(jax.eval_shape(lambda: layer(0).init(jax.random.key(0), x, method="feed")["params"]))}
-    feed = jax.jit(lambda size, x: layer(size).apply(params, x, method="feed"), static_argnums=0)
-    loops = [str(jax.make_jaxpr(feed, static_argnums=0)(size, x)).count("scan[") for size in (4, 10, 11, 0)]
-    assert loops == [1, 1, 0, 0]
-    np.testing.assert_allclose(feed(4, x), feed(0, x), rtol=1e-5, atol=1e-6)
+    x = np.random.default_rng(0).normal(size=(2, 11, REFORMER.hidden_size)).astype(np.float32)
+    layers = [
+        ReformerLayer(dataclasses.replace(REFORMER, chunk_size_feed_forward=size), Execution(), "local", True)
+        for size in (4, 11, 0)
+    ]
+    init = functools.partial(layers[0].init, method="feed")
+    params = {"params": drawn(jax.eval_shape(init, jax.random.key(0), x)["params"])}
+    feeds = [functools.partial(layer.apply, params, x, method="feed") for layer in layers]
+    assert [str(jax.make_jaxpr(feed)()).count("scan[") for feed in feeds] == [1, 0, 0]
+    np.testing.assert_allclose(feeds[0](), feeds[2](), rtol=1e-5, atol=1e-6)
 
 
 def test_hashes_are_those_of_a_seed_or_are_drawn() -> None:
     query, real = jax.random.normal(jax.random.key(0), (1, 2, 40, 3)), np.ones((1, 40), bool)
 
-    @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-    def hashed_by(seed: int, sampling: int | None, number: int) -> jax.Array:
-        layer = LshAttention(
-            6, 2, 3, Chunks(4, 1, 0), True, 0.0, nn.initializers.ones, Execution(), rounds=2, buckets=(8,), seed=seed
-        )
-        rngs = None if sampling is None else {"sampling": jax.random.key(sampling)}
-        return layer.apply({}, query, real, number, method="hash", rngs=rngs)
-
     def buckets(seed: int, sampling: int | None = None, number: int = 0) -> np.ndarray:
-        return np.asarray(hashed_by(seed, sampling, number))
+        settings = {"rounds": 2, "buckets": (8,), "seed": seed}
+        layer = LshAttention(6, 2, 3, Chunks(4, 1, 0), True, 0.0, nn.initializers.ones, Execution(), **settings)
+        rngs = None if sampling is None else {"sampling": jax.random.key(sampling)}
+        return np.asarray(layer.apply({}, query, real, number, method="hash", rngs=rngs))
 
     fixed, drawn, again = buckets(0), buckets(0, 1), buckets(7, 1)
     np.testing.assert_array_equal(drawn, again)  # whatever the seed
