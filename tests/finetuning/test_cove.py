@@ -7,18 +7,14 @@ import re
 import shlex
 from pathlib import Path
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
-from plmjax.files import storage
 from plmjax.interop import word2vec
-from plmjax.training import initial_state, loop
+from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached
 from tests.paths import ROOT
@@ -53,19 +49,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     return folder
-
-
-def saving(run, workdir, source, *, tokenizer, initial, evaluation) -> None:
-    """In place of the training loop: saves what it would begin with, zeros in place of what is drawn."""
-    (phase,) = run.resolved_phases
-    module = run.objective.module(run.model, Execution())
-    init = initial_state.initial_variables(run, phase, module, vocabulary=source.vocabulary, batch=source.batch(phase))
-    shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]
-    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
-    for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
-        storage.remove(workdir / name)
-    checkpoints.save_parameters(workdir, jax.device_get(initial.from_sampled(params)), run, tokenizer=tokenizer)
-    raise Reached
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +139,3 @@ def test_mistakes_are_one_sentence(command: str, said: str, translating: Path, f
     smaller = SMALLER["cove_multi30k"].split()
     own = "--workdir runs/mistake --data.folder multi30k_en_de --tokenizer.vocab_size 20".split()
     assert said in fails("finetune", f"experiments/{name}", *smaller, *own, *more)
-
-
-def test_layers_of_several_widths_are_not_mixed(translating: Path, fails, monkeypatch) -> None:
-    monkeypatch.chdir(translating)
-    said = fails("embed", "runs/cove_multi30k", "--input", "lines.txt", "--output", "x.npz", "--mix", "0", "0", "0")
-    assert "Expected layers of one width to mix, found widths of 6, 8, 8; take one layer (plmjax embed --layer)" in said

@@ -193,17 +193,3 @@ def test_the_task_of_a_mixture() -> None:
     names: dict = {}
     exec(f"{before}task = TextTask({call}", names)
     assert Mixture(tasks=(names["task"],)).single_task(names["task"]).words == ("0=no", "1=yes")
-
-
-def test_every_kind_has_its_command() -> None:
-    """On this page, or on that of texts so long that they need another attention."""
-    files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
-    long_text = (ROOT / "docs" / "long_text.md").read_text(encoding="utf-8")
-    files |= set(re.findall(r"^plmjax finetune (experiments/\w+\.py)", long_text, re.M))
-    tasks = [
-        file
-        for kind in ("embed_", "finetune_", "translate_", "summarize_", "t5_mixture", "ulmfit")
-        for file in (ROOT / "experiments").glob(f"{kind}*.py")
-    ]
-    assert files == {str(file.relative_to(ROOT)) for file in tasks}
-    assert {command[1] for command in COMMANDS} >= {"tokenizer", "pretrain", "finetune", "evaluate", "predict"}

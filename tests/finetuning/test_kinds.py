@@ -188,17 +188,3 @@ def test_ends_early_and_stands_for_its_best(small_run, tmp_path, capsys):
         top, last
     ]  # fmt: skip
     assert finetune(run, small_run, workdir) == metrics
-
-
-@pytest.mark.nightly
-def test_a_frozen_encoder_stays_what_it_was(small_run, tmp_path):
-    """The optimizer freezes, whatever the task."""
-    run = experiment("tagging", tmp_path)
-    optimizer, training = BertAdamW(1e-2, frozen=("encoder",)), dataclasses.replace(run.training, steps=3)
-    run = dataclasses.replace(run, finetuning=Finetuning(warmup=0.1), training=training, optimizer=optimizer)
-    finetune(run, small_run, tmp_path / "run")
-    before, after = (checkpoints.load_parameters(workdir)[0] for workdir in (small_run, tmp_path / "run"))
-    kept = {name: before["bert"][name] for name in after["bert"]}  # heads for tokens need no pooler
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(after["bert"]), strict=True))
-    assert checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment.optimizer.frozen == ("bert",)
-    assert np.abs(after["classifier"]["bias"]).max() > 0  # it began at zero

@@ -94,19 +94,6 @@ def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_r
     assert same(checkpoints.load_parameters(tmp_path)[0], checkpoints.load_parameters(finished[0])[0])
 
 
-@pytest.mark.nightly  # tests/test_effects_of_options.py has the option by day
-def test_dropout_of_the_encoder_is_the_tasks_own(sentiment, small_run, tmp_path):
-    losses = set()
-    for rate in (None, 0.0, 0.3):
-        run = short(sentiment)
-        run = dataclasses.replace(run, finetuning=Finetuning(warmup=0.1, dropout=rate))
-        finetune(run, small_run, tmp_path / f"{rate}")
-        model = checkpoints.describe(checkpoints.find(tmp_path / f"{rate}")).experiment.model
-        assert model.hidden_dropout_prob == model.attention_probs_dropout_prob == (rate or 0.0)
-        losses.add(json.loads((tmp_path / f"{rate}" / "evaluation.json").read_text())["eval/loss"])
-    assert len(losses) == 2  # the checkpoint's own is none
-
-
 @pytest.mark.nightly
 def test_regression_and_the_random_twin(sentiment, small_run, tmp_path):
     paths = []

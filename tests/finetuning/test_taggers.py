@@ -171,10 +171,3 @@ def test_a_word_of_several_pieces_or_none_is_unknown_and_spelled_as_it_stands():
     begin, end = sentence_marks(ELMO.characters)
     words = spell(["parted", "KNOWN", "nothing"], ELMO.characters)
     np.testing.assert_array_equal(made.characters, [begin, words[0], words[1], end, begin, words[2], end])
-
-
-def test_other_tasks_refuse_a_model_that_reads_characters(elmo_run, tmp_path):
-    (tmp_path / "rows.tsv").write_text("label\tsentence\na\tParis was\nb\tNew York\n")
-    files = [option for split in ("train", "validation") for option in (f"--data.{split}", str(tmp_path / "rows.tsv"))]
-    with pytest.raises(UserError, match=r"that labels texts, found ElmoConfig, an encoder; tag"):
-        cli.run(["finetune", "finetune_sentences", "--from", str(elmo_run), "--workdir", str(tmp_path / "run"), *files])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning import inputs as task_inputs
@@ -22,7 +21,6 @@ from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.test_kinds import SPLITS, asked
-from tests.systems.modules import outputs, random_params
 
 
 def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
@@ -97,27 +95,6 @@ def test_rows_of_questions_are_those_of_the_release(questions: Experiment, xlnet
         assert np.flatnonzero(batch["answer_mask"][row]).tolist() == [*range(begin, first), len(ids) - 1]
         places = [begin + int(batch[name][row, 0]) for name in ("starts", "ends")]
         assert places == [len(ids) - 1] * 2 or begin <= places[0] <= places[1] < first
-
-
-@pytest.mark.nightly  # tests/systems packs every head
-def test_packed_examples_have_the_outputs_that_they_have_alone(xlnet_run, sentiment) -> None:
-    train, validation = sentiment
-    run = experiment(SequenceClassification(), Sentences(train=train, validation=validation, text="sentence"))
-    examples = run.data.read("validation")
-    run = dataclasses.replace(run, objective=run.objective.fit_labels(examples))
-    alone, packed = (
-        encoded_rows(dataclasses.replace(run, data=dataclasses.replace(run.data, pack=pack)), xlnet_run, examples)
-        for pack in (1, 3)
-    )
-    model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
-    module = run.objective.module(model, Execution())
-    params = random_params(module)
-    expected = outputs(module, params, run.objective.model_inputs(alone)).logits[:, 0]
-    found = outputs(module, params, run.objective.model_inputs(packed)).logits
-    slots = packed["example_ids"]
-    assert len(slots) < len(examples) and np.sort(slots[slots >= 0]).tolist() == list(range(len(examples)))
-    order = np.argsort(alone["example_ids"][:, 0])
-    np.testing.assert_allclose(found[slots >= 0], expected[order][slots[slots >= 0]], rtol=1e-5, atol=1e-5)
 
 
 def test_a_search_for_answers_reads_one_example_in_a_row(questions, xlnet_run, tmp_path, fails) -> None:

@@ -5,7 +5,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,19 +13,15 @@ import pytest
 from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference import rows
 from plmjax.inference.attention import attention
 from plmjax.interop.run_directories import export_checkpoint
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.bart.bart import BartConfig
-from plmjax.models.cove.biattentive_classification import BiattentiveConfig
-from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch, transformers
 from tests.systems.modules import random_params
@@ -152,29 +147,3 @@ def test_keys_before_a_row_are_kept(small_run: Path, files: tuple, tmp_path: Pat
     tokens, weights = saved["tokens_0"], saved["attentions_0"]
     assert weights.shape == (2, 2, len(tokens), 6 + len(tokens))
     np.testing.assert_allclose(weights, applied(run, TEXTS[0]).attentions[:, 0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.nightly
-def test_attention_between_recurrent_layers(small_run: Path, tmp_path: Path) -> None:
-    """CoVe's, from a target to its source, and that of a classifier over CoVe, from each text to the other."""
-    cove = CoveConfig(**sizes(small_run), vector_size=6, hidden_size=5, num_layers=1)
-    run_of(tmp_path / "cove", small_run, cove, objective=SequenceToSequence())
-    config, objective = BiattentiveConfig(cove, hidden_size=4), SequenceClassification(labels=("a", "b"))
-    description = checkpoints.describe(checkpoints.find(small_run))
-    module = objective.module(config, Execution())
-    variables = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((2, 3), jnp.int32)))
-    run = dataclasses.replace(description.experiment, model=config, objective=objective)
-    statistics = {"batch_stats": variables["batch_stats"]}
-    folder, one = tmp_path / "biattentive", tmp_path / "one.txt"
-    one.write_text(TEXTS[0], encoding="utf-8")
-    checkpoints.save_parameters(
-        folder, variables["params"], run, tokenizer=description.tokenizer, collections=statistics
-    )
-    for name, own, asking in (
-        ("cove", "cross_attentions_0", "decoder_tokens_0"),
-        ("biattentive", "attentions_0", "tokens_0"),
-    ):
-        attention(tmp_path / name, one, tmp_path / f"{name}.npz", second=one)
-        saved = np.load(tmp_path / f"{name}.npz")
-        assert saved[own].shape == (1, 1, len(saved[asking]), len(saved["tokens_0"]))
-        np.testing.assert_allclose(saved[own].sum(-1), 1, rtol=1e-6)

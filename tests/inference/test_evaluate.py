@@ -1,14 +1,12 @@
 """What evaluate says of a model that has hardly learned, and the program that it runs."""
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax.experiment import Phase
 from plmjax.generation.generate import generate
 from plmjax.inference.embed import embed_file
@@ -34,16 +32,6 @@ def test_evaluates_as_the_run_itself_did(small_run):
     }
     assert metrics["eval/loss"] == pytest.approx(last["eval/loss"], abs=0.3)
     assert not any(map(undocumented, read(small_run / "metrics.jsonl")))
-
-
-@pytest.mark.nightly
-def test_evaluates_raw_text(small_run, prose, tmp_path):
-    documents = prose.read_text(encoding="utf-8").split("\n\n")
-    (tmp_path / "text.txt").write_text("\n\n".join(documents[:10]), encoding="utf-8")
-    metrics = evaluate(small_run, tmp_path / "text.txt")
-    assert not undocumented(metrics)
-    assert 3 < metrics["eval/unigram_entropy"] < metrics["eval/loss"]
-    assert metrics["eval/loss"] == pytest.approx(math.log(800), rel=0.02)  # after six steps, on any Python's text
 
 
 def test_rows_are_as_long_as_those_of_the_last_phase() -> None:
@@ -96,32 +84,3 @@ def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, dec
         found[dtype] = np.asarray(use(tmp_path / dtype, tmp_path))
     assert (found["float32"] != found["bfloat16"]).any()
     np.testing.assert_allclose(found["bfloat16"], found["float32"], rtol=0.1, atol=0.1)
-
-
-@pytest.mark.nightly
-def test_unknown_tokens_are_counted_by_every_command_that_reads_text(
-    small_run: Path, classifiers: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
-) -> None:
-    """Too many are a mistake: test_mistakes.py."""
-    texts = ["a film of the plot and the film"] * 9 + ["the \N{SNOWMAN}"]
-    file, rows = (
-        tmp_path / "few.jsonl",
-        [json.dumps({"text": text, "label": "a"}, ensure_ascii=False) + "\n" for text in texts],
-    )
-    file.write_text("".join(rows), encoding="utf-8")
-    (tmp_path / "few.txt").write_text("\n".join(texts), encoding="utf-8")
-    assert evaluate(classifiers / "one", file)["eval/unknown_tokens"] == 1
-    for command, stream in (
-        (["predict", classifiers / "one", "--input", file], "err"),
-        (["embed", small_run, "--input", tmp_path / "few.txt", "--output", tmp_path / "v.npz"], "out"),
-    ):
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["plmjax", *map(str, command)])
-        cli.main()
-        assert "of the tokens, 1 of " in getattr(capsys.readouterr(), stream)
-
-
-@pytest.mark.nightly
-def test_any_text_is_evaluated_where_the_share_allows_it(small_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("今天天气很好，我们去公园散步吧。\n" * 20, encoding="utf-8")
-    assert evaluate(small_run, tmp_path / "text.txt", max_unknown=1)["eval/unknown_tokens"] > 100

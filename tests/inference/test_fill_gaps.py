@@ -25,7 +25,6 @@ from plmjax.data.layouts import Chunks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.generation.generate import Generator
-from plmjax.generation.options import Generation
 from plmjax.inference import fill_mask as filling
 from plmjax.inference.fill_gaps import fill_gaps
 from plmjax.inference.fill_mask import MASK, fill_mask
@@ -143,24 +142,6 @@ def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
     assert any(one.spans[1] for one in filled)
 
 
-@pytest.mark.nightly
-def test_a_forced_first_token_of_the_run_is_that_of_a_filled_text(run, tmp_path) -> None:
-    params, description = checkpoints.load_parameters(run("bart"))
-    stored = dataclasses.replace(description.experiment, generation=Generation(forced_bos_token_id=7))
-    checkpoints.save_parameters(tmp_path / "run", params, stored, tokenizer=description.tokenizer)
-    assert [one.tokens[0] for one in fill_gaps(tmp_path / "run", "a [MASK]", 1)] == [7]
-
-
-@pytest.mark.nightly
-def test_the_command_shows_spans_or_texts(run, capsys) -> None:
-    for system in KINDS:
-        text = "The class [MASK] of the object [MASK] of"[: 40 if system == "t5" else 23]
-        cli.run(["fill-mask", str(run(system)), text, "--top", "3"])
-        lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 3 and all(line[:2] == "0." for line in lines)
-        assert ("'" in lines[0]) == (system == "t5")
-
-
 @pytest.mark.parametrize(
     ("system", "text", "top", "names"),
     [
@@ -227,12 +208,6 @@ def test_a_row_of_the_table_without_a_token_is_never_likely(small_run: Path, tmp
     (found,) = fill_mask(tmp_path / "run", f"the {MASK}", top=size)
     assert len(found) == size and sum(share for _, share in found) == pytest.approx(1)
     assert [share for _, share in found[:3]] == pytest.approx([5 / (size + 6), 3 / (size + 6), 1 / (size + 6)])
-
-
-def test_a_text_that_just_fits_the_positions_is_read(small_run: Path) -> None:
-    """Two of the 128 positions are those of the tokens around it."""
-    found = fill_mask(small_run, " ".join([MASK] * 126), top=1)
-    assert len(found) == 126 and all(len(words) == 1 for words in found)
 
 
 def test_a_gap_has_the_names_of_every_tokenizer(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

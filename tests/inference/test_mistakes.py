@@ -15,10 +15,9 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.tagging import TokenTagging
-from plmjax.inference import perplexity, task_settings
+from plmjax.inference import perplexity
 from plmjax.inference.embed import embed_file
 from plmjax.inference.fill_mask import fill_mask
-from plmjax.inference.predict import predict
 from plmjax.inference.rows import check_special, inputs
 from plmjax.inference.word_vector_plane import plane
 from plmjax.interop import word2vec
@@ -47,73 +46,40 @@ COMMANDS = {
     "a misspelt run": ("evaluate {small}_", "did you mean '{small}'?"),
     "a name of a hub": ("evaluate somebody/model", "plmjax import FOLDER RUN; nothing is downloaded"),
     "an empty text": ("evaluate {decoder} --data {tmp}/empty", "{tmp}/empty"),
-    "no text": ("evaluate {decoder} --data {tmp}/binary", "{tmp}/binary"),
-    "a blank text": ("evaluate {decoder} --data {tmp}/blank", "{tmp}/blank"),
     "a text of one token": ("evaluate {decoder} --data {tmp}/short", "two tokens", "{tmp}/short", "found 1"),
     "a stride above the window": ("evaluate {decoder} --data {tmp}/lines.txt --stride 25", "--stride", "24", "25"),
-    "no stride": ("evaluate {decoder} --data {tmp}/lines.txt --stride 0", "--stride", "found 0"),
     "a window above the positions": ("evaluate {decoder} --data {tmp}/lines.txt --window 65", "--window", "64", "65"),
-    "no window": ("evaluate {decoder} --data {tmp}/lines.txt --window 0", "--window", "found 0"),
     "a stride of no decoder": ("evaluate {small} --data {tmp}/lines.txt --stride 8", "BertPretraining"),
-    "a window of no decoder": ("evaluate {small} --data {tmp}/lines.txt --window 8", "BertPretraining"),
     "a memory of none": ("evaluate {decoder} --data {tmp}/lines.txt --memory 5", "--memory", "NextToken"),
     "a split of text": ("evaluate {decoder} --data {tmp}/lines.txt --split test", "--split", "format"),
-    "a split of no text": ("evaluate {decoder} --split test", "--split", "no raw text"),
     "special names": ("evaluate {decoder} --data {tmp}/lines.txt --data.special_names <s/>", "did you mean '<s>'"),
     "a key of a dataset": ("evaluate {small} --data.text_key body", "--data.text_key", "found none"),
-    "another key": ("evaluate {small} --data {tmp}/body.jsonl", "--data.text_key"),
     "a share of a dataset": ("evaluate {small} --max_unknown 0.5", "--max_unknown", "found none"),
-    "a share of another": ("evaluate {small} --data {small}/dataset --max_unknown 0.5", "--max_unknown", "dataset"),
     # evaluations of tasks
     "a split of a task": ("evaluate {one} --split test", "--split", "{one}"),
-    "a stride of a task": ("evaluate {questions} --stride 8", "--stride", "--data.stride"),
-    "a window of a task": ("evaluate {one} --window 8", "--window"),
-    "a memory of a task": ("evaluate {one} --memory 8", "--memory"),
     "no column": ("evaluate {one} --data {tmp}/reviews.jsonl", "'text' in line 1", "--data.text"),
-    "no label": ("evaluate {one} --data {tmp}/reviews.jsonl --data.text review", "--data.label"),
     "a setting of the training": ("evaluate {one} --data.train x", "'--data.train'", "plmjax evaluate"),
-    "a misspelt setting": ("evaluate {one} --data.labl x", "did you mean '--data.label'?"),
-    "no examples": ("evaluate {one} --data {tmp}/none.jsonl", "found none", "--data"),
     # members
     "members on text": ("evaluate {small} --ensemble {one}", "--ensemble", "{small}"),
-    "members and a benchmark": ("evaluate {small} --data x --task blimp --ensemble {one}", "--ensemble", "blimp"),
     "itself": ("evaluate {one} --ensemble {one}", "{one} twice"),
     "its copy": ("evaluate {one} --ensemble {tmp}/copy", "{tmp}/copy twice"),
-    "another twice": ("evaluate {one} --ensemble {two} {two}", "{two} twice"),
-    "itself in predictions": ("predict {one} --input {dev} --ensemble {one}", "{one} twice"),
     "other labels": ("predict {one} --input {dev} --ensemble {other}", "labels a, b, c", "labels a, b in", "{other}"),
     "another task": ("predict {one} --input {dev} --ensemble {small}", "SequenceClassification", "BertPretraining"),
     # predictions
     "a pretrained run": ("predict {small} --input {tmp}/bare.tsv", "pretraining", "plmjax finetune"),
-    "no second text": ("predict {pairs} --input {tmp}/bare.tsv", "'b' in the header", "--data.text_pair"),
     "an empty table": ("predict {one} --input {tmp}/empty.tsv", "{tmp}/empty.tsv", "found none"),
-    "no lines": ("predict {one} --input {tmp}/empty.txt", "{tmp}/empty.txt", "found none"),
-    "lines of pairs": ("predict {pairs} --input {tmp}/lines.txt", ".tsv, .csv or .jsonl"),
-    "a table of tags": ("predict {tagged} --input {tmp}/bare.tsv", ".conll, .conllu or .jsonl"),
     "no file": ("predict {one} --input {tmp}/absent.tsv", "{tmp}/absent.tsv", "no file"),
-    "a misspelt column": ("predict {one} --input {tmp}/bare.tsv --data.txt a", "did you mean '--data.text'?"),
     "a label to predict": ("predict {one} --input {dev} --data.label a", "'--data.label'", "plmjax predict"),
-    "steps": ("predict {one} --input {dev} --training.steps 3", "'--training.steps'"),
-    "no folder": ("predict {one} --input {dev} --output {tmp}/no/out.jsonl", "folder", "{tmp}/no"),
     "a foreign file": ("predict {one} --input {dev} --output {tmp}/lines.txt", "--output", "{tmp}/lines.txt"),
-    "lines of JSON in a table": ("predict {one} --input {dev} --output {tmp}/out.csv", ".jsonl", "{tmp}/out.csv"),
     "a folder to predict": ("predict {one} --input {tmp}", "the folder {tmp}", "name a file in it"),
     "a table to embed": ("embed {small} --input {tmp}/bare.tsv --output {tmp}/v.npz", "the table {tmp}/bare.tsv"),
-    "an option of no task": ("evaluate {one} --lr 1", "found '--lr'"),
-    "a format": ("predict {one} --input {dev} --format json", "jsonl", "json"),
     # unknown tokens
     "strange text": ("evaluate {small} --data {tmp}/strange.txt", "100.0%", "--max_unknown"),
     "strange examples": ("evaluate {one} --data {tmp}/strange.jsonl", "100.0%", "--max_unknown"),
     "strange members": ("evaluate {one} --data {tmp}/strange.jsonl --ensemble {two}", "100.0%", "--max_unknown"),
     "strange predictions": ("predict {one} --input {tmp}/strange.jsonl", "100.0%", "--max_unknown"),
-    "no vectors there": ("embed {small} --input {tmp}/lines.txt --output {tmp}/vectors.npz", "{tmp}/vectors.npz"),
     "strange lines": ("embed {small} --input {tmp}/strange.txt --output {tmp}/v.npz", "100.0%", "--max_unknown"),
     "no share": ("evaluate {small} --data {tmp}/strange.txt --max_unknown 2", "--max_unknown", "found 2"),
-    "no share of examples": ("evaluate {one} --data {tmp}/strange.jsonl --max_unknown 2", "--max_unknown", "found 2"),
-    "no share of members": ("evaluate {one} --ensemble {two} --max_unknown 2", "--max_unknown", "found 2"),
-    "no share of lines": (
-        "embed {small} --input {tmp}/strange.txt --output {tmp}/v.npz --max_unknown 2", "--max_unknown", "found 2",
-    ),
     # attention
     "no attention": ("attention {one} --input {tmp}/lines.txt --output {tmp}/a.npz", "attends"),
     "no archive": ("attention {small} --input {tmp}/lines.txt --output {tmp}/a.txt", "--output", "a.txt"),
@@ -127,37 +93,24 @@ COMMANDS = {
     ),
     # masks
     "no mask": ("fill-mask {small} 'no mask'", "[MASK]", "'no mask'"),
-    "no way": ("fill-mask {small} [MASK] --top 0", "--top", "found 0"),
     "too many ways": ("fill-mask {small} [MASK] --top 801", "--top", "800", "801"),
-    "no run": ("fill-mask {tmp} [MASK]", "no finished checkpoint"),
     "masks of a decoder": ("fill-mask {decoder} [MASK]", "Gpt2Config"),
     # benchmarks
     "one word": ("evaluate {decoder} --task lambada --data {tmp}/'one word'", "two or more words in line 2", "'word'"),
-    "no passages": ("evaluate {decoder} --task lambada --data {tmp}/blank", "passages", "{tmp}/blank"),
     "a long word": ("evaluate {decoder} --task lambada --data {tmp}/long", "1 to 24 tokens"),
-    "an empty file": ("evaluate {decoder} --task lambada --data {tmp}/empty", "{tmp}/empty"),
     "no pairs": ("evaluate {decoder} --task blimp --data {tmp}/empty", "{tmp}/empty"),
-    "pairs as text": ("evaluate {decoder} --task blimp --data {tmp}/text", "JSON object in line 1"),
     "no second sentence": (
         "evaluate {decoder} --task blimp --data {tmp}/keys", "sentence_good, sentence_bad, field, UID", "line 1",
     ),
     "passages of no decoder": ("evaluate {small} --task lambada --data {tmp}/'two words'", "BertPretraining"),
-    "a benchmark's window": ("evaluate {decoder} --task lambada --data {tmp}/'two words' --window 0", "--window", "0"),
     "a benchmark's stride": ("evaluate {decoder} --task lambada --data {tmp}/text --stride 4", "--stride"),
-    "a benchmark's split": ("evaluate {decoder} --task lambada --data {tmp}/text --split test", "--split", "lambada"),
-    "a benchmark's share": ("evaluate {small} --task analogy --data x --max_unknown 1", "--max_unknown", "analogy"),
     "no data": ("evaluate {decoder} --task blimp", "--data"),
-    "a misspelt benchmark": ("evaluate {decoder} --task lambda --data {tmp}/text", "lambada"),
     # word vectors
     "no pair": ("evaluate {vectors} --task similarity --data {tmp}/pair", "two words and a number in line 2"),
-    "no number": ("evaluate {vectors} --task similarity --data {tmp}/number", "two words and a number in line 2"),
     "one pair": ("evaluate {vectors} --task similarity --data {tmp}/unknown", "1 such pairs of 2"),
     "no heading": ("evaluate {vectors} --task analogy --data {tmp}/heading", "four words", "line 1"),
-    "three words": ("evaluate {vectors} --task analogy --data {tmp}/three", "line 2"),
     "three words later": ("evaluate {vectors} --task analogy --data {tmp}/later", "four words", "line 3"),
     "no question": ("evaluate {vectors} --task analogy --data {tmp}/'absent words'", "all four words", "found none"),
-    "a window of words": ("evaluate {vectors} --task analogy --data x --window 3", "--window"),
-    "no list": ("evaluate {vectors} --task similarity", "--data", "similarity"),
 }  # fmt: skip
 
 
@@ -187,15 +140,10 @@ def test_commands(case: str, made: dict, fails: Callable[..., str]) -> None:
 
 SAID = {
     ".txt": lambda run, path: embed_file(run, path / "lines.txt", path / "o.txt"),
-    "in a folder that exists": lambda run, path: embed_file(run, path / "lines.txt", path / "no" / "o.npz"),
-    "no file": lambda run, path: embed_file(run, path / "absent", path / "o.npz"),
-    "UTF-8": lambda run, path: embed_file(run, path / "bytes", path / "o.npz"),
-    "empty": lambda run, path: embed_file(run, path / "empty", path / "o.npz"),
     "--batch_size": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", batch_size=0),
     "--layer from 0 to 1.*3": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", layer=3),
     "--pooling.*'max'": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", pooling="max"),
     "--mix .*2 numbers.* 1;": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("1",)),
-    "--mix .*2 numbers.* a b;": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("a", "b")),
     "--layer or --mix": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("1", "2"), layer=0),
     "fine-tuned with": lambda run, path: embed_file(run, path / "lines.txt", path / "o.npz", mix=("learned",)),
     "at most 126 tokens.*found 127": lambda run, path: fill_mask(run, "[MASK]" * 127),
@@ -220,17 +168,14 @@ class Alone(Numbers):
 VECTORS = WordVectors("here", ["a", "b", "c"], np.eye(3, dtype=np.float32))
 PARTS: dict[str, Callable[[], Any]] = {
     "--memory .*-1": lambda: perplexity.with_memory(experiments.transformer_xl(), -1),
-    "--window .*1, found 0": lambda: perplexity.row_length(experiments.recurrent(), 0),
     "--window .*32 positions, found 33": lambda: perplexity.row_length(experiments.gpt2(), 33),
     "null_threshold": lambda: AnswerSearch(impossible=False).with_prediction_settings({"null_threshold": 1.0}),
     "--ensemble.*TokenTagging": lambda: TokenTagging().average_outputs([[], []], None),
     "5 positions, found 6": lambda: inputs(BertConfig.tiny(max_position_embeddings=5), Numbers(), ["11"], length=6),
-    "one or more texts": lambda: inputs(BertConfig.tiny(), Numbers(), []),
     "both orders": lambda: inputs(GptConfig.tiny(both_orders=True), OfGpt(), ["11", ("14", "15")]),
     "'sep'": lambda: check_special(Alone(), "mask", "sep"),
     "three words.* 2": lambda: plane(VECTORS, ["a", "b", "a"]),
     "here .*d": lambda: plane(VECTORS, ["a", "b", "c", "d"]),
-    "'train'": lambda: task_settings.with_settings(experiments.cvt(), {"train": "x"}, labelled=False),
 }
 
 
@@ -238,12 +183,3 @@ PARTS: dict[str, Callable[[], Any]] = {
 def test_parts(said: str) -> None:
     with pytest.raises(UserError, match=said):
         PARTS[said]()
-
-
-def test_a_setting_of_predictions(made: dict) -> None:
-    with pytest.raises(UserError, match="'label'"):
-        predict(made["one"], made["dev"], label="a")
-
-
-def test_what_is_refused_leaves_no_file(made: dict) -> None:
-    assert not [path for name in ("v.npz", "a.npz", "o.npz") if (path := made["tmp"] / name).exists()]

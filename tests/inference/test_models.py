@@ -63,12 +63,6 @@ def test_a_classifier_keeps_its_labels_and_predicts_a_list(
             list(plmjax.predict(run, texts))
 
 
-@pytest.mark.nightly
-def test_a_tagger_predicts_lists_of_words(tuned: Callable[[str], tuple[Path, str, str]]) -> None:
-    tagger, _, _ = tuned("tagged")
-    assert list(plmjax.predict(tagger, [["a", "poor", "film"]])) == list(plmjax.predict(tagger, ["a poor film"]))
-
-
 def test_what_is_no_experiment_or_model_is_one_sentence(small_run: Path, tmp_path: Path) -> None:
     for call in (
         lambda: plmjax.pretrain("bert_tiny", tmp_path / "run"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
@@ -120,19 +119,6 @@ def test_a_threshold_has_its_effect_everywhere(name: str, file: str, folder: Pat
 def test_windows_of_an_import_fit_its_positions(folder: Path) -> None:
     data = checkpoints.describe(checkpoints.find(folder / "imported")).experiment.data
     assert (data.sequence_length, data.question_length, data.stride) == (128, 42, 41)
-
-
-@pytest.mark.nightly
-def test_the_command_changes_the_windows_of_an_import(folder: Path, capsys) -> None:
-    run = ["evaluate", str(folder / "imported"), "--data", str(folder / "v2.json")]
-    capsys.readouterr()
-    cli.run([*run, "--data.stride", "8", "--data.sequence_length", "32", "--data.question_length", "9", "--json"])
-    shorter = json.loads(capsys.readouterr().out)
-    settings = {"data.stride": 8, "data.sequence_length": 32, "question_length": 9}
-    assert shorter == evaluate(folder / "imported", folder / "v2.json", **settings)
-    assert shorter["eval/loss"] != evaluate(folder / "imported", folder / "v2.json")["eval/loss"]
-    cli.run(["predict", *run[1:2], "--input", str(folder / "bare.json"), "--data.stride", "32"])
-    assert capsys.readouterr().out.count("\n") == len(TEXTS)
 
 
 @pytest.mark.parametrize("positions", [24, 64, 128, 200, 384, 512])

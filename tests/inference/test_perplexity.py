@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from plmjax import experiment
-from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import text_size, tokenizers
@@ -113,14 +112,6 @@ def test_names_in_raw_text_are_read_as_the_run_does(named_run: Path, tmp_path: P
     assert plain["eval/tokens"] == named["eval/tokens"] + 2 * (len("</s>") - 1)
 
 
-@pytest.mark.nightly
-def test_names_that_are_asked_for_are_read_as_those_of_a_run(decoder_run: Path, named_run: Path, tmp_path) -> None:
-    plain, named = (evaluate(decoder_run, tmp_path / "text.txt", special_names=one) for one in ((), ("</s>",)))
-    assert evaluate(decoder_run, tmp_path / "text.txt") == plain
-    assert evaluate(named_run, tmp_path / "text.txt", special_names=()) == plain
-    assert evaluate(named_run, tmp_path / "text.txt") == named
-
-
 def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):
     found = evaluate(decoder_run, text)
     lines = [line for line in TEXT.splitlines(keepends=True) if line.strip()]
@@ -168,16 +159,3 @@ def test_the_window_is_by_default_that_of_the_runs_evaluations() -> None:
     for window, length in ((None, 24), (20, 20)):
         slid = perplexity.with_sliding_window(run, window)
         assert (slid.data.sequence_length, slid.training.evaluation_sequence_length) == (length, 0)
-
-
-def test_markup_is_no_text(tmp_path):
-    (tmp_path / "wiki.txt").write_text('<doc id="1" title="A">\nA\n\nOne line.\nè\n</doc>\n', encoding="utf-8")
-    assert text_size.measure([tmp_path / "wiki.txt"]) == text_size.TextSize(bytes=13, characters=12, words=3)
-
-
-@pytest.mark.nightly
-def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
-    cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
-    said = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert (said["eval/window"], said["eval/stride"]) == (str(DECODER_ROW), "6")
-    assert float(said["eval/bits_per_byte"]) > 0

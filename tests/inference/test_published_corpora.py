@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import math
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from plmjax.data import formats, tokenizers
 from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.layouts import BidirectionalStreams, Windows
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment, Training, load, override
+from plmjax.experiment import Data, Experiment, Training
 from plmjax.inference.evaluate import evaluate
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
@@ -74,20 +73,6 @@ def pretrained(experiment: str, sizes: str, corpus: str, *, symbols: int, folder
 def characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder, symbols = tmp_path_factory.mktemp("enwik8"), len(set(BYTES[:-1]))
     return pretrained("experiments/transformer_xl_8x8.py", TRANSFORMER_XL, "enwik8", symbols=symbols, folder=folder)
-
-
-@pytest.fixture(scope="module")
-def untrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The same of random parameters."""
-    folder, symbols = tmp_path_factory.mktemp("untrained"), len(set(BYTES[:-1]))
-    text = write("enwik8", folder / "enwik8")
-    sizes = f"{SHORT} {TRANSFORMER_XL} --model.vocab_size {symbols} --training.unroll 1"
-    run = override(load("experiments/transformer_xl_8x8.py"), sizes.split())
-    tokenizers.train(run.tokenizer.kind, symbols, [BYTES[:-1].decode()], folder / "tokenizer")
-    params = random_params(run.objective.module(run.model, Execution()))
-    files = checkpoints.tokenizer_files(folder / "tokenizer")
-    checkpoints.save_parameters(folder / "run", params, run, tokenizer=files)
-    return folder / "run", text
 
 
 @pytest.fixture(scope="module")
@@ -153,23 +138,6 @@ def test_perplexity_of_words_does_not_depend_on_the_tokens(decoder_run, tmp_path
     nats = found["eval/loss"] * (len(tokens) - 1)
     assert found["eval/word_perplexity"] == pytest.approx(math.exp(nats / WORDS["validation"]))
     assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / len(WIKITEXT["validation"].encode()))
-
-
-@pytest.mark.parametrize(
-    ("command", "names"),
-    [
-        ("evaluate {run} --data {cut} --data.format enwik8", ("1,000", "999")),
-        ("evaluate {run} --data {text} --data.format enwik8 --split test --memory 99999", ("--memory", "49", "99999")),
-        ("generate {run} ''", ("empty",)),
-        ("generate {run} 'A Zoo'", ("'Z'",)),
-    ],
-    ids=["cut", "memory", "no prompt", "a byte"],
-)
-def test_a_mistake_is_one_sentence(command: str, names: tuple[str, ...], fails, untrained, tmp_path) -> None:
-    run, text = untrained
-    (tmp_path / "enwik8").write_bytes(text.read_bytes()[:-1])
-    said = fails(*shlex.split(command.format(run=run, text=text, cut=tmp_path)))
-    assert all(name in said for name in names)
 
 
 TEXT = "a film of the plot .\nit was a scene .\n\nthe film was it and a plot of it .\n"

@@ -4,12 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from plmjax.inference.encoded_texts import example
 from plmjax.inference.rows import batches, inputs
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
-from tests.families.recurrent import ELMO
 from tests.finetuning import parity
 
 CLS, SEP = parity.VOCABULARY.cls, parity.VOCABULARY.sep
@@ -60,8 +58,3 @@ def test_pairs_in_both_orders_have_two_rows() -> None:
     assert found["input_ids"].shape == (2, 2, 6)
     assert found["input_ids"][0].tolist() == [[90, 11, 91, 12, 13, 92], [90, 12, 13, 91, 11, 92]]
     assert found["attention_mask"][1].tolist() == [[True] * 5 + [False]] * 2
-
-
-def test_the_shapes_of_parameters_are_found_by_one_token_of_each_kind() -> None:
-    assert {name: field.shape for name, field in example(ELMO).items()} == {"characters": (1, 1, 9)}
-    assert {name: field.shape for name, field in example(BertConfig.tiny()).items()} == {"input_ids": (1, 1)}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
@@ -128,22 +127,6 @@ def test_pairs_are_those_of_transformers(decoder_run, tokenizer, oracle, pairs, 
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == found
 
 
-@pytest.mark.nightly
-def test_reads_the_published_files(decoder_run, shared_data, tmp_path, capsys):
-    (tmp_path / "blimp").mkdir()
-    for name in ("wh_vs_that_no_gap", "inchoative"):
-        lines = gzip.decompress((shared_data / "eval" / "blimp" / f"{name}.jsonl.gz").read_bytes()).splitlines()[:5]
-        (tmp_path / "blimp" / f"{name}.jsonl").write_bytes(b"\n".join(lines))
-    (source,) = (shared_data / "eval" / "lambada").iterdir()
-    (tmp_path / "lambada.txt").write_bytes(b"\n".join(gzip.decompress(source.read_bytes()).splitlines()[:5]))
-    for task, data in (("blimp", "blimp"), ("lambada", "lambada.txt")):
-        options = ["--task", task, "--data", str(tmp_path / data), "--json", "--window", "64"]
-        cli.run(["evaluate", str(decoder_run), *options])
-    pairs, words = map(json.loads, capsys.readouterr().out.splitlines())
-    assert pairs["blimp/pairs"] == 10 and "blimp/syntax/inchoative" in pairs
-    assert words["lambada/passages"] == words["lambada/cut"] == 5
-
-
 class Omniscient:
     """A language model to which every token is the likeliest."""
 
@@ -186,15 +169,6 @@ def test_texts_may_be_as_long_as_the_window(pairs, tmp_path):
     model.window -= 1
     with pytest.raises(UserError, match=f"sentences of 1 to {model.window} tokens in .*, found {model.window + 1} in"):
         blimp(model, pairs, unknown())
-
-
-def test_the_token_before_a_text_is_no_part_of_it(pairs, tmp_path):
-    """GPT-2's is the one that it names as unknown too."""
-    tokenizer = tokenizers.train("gpt2-bpe", 300, ["a text of some words"], tmp_path / "tokenizer")
-    model = Omniscient(tokenizer)
-    model.window, model.begin = 40, tokenizer.vocabulary.document_end
-    assert model.begin == tokenizer.vocabulary.unknown
-    assert blimp(model, pairs, UnknownTokens(tokenizer.vocabulary))["unknown_tokens"] == 0
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -11,7 +11,6 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
-from plmjax.experiment import Experiment, Training
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import GroupSampler
@@ -20,7 +19,6 @@ from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
-from plmjax.runs import notes
 
 VOCABULARY = Vocabulary.placeholder(1000)
 LABELLED = SequenceClassification(("a", "b"))
@@ -50,13 +48,6 @@ def source(seed: int = 0, train: int = 10, length: int = 8, pack: int = 1) -> Ta
 
 def phase(length: int = 8, rows: int = 4) -> ResolvedPhase:
     return ResolvedPhase(index=0, first_step=0, steps=100, sequence_length=length, batch_size=rows, accumulation=1)
-
-
-def test_a_step_of_packed_rows_is_noted_with_its_examples():
-    run = Experiment(None, LABELLED, Sentences("a", "b"), training=Training(batch_size=4))
-    (found,) = notes.on_packing(run, source(length=24, pack=3, train=30))
-    assert "a step of 4 rows has about 12 examples" in found
-    assert not [*notes.on_packing(run, source())]
 
 
 def test_evaluation_passes_over_the_file_once_and_fills_the_last_batch():
@@ -127,16 +118,6 @@ def test_a_batch_follows_from_seed_and_step_alone():
     assert any((other["example_ids"] != fifth["example_ids"]).any() for other in others)
 
 
-def test_a_host_makes_its_own_rows_of_the_same_batch():
-    whole = next(source(length=20, pack=3).train(phase(20), 3))
-    part = next(source(length=20, pack=3).train(phase(20), 3, np.array([1, 3])))
-    for name in whole:
-        np.testing.assert_array_equal(part[name], whole[name][[1, 3]])
-    for whole, part in zip(source().evaluation(phase()), source().evaluation(phase(), np.array([1, 3])), strict=True):
-        for name in whole:
-            np.testing.assert_array_equal(part[name], whole[name][[1, 3]])
-
-
 def test_pairs_share_a_row_only_if_both_of_their_sides_fit():
     """4 tokens of a decoder's row of 7 are more than 5 tokens of a row of 10: no two pairs stand side by side."""
 
@@ -162,18 +143,6 @@ def test_choices_of_a_question_stand_side_by_side():
     assert batch["example_ids"][0].tolist() == [[0, 4, -1], [1, 5, -1]]
     assert batch["cls_positions"][0].tolist() == [[0, 5, 0], [0, 6, 0]]
     assert batch["labels"][:, 0].tolist() == [[1, 1, 0], [0, 0, 0]]
-
-
-def test_an_example_is_as_long_as_its_longest_choice():
-    """The longest choices have 6, 5 and 7 tokens; the other choices would all fit into one row."""
-    examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
-    made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
-    assert [len(ExampleRows(made, length, 3, pad=0)) for length in (17, 18)] == [2, 1]
-
-
-def test_the_fingerprint_follows_texts_and_labels():
-    assert source(0).fingerprint == source(1).fingerprint
-    assert source(train=9).fingerprint != source().fingerprint
 
 
 def test_the_fingerprint_follows_every_array_of_all_files():
@@ -203,14 +172,6 @@ def test_unknown_tokens_are_counted_on_both_sides():
     assert (unknown.count, unknown.total) == (2 * 2, 2 * 18)
 
 
-def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:
-    """Four of ten examples in each: two epochs have eight of them, and none twice."""
-    rows = ExampleRows(encoded(10), 8, 1, pad=0, mixing=Mixing({"one": 10}, limit=4, temperature=1.0))
-    key = order.fold_in(3, 0)
-    first, second = (rows.shuffle(epoch, key)[:, 0].tolist() for epoch in (0, 1))
-    assert len(first) == len(second) == rows.per_epoch == 4 and len({*first, *second}) == 8
-
-
 SIZES = {"a": 100, "b": 25, "c": 4}
 KEY = order.fold_in(7, 3)
 
@@ -232,19 +193,6 @@ def test_rates(limit: int, temperature: float, rates: list[float]) -> None:
     counts = np.histogram(drawn, bins=[0, 100, 125, 129])[0]
     epochs = 40 * sum(min(size, limit) for size in SIZES.values())
     assert np.abs(counts - epochs * np.array(rates)).max() <= 0.5  # rounded once, over all epochs together
-
-
-def test_weights_take_the_place_of_sizes() -> None:
-    mixing = Mixing(SIZES, 50, 1.0, {"c": 1.0, "a": 6.0, "b": 3.0})
-    np.testing.assert_allclose(mixing.rates(), [0.6, 0.3, 0.1], rtol=1e-12)
-    drawn = np.concatenate([mixing.sample_epoch(epoch, KEY) for epoch in range(30)])
-    counts = np.histogram(drawn, bins=[0, 100, 125, 129])[0]
-    examples = 30 * (50 + 25 + 4)
-    assert np.abs(counts - examples * mixing.rates()).max() <= 0.5
-    portions = mixing.portions(30.0)
-    assert [portion.fraction for portion in portions.values()] == pytest.approx([0.6, 0.3, 0.1])
-    for portion, count, size in zip(portions.values(), counts, SIZES.values(), strict=True):
-        assert portion.epochs * size == pytest.approx(count, abs=0.5)
 
 
 def test_an_example_comes_again_only_after_all_of_its_task() -> None:

@@ -7,7 +7,6 @@ import itertools
 import re
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import chex
@@ -308,24 +307,6 @@ def test_sentences_without_a_translation_have_empty_rows_of_the_decoder():
     assert unlabelled.token_fields["characters"].any() and unlabelled.decoder.offsets.tolist() == [0] * 5
 
 
-def test_the_number_of_target_words_includes_the_marks():
-    texts = CrossViewTranslation(name="texts", target_size=4)
-    assert texts.fit_labels(TRANSLATED).target_words == ("z", "w")
-    named = dataclasses.replace(texts, target_words=("q",))
-    assert named.fit_labels(TRANSLATED) == named
-
-
-def test_each_task_is_compared_by_a_number_from_0_to_1():
-    scores = {"accuracy": 0.25, "f1": 0.5, "las": 0.125, "uas": 0.75, "bleu": 40.0, "chrf": 60.0}
-    tasks = (
-        CrossViewTagging(name="a"),
-        CrossViewTagging(name="b", entities=True),
-        CrossViewParsing(name="c"),
-        CrossViewTranslation(name="d"),
-    )
-    assert [task.main_metric(scores) for task in tasks] == [0.25, 0.5, 0.125, 0.4]
-
-
 @pytest.mark.parametrize(("kind", "expected"), [("tags", (9, 1e-9, 1e-9)), ("none", (9, 9, 9))])
 def test_a_loss_is_divided_by_labels_or_by_unlabelled_words(kind, expected):
     found = cvt.OBJECTIVE.weights(batch(kind))
@@ -409,15 +390,3 @@ def test_the_head_of_a_parser_is_a_number_in_its_sentence_or_the_root() -> None:
     found = parsing.predictions(None, scores, None, {"positions": positions})
     assert found[0, :, 0].tolist() == [0, 1, 3, 1, 0] and found[0, :, 1].tolist() == [1, 0, 1, 0, 0]
     np.testing.assert_allclose(found[..., 2], np.exp(3) / (np.exp(3) + 11), rtol=1e-5)
-
-
-def test_a_step_costs_what_its_batch_learns_and_what_teaches_it() -> None:
-    """As often a labelled batch of one of the tasks as an unlabelled one, for which the encoder reads twice."""
-    tasks = (
-        SimpleNamespace(multiplications=lambda config, batch: (10, 3, 2)),
-        SimpleNamespace(multiplications=lambda config, batch: (30, 5, 4)),
-    )
-    config = SimpleNamespace(train_flops=lambda rows, length, predictions: 300 * rows + 3 * length + predictions)
-    rows = {"input_ids": jax.ShapeDtypeStruct((2, 7), jnp.int32)}
-    labelled, unlabelled, reading = 6 * 20, 6 * (3 + 5) + 2 * (2 + 4), (300 * 2 + 3 * 7) / 3
-    assert CrossViewLearning(tasks).head_flops(config, rows) == pytest.approx((labelled + unlabelled + reading) / 2)

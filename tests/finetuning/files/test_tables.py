@@ -64,26 +64,9 @@ def test_without_labels_named_columns_may_lack_the_label_alone(tmp_path):
         list(dataclasses.replace(task, columns=()).parts(short, 5))
 
 
-def test_old_macintosh_line_ends_and_other_separators_are_what_they_were(tmp_path):
-    path = written(tmp_path / "rows.csv", 'text,label\ra,x\r"b\u2028c",y\r')
-    assert Sentences(train=path).read("train").texts == [("a",), ("b\u2028c",)]
-
-
 def test_numbers_and_truth_values_of_json_are_labels(tmp_path):
     path = written(tmp_path / "rows.jsonl", '{"text": "a", "label": 2.5}\n{"text": "b", "label": true}\n')
     assert Sentences(train=path).read("train").labels == ["2.5", "true"]
-
-
-def test_real_files(shared_data):
-    task = Sentences(
-        train=str(shared_data / "finetune/subjectivity/train.tsv.gz"),
-        validation=str(shared_data / "finetune/snli/dev.tsv.gz"),
-        text="sentence",
-    )
-    examples = task.read("train")
-    assert len(examples.texts) == 8000 and set(examples.labels) == {"subjective", "objective"}
-    pairs = Sentences(validation=task.validation, text="premise", text_pair="hypothesis").read("validation")
-    assert len(pairs.texts) == 9842 and len(set(pairs.labels)) == 3
 
 
 def test_a_file_that_is_trained_on_and_evaluated_on():

@@ -1,23 +1,15 @@
 """Questions with choices: files, sequences side by side, losses, predictions."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.experiment import Experiment, Training
-from plmjax.finetuning.batches.source import ExampleRows, TaskSource
-from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
-from plmjax.inference.program import program_of
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
-from plmjax.objectives.objective import LossInputs
-from plmjax.training.optimizers import BertAdamW
 from tests.finetuning import parity
 from tests.finetuning.parity import VOCABULARY, Numbers
 from tests.finetuning.tasks.test_tagging import written
-from tests.systems.modules import outputs, random_params
 
 FORMATS = {
     "rows.tsv": ("text\tright\tone\ttwo\nA man sits.\t1\the runs\tshe runs\nIt rains.\t0\tit \"pours\"\tit is dry\n",
@@ -38,21 +30,6 @@ def test_reads_every_format_alike(tmp_path, name):
     lines = [2, 3] if name == "rows.tsv" else [1, 2]
     choices = [["he runs", "she runs"], ['it "pours"', "it is dry"]]
     assert examples == ChoiceExamples(path, lines, ["A man sits.", "It rains."], choices, [1, 0])
-
-
-def test_the_question_stands_before_every_choice(tmp_path):
-    text = (
-        "sent1\tsent2\tending0\tending1\tending2\tending3\tlabel\nA man sits.\tThen he\tgoes\tstands\truns\tsleeps\t3\n"
-    )
-    task = Choices(
-        train=written(tmp_path / "swag.tsv", text),
-        context="sent1",
-        question="sent2",
-        choices=("ending0", "ending1", "ending2", "ending3"),
-    )
-    examples = task.read("train")
-    assert examples.contexts == ["A man sits."] and examples.answers == [3]
-    assert examples.choices == [["Then he goes", "Then he stands", "Then he runs", "Then he sleeps"]]
 
 
 def draws(count: int, choices: int) -> ChoiceExamples:
@@ -106,25 +83,3 @@ def test_sequences_and_predictions():
         "2\t1\t1\t0.750000",
         "5\t0\t1\t0.800000",
     ]
-
-
-def test_an_evaluation_of_packed_questions_has_the_outputs_of_each_alone() -> None:
-    """Choices stand side by side, several questions to a row, and fill more than a batch."""
-    model = BertConfig.tiny(vocab_size=97, hidden_size=24, num_attention_heads=2).with_dropout(0.0)
-    examples, objective, task = draws(7, 3), MultipleChoice(), Choices(sequence_length=40, pack=3)
-    run = Experiment(model, objective, task, optimizer=BertAdamW(), training=Training(batch_size=2, unroll=1))
-    encoded = objective.encode(examples, Numbers(), model, task)
-    rows = ExampleRows(encoded, 40, 3, pad=0)
-    source = TaskSource([rows], rows, VOCABULARY, seed=0)
-    program, evaluation = program_of(run, source), TaskEvaluation(run, examples, source, Numbers())
-    params = random_params(program.module)
-    metrics = evaluation(program, LossInputs(params))
-
-    alone = parity.batch(encoded, 14, 1)
-    logits = outputs(program.module, params, objective.model_inputs(alone)).logits[..., 0]  # [questions, choices]
-    order = np.asarray(alone["example_ids"])[:, 0, 0] // 3
-    nats = -jax.nn.log_softmax(logits)[np.arange(7), np.array(examples.answers)[order]]
-    assert metrics["loss"] == pytest.approx(float(np.mean(nats)), rel=1e-5)
-    said = [int(line.split("\t")[2]) for line in evaluation.predictions["predictions.tsv"].splitlines()[1:]]
-    assert said == logits.argmax(axis=1)[np.argsort(order)].tolist() and len(set(said)) > 1
-    assert metrics["accuracy"] == np.mean(np.array(said) == examples.answers)

@@ -3,28 +3,20 @@
 import dataclasses
 import itertools
 import json
-from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.source import TaskSource
-from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, ExactMatch
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.inference import evaluate as evaluation
-from plmjax.inference.program import program_of
 from plmjax.models.t5 import T5Config
-from plmjax.objectives.objective import LossInputs
-from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import mixture_metrics
 from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
@@ -201,42 +193,8 @@ def test_one_task_is_evaluated_on_another_file_or_predicted(mixture: Mixture) ->
     assert single.with_validation_file(f"{mixture.folder}/labels.jsonl").read("validation").parts[0].targets[0] == "40"
 
 
-@pytest.mark.nightly
-def test_another_file_is_reported_as_its_task_alone(
-    mixture: Mixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, source = experiment(mixture), source_of(mixture)
-    program = program_of(run, source)
-    params = jax.tree.map(lambda one: 2 * one, program.initialize(3).params)
-    whole = TaskEvaluation(run, mixture.read("validation"), source, Numbers())
-    metrics = whole(program, LossInputs(params))
-    assert set(whole.names(program)) == set(metrics)
-    assert "tok:zh" in whole.signatures()["eval/numbers/bleu_signature"]
-    assert "eval/parity/exact_signature" not in whole.signatures()
-    checkpoints.save_parameters(tmp_path / "run", jax.device_get(params), run, tokenizer={})
-    monkeypatch.setattr(checkpoints.Description, "load_tokenizer", lambda self: Numbers())
-    found = evaluation.evaluate(tmp_path / "run", f"numbers={mixture.folder}/few.tsv")
-    names = ("bleu", "chrf", "bleu_signature", "chrf_signature")
-    own = {f"eval/{name}" for name in ("loss", "mean", "decoding", "unknown_tokens")}
-    assert set(found) == own | {f"eval/numbers/{name}" for name in names}
-    assert found["eval/numbers/chrf"] == pytest.approx(metrics["numbers/chrf"])
-    written = (tmp_path / "run" / "evaluations" / "numbers-few" / "predictions.numbers.jsonl").read_text()
-    assert written == whole.predictions["predictions.numbers.jsonl"]
-
-
 def test_texts_that_are_too_long(mixture: Mixture) -> None:
     short = dataclasses.replace(mixture, sequence_length=3)
     advice = r"line 2 of \S*numbers\.tsv .* raise --data\.sequence_length or set --data\.tasks\.0\.cut_sources True"
     with pytest.raises(UserError, match=advice):
         OBJECTIVE.encode(short.read("train"), Numbers(), MODEL, short)
-
-
-def test_options_reach_the_tasks() -> None:
-    run = experiments.load("t5_mixture")
-    options = "--data.only tatoeba --data.temperature inf --data.tasks.1.judge.tokenize char --data.tasks.0.prefix go"
-    changed = experiments.override(run, options.split())
-    assert changed.data.selected[0].judge.tokenize == "char" and changed.data.tasks[0].prefix == "go"
-    assert np.isinf(changed.data.temperature)
-    assert experiments.from_dict(json.loads(json.dumps(experiments.to_dict(changed)))) == changed
-    with pytest.raises(UserError, match=r"in --data\.only, found 'tatoeb'; did you mean 'tatoeba'\?"):
-        experiments.override(run, ["--data.only", "tatoeb"])

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import functools
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets, Mult
 from plmjax.finetuning.tasks.sentences import Regression, SentenceExamples, Sentences, SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.models.gpt import GptConfig
-from plmjax.objectives.objective import LossInputs
 from tests.finetuning import parity
 from tests.optional import torch
 from tests.systems.modules import outputs as outputs_of
@@ -72,20 +70,6 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
     if outputs > 1:
         hits, weight = sums.metrics["accuracy"]
         assert weight == 4 and hits == np.sum(their.logits.argmax(-1).numpy() == labels[rows])
-
-
-@pytest.mark.nightly  # tests/systems has the dropouts of every head
-def test_dropout_is_drawn_on_the_pooled_output(tmp_path):
-    parity.reference(tmp_path, "BertForSequenceClassification")
-    module, params = huggingface.load(tmp_path)
-    given = batch(np.zeros(B, np.int32))
-    objective = SequenceClassification(("a", "b"))
-    sums = jax.jit(functools.partial(objective.sums, module), static_argnames="training")
-    losses = {
-        float(sums(LossInputs(params), given, jax.random.key(seed), training=training).losses["task"])
-        for seed, training in ((0, False), (0, True), (1, True))
-    }
-    assert len(losses) == 3
 
 
 def test_predictions_and_metrics_follow_from_outputs():
@@ -161,11 +145,6 @@ def test_the_labels_of_the_experiment_keep_their_order_and_three_have_a_mean_f1(
     assert given.labels == ("c", "b", "a") and given.numbers(train).tolist() == [1, 2, 1]
     assert given.metric_names == ("accuracy", "macro_f1", "matthews")
     assert SequenceClassification(("a", "b")).metric_names == ("accuracy", "f1", "matthews")
-
-
-def test_a_number_that_is_unknown_is_0() -> None:
-    examples = SentenceExamples("x.tsv", [1, 2], [("a",), ("b",)], [None, "2.5"])
-    assert Regression().numbers(examples).tolist() == [0.0, 2.5]
 
 
 LABELS = ("a", "b", "c")

@@ -23,7 +23,7 @@ from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.options import Generation
-from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.sampling import Greedy
 from plmjax.inference.program import program_of
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
@@ -66,13 +66,6 @@ def test_sources_alone(parallel: str, tmp_path: Path) -> None:
     task = TextPairs(source="en", target="de")
     for name in ("lines.txt", "rows.jsonl", "alone.en"):
         assert list(task.rows(str(tmp_path / name), labelled=False)) == [(1, "snow", None)]
-
-
-def test_texts_for_a_tokenizer_are_those_of_both_sides(parallel: str) -> None:
-    task = TextPairs(train=parallel, source="en", target="de")
-    assert sorted(task.texts(task.read("train"))) == sorted(text for pair in PAIRS for text in pair)
-    elsewhere = TextPairs(folder="pairs", validation="dev.en").with_validation_file("elsewhere/test.en")
-    assert elsewhere.path("validation") == "elsewhere/test.en"
 
 
 def test_labels_are_written_in_words(tmp_path: Path) -> None:
@@ -139,14 +132,6 @@ def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> 
     assert found["next_ids"][0].tolist()[2:6] == [22, 23, 24, END]
     assert found["next_weights"][0].tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert found["cls_positions"].tolist() == [[2]]  # a text is written after the delimiter
-
-
-def test_a_source_of_a_decoder_leaves_room_for_the_longest_text() -> None:
-    """Two of 12 places are the start and the delimiter, and 6 are kept for the text."""
-    one_row = TextPairs(sequence_length=12, target_length=0)
-    fits = TextPairExamples("dev.en", [1], ["1 2 3 4"], ["21 22 23 24 25"])
-    rows = ExampleRows(GREEDY.encode(fits, Numbers(), DECODER, one_row), 12, 1, pad=0)
-    assert rows.batch(np.array([[0]]), np.array([0]))["segment_ids"][0].tolist() == [1] * 11 + [0]
 
 
 @pytest.fixture(scope="module")
@@ -266,15 +251,6 @@ def test_a_task_takes_what_it_leaves_open_from_its_checkpoint() -> None:
         4, length_penalty=0.6, length_normalization="gnmt"
     )
     assert "beams 3, length_penalty 2" in Translation().with_generation_defaults(STORED).signatures(TASK)["decoding"]
-
-
-def test_a_prediction_may_choose_tokens_in_another_way() -> None:
-    tuned = Translation().with_generation_defaults(STORED)
-    assert tuned.with_prediction_settings({"beams": 1}).generation_settings().strategy == Greedy()
-    assert tuned.with_prediction_settings({"temperature": 0.5}).generation_settings().strategy == Sampling(
-        temperature=0.5
-    )
-    assert tuned.with_prediction_settings({"beams": 2}).generation_settings().strategy.length_penalty == 2.0
 
 
 def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -> None:
