@@ -10,7 +10,6 @@ from plmjax.runs import epochs
 
 FILES = {
     "cola": ("", [["gj04", "1", "", 'Friends won\'t buy this "analysis.'], ["gj04", "0", "*", "They drank the pub."]]),
-    "sst2": ("sentence label", [["hide new secretions ", "0"], ["that loves its characters ", "1"]]),
     "mrpc": ("Quality|#1 ID|#2 ID|#1 String|#2 String",
              [["1", "702876", "702977", "He said \"no\" .", "He refused ."], ["0", "1", "2", "A .", "B ."]]),
     "stsb": ("index genre filename year old_index source1 source2 sentence1 sentence2 score",
@@ -22,11 +21,6 @@ FILES = {
              "sentence2_parse sentence1 sentence2 label1 gold_label",
              [["0", "1", "1n", "fiction", "(", "(", "(", "(", "One.", "Two.", label, label]
               for label in ("neutral", "entailment", "contradiction")]),
-    "qnli": ("index question sentence label",
-             [["0", "When?", "In 1999.", "entailment"], ["1", "Who?", "There.", "not_entailment"]]),
-    "rte": ("index sentence1 sentence2 label",
-            [["0", "No one.", "Someone.", "not_entailment"], ["1", "All.", "Some.", "entailment"]]),
-    "wnli": ("index sentence1 sentence2 label", [["0", "It is.", "A pin is.", "1"], ["1", "It ran.", "He ran.", "0"]]),
 }  # fmt: skip
 DEV_OF_MNLI = (
     "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
@@ -34,14 +28,10 @@ DEV_OF_MNLI = (
 )
 FOUND = {
     "cola": ([("Friends won't buy this \"analysis.",), ("They drank the pub.",)], ["1", "0"]),
-    "sst2": ([("hide new secretions",), ("that loves its characters",)], ["0", "1"]),
     "mrpc": ([('He said "no" .', "He refused ."), ("A .", "B .")], ["1", "0"]),
     "stsb": ([("A plane.", "An air plane."), ("A man.", "A cat.")], ["5.000", "0.25"]),
     "qqp": ([("How?", "In what way?"), ("Why?", "")], ["1", "0"]),
     "mnli": ([("One.", "Two.")] * 3, ["neutral", "entailment", "contradiction"]),
-    "qnli": ([("When?", "In 1999."), ("Who?", "There.")], ["entailment", "not_entailment"]),
-    "rte": ([("No one.", "Someone."), ("All.", "Some.")], ["not_entailment", "entailment"]),
-    "wnli": ([("It is.", "A pin is."), ("It ran.", "He ran.")], ["1", "0"]),
 }
 OFFICIAL = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1"}  # accuracy elsewhere
 

@@ -54,7 +54,6 @@ MODEL = TransformerConfig.tiny(
 )
 DECODER = Gpt2Config.tiny(vocab_size=97, n_positions=24, n_embd=16, n_layer=1)
 TEXTS = TextPairExamples("dev.en", [1, 2], ["11 12 13", "14"], ["21", "22 23 24"])
-TO_GERMAN = dataclasses.replace(TEXTS, target_path="dev.de")
 ROW, TASK = TextPairs(sequence_length=12, target_length=0), TextPairs(sequence_length=12, target_length=8, pack=3)
 GREEDY = Translation(beams=1, max_new_tokens=6)
 TAGS = TaggedExamples("t.conll", [2], [["a", "b"]], [["O", "B-N"]], [[1, 2]], "IOB2")
@@ -63,9 +62,7 @@ VIEWS = TasksWithText(tasks=(TaggingTask(name="tags"), ParsingTask(name="trees")
 BOTH = join_examples("tasks", [TAGS, TREES], VIEWS.tasks)
 TAGGING = CrossViewLearning(tasks=(CrossViewTagging(name="tags"),))
 EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
-    "labels": (
-        SequenceClassification(("a", "b")), SentenceExamples("rows.tsv", [2], [("1",)], ["a"]), Sentences,
-    ),
+    "labels": (SequenceClassification(("a",)), SentenceExamples("rows.tsv", [2], [("1",)], ["a"]), Sentences),
     "choices": (MultipleChoice(), ChoiceExamples("rows.tsv", [2], ["1"], [["2", "3"]], [0]), Choices),
     "questions": (
         SpanExtraction(), QuestionExamples("x.json", [1], ["1 2"], [0], ["q"], ["1"], [[(0, "1")]]), Questions,
@@ -83,15 +80,8 @@ def test_rows_need_special_tokens_and_room(kind: str) -> None:
         objective.encode(examples, Numbers(), BertConfig.tiny(), task(sequence_length=4))
 
 
-def windows(stride: int) -> Any:
-    task = Questions(sequence_length=10, stride=stride, question_length=3)
-    return SpanExtraction().encode(EXAMPLES["questions"][1], Numbers(), BertConfig.tiny(), task)
-
-
-def pairs(
-    task: TextPairs = TASK, model: Any = MODEL, examples: Any = TEXTS, objective: Any = GREEDY, **changes: Any
-) -> Any:
-    return objective.encode(examples, OF_GPT, model, dataclasses.replace(task, **changes))
+def pairs(task: TextPairs = TASK, model: Any = MODEL, **changes: Any) -> Any:
+    return GREEDY.encode(TEXTS, OF_GPT, model, dataclasses.replace(task, **changes))
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -105,12 +95,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "an unknown scheme": (lambda: CrfTagging(scheme="BIO").fit_labels(TAGS), "'BIO'.*IOB1, IOB2, IOBES"),
     # examples
     "columns of JSON": (lambda: list(tables.rows("rows.jsonl", ["text"])), r"--data\.columns .*rows\.jsonl"),
-    "a new label": (
-        lambda: SequenceClassification(("b",
-        "c")).encode(EXAMPLES["labels"][1], Numbers(), BertConfig.tiny(), Sentences()),
-        "'a' in line 2 of rows.tsv.*: b, c",
+    "a stride beyond the row": (
+        lambda: SpanExtraction().encode(
+            EXAMPLES["questions"][1], Numbers(), BertConfig.tiny(), Questions(sequence_length=10, stride=7),
+        ),
+        "--data.stride .* row of 10, found 7",
     ),
-    "a stride beyond the row": (lambda: windows(5), "--data.stride .* row of 10, found 5"),
     "a source too long": (
         lambda: pairs(sequence_length=3), r"at most 2 tokens, found 3 in line 1 of dev\.en and 1 such",
     ),
@@ -118,7 +108,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: pairs(target_length=3), r"at most 2 tokens, found 3 in line 2 .*--data\.target_length",
     ),
     "no room for a source": (
-        lambda: pairs(dataclasses.replace(ROW, sequence_length=10), DECODER),
+        lambda: pairs(ROW, DECODER, sequence_length=10),
         r"at most 2 tokens, .*--data\.sequence_length",
     ),
     "no target row": (lambda: pairs(target_length=0), r"--data\.target_length above 0 .*found 0"),
@@ -151,7 +141,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "one direction": (lambda: FromLanguageModel().model(Gpt2Config.tiny()), "each direction.*Gpt2Config"),
     "a length between": (lambda: LongformerFromRoberta(length=50).model(ROBERTA), "17 positions .*found 50"),
-    "a Longformer of BERT": (lambda: LongformerFromRoberta().model(BertConfig.tiny()), "RoBERTa.*found BertConfig"),
     "global projections": (lambda: GlobalFromLocal().model(ROBERTA), "Longformer.*found Rob"),
     "a penalty of no mix": (
         lambda: TokenTagging(("a", "b"), mix_penalty=0.1).losses(
@@ -175,19 +164,12 @@ def test_calls(case: str) -> None:
     assert "\n" not in str(error.value)
 
 
-UNREAD = ("ORG", "BUS", "ORG-B", "PER_B", "B_PER", "B-", "-PER", "O-PER", "o", "b-PER", "M-PER", "0", "LABEL_1")
-
-
-@pytest.mark.parametrize("label", UNREAD)
+@pytest.mark.parametrize("label", ["ORG", "B-", "b-PER"])
 def test_a_label_that_marks_no_word_of_an_entity(label: str) -> None:
     train = TaggedExamples("", [1], [["a", "b", "c"]], [[label, "O", "B-A"]], [[1] * 3])
     with pytest.raises(UserError, match=f"--objective.entities True, found '{label}'"):
         TokenTagging(entities=True).fit_labels(train)
     assert TokenTagging().fit_labels(train).labels == tuple(sorted((label, "O", "B-A")))
-
-
-def lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
 
 
 RUNS: dict[str, tuple[Callable[[Any, Path, Path], dict[str, Any]], str]] = {
@@ -218,7 +200,7 @@ def other_width(small_run: Path) -> Any:
 @pytest.mark.parametrize("case", RUNS)
 def test_runs(case: str, sentiment: tuple[str, str], small_run: Path, tmp_path: Path) -> None:
     """Before anything is computed."""
-    train = lines(sentiment[0])
+    train = Path(sentiment[0]).read_text().splitlines()
     (tmp_path / "one.tsv").write_text("\n".join(train[:1] + [line for line in train if line.startswith("pos")]))
     (tmp_path / "new.tsv").write_text("\n".join([*train[:5], "neutral\ta film"]))
     if case == "another tokenizer":

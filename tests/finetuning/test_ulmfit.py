@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.ulmfit import UlmfitConfig
-from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.training.checkpoints import checkpoints
 
 SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--training.steps", "2"]
@@ -70,14 +67,6 @@ def test_each_stage_begins_with_the_one_before(stages: Path, way: str) -> None:
         general, _ = parameters(stages / "general")
         before, after = (one["awd_lstm"]["word_embeddings"]["embedding"] for one in (general, below))
         assert 0 < np.abs(after - before).max() < 0.02
-
-
-def test_a_classifier_may_stand_above_any_language_model_of_the_kind() -> None:
-    below, dropouts = AwdLstmConfig.tiny(vocab_size=30), AwdLstmDropouts(output=0.7)
-    above = dropouts.model(below)
-    assert (type(above), above.embedding_size, above.output_dropout) == (UlmfitConfig, below.embedding_size, 0.7)
-    turned = dataclasses.replace(above, classifier_dropout=0.3, backwards=True)
-    assert AwdLstmDropouts(output=0.7).model(turned) == turned
 
 
 @pytest.mark.nightly

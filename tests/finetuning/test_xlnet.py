@@ -11,9 +11,7 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning import inputs as task_inputs
-from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
-from plmjax.finetuning.tasks.answers import Window
 from plmjax.finetuning.tasks.questions import Questions
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.inference.evaluate import evaluate
@@ -103,17 +101,3 @@ def test_a_search_for_answers_reads_one_example_in_a_row(questions, xlnet_run, t
     options = "--from", xlnet_run, "--workdir", tmp_path / "run", *files
     said = fails("finetune", "experiments/finetune_xlnet.py:squad_v2", *options)
     assert "--data.pack 1 for AnswerSearch, which reads one example in a row, found 2" in said
-
-
-def test_searched_answers_are_ranked_by_the_sum_of_both() -> None:
-    """Two windows of one text; a token counts where it has more context, and impossible pairs are left out."""
-    spans, context = np.array([[i, i + 1] for i in range(10)]), "abcdefghij"
-    windows = [Window(0, 0, 6, begin=0, nowhere=8), Window(0, 4, 6, begin=0, nowhere=8)]
-    found = [
-        # log p of starts, starts, log p of ends, ends: [CLS], an end before its start, and too long an answer
-        np.array([[-0.1, -0.2, -0.3, -0.5], [8, 3, 0, 1], [-0.1, -0.1, -0.1, -0.4], [8, 2, 5, 2]], np.float32),
-        np.array([[-0.1, -0.3], [0, 3], [-0.1, -0.3], [1, 4]], np.float32),  # e is in the first window
-    ]
-    best = answers.rank_searched(windows, found, context, spans=spans, best=3, longest=4)
-    assert [one.text for one in best] == ["hi", "bc"]
-    np.testing.assert_allclose([one.score for one in best], [-0.6, -0.9], rtol=1e-6)

@@ -17,7 +17,6 @@ from plmjax.inference import rows
 from plmjax.inference.attention import attention
 from plmjax.interop.run_directories import export_checkpoint
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
-from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
 from plmjax.models.xlnet.xlnet import XlnetConfig
@@ -122,18 +121,6 @@ def test_an_encoder_decoder_has_the_weights_of_both_sides(small_run, files: tupl
             np.testing.assert_allclose(saved[f"{name}_{number}"], expected, rtol=1e-5, atol=1e-6)
         queries, keys = saved[f"cross_attentions_{number}"].shape[2:]
         assert (queries, keys) == (len(saved[f"decoder_tokens_{number}"]), len(saved[f"tokens_{number}"]))
-
-
-@pytest.mark.nightly
-def test_bart_reads_a_line_on_both_sides(small_run: Path, files: tuple, tmp_path: Path) -> None:
-    config = BartConfig.tiny(**sizes(small_run), max_position_embeddings=12)
-    attention(run_of(tmp_path / "bart", small_run, config), files[0], tmp_path / "bart.npz")
-    saved = np.load(tmp_path / "bart.npz")
-    assert saved["cut"].tolist() == [False, False, False, True, False]
-    for number in (0, 2):
-        found = applied(tmp_path / "bart", TEXTS[number])
-        weights = saved[f"cross_attentions_{number}"]
-        np.testing.assert_allclose(weights, found.cross_attentions[:, 0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.nightly

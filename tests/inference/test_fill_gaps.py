@@ -147,11 +147,10 @@ def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
     [
         ("t5", "The class", 5, r"\[MASK\].*'The class'"),
         ("t5", "[MASK]" * 100, 5, "100, found 100"),
-        ("t5", "[MASK]", 0, "--top.*found 0"),
         ("t5", "[MASK]", 10_000, "--top.*found 10000"),
         ("translator", "[MASK]", 5, "SequenceToSequence"),
     ],
-    ids=["no gap", "too many gaps", "no way", "too many ways", "no denoising"],
+    ids=["no gap", "too many gaps", "too many ways", "no denoising"],
 )
 def test_a_mistake_is_one_sentence(run, tmp_path, system, text, top, names) -> None:
     if system == "translator":
@@ -162,21 +161,14 @@ def test_a_mistake_is_one_sentence(run, tmp_path, system, text, top, names) -> N
         fill_gaps(tmp_path / "run" if system == "translator" else run(system), text, top)
 
 
-@pytest.mark.parametrize(
-    ("system", "prompt"),
-    [("t5", "a <extra_id_0> of </s>"), pytest.param("bart", "The class <mask> of </s>", marks=pytest.mark.nightly)],
-)
-def test_a_prompt_of_generate_may_have_gaps(run, system: str, prompt: str) -> None:
+def test_a_prompt_of_generate_may_have_gaps(run) -> None:
     """And no other special token: </s> is plain text."""
-    checkpoint = run(system)
-    tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
-    generator = Generator.load(checkpoint)
-    count = generator.count_unknown([prompt])
-    vocabulary = tokenizer.vocabulary
-    gap = vocabulary.gaps[0]
-    assert tokenizer.with_parsed_special([gap]).encode(prompt).count(gap) == 1
-    special = [token for token in tokenizer.with_parsed_special([gap]).encode(prompt) if token in vocabulary.special]
-    assert special == [gap] and count.total == len(tokenizer.with_parsed_special([gap]).encode(prompt)) - 1
+    prompt, generator = "a <extra_id_0> of </s>", Generator.load(run("t5"))
+    tokenizer = checkpoints.describe(checkpoints.find(run("t5"))).load_tokenizer()
+    gap = tokenizer.vocabulary.gaps[0]
+    ids = tokenizer.with_parsed_special([gap]).encode(prompt)
+    assert [token for token in ids if token in tokenizer.vocabulary.special] == [gap]
+    assert generator.count_unknown([prompt]).total == len(ids) - 1
     assert generator([prompt], dataclasses.replace(generator.settings, max_new_tokens=3))
 
 
@@ -220,7 +212,7 @@ def test_a_gap_has_the_names_of_every_tokenizer(small_run: Path, capsys: pytest.
     assert len(fill_mask(small_run, "[SEP] the [MASK] [PAD]")) == 1
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "xlnet-unigram", "word"])
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece-unigram"])
 def test_only_gaps_are_special_in_the_text(kind: str, tmp_path: Path) -> None:
     tokenizer = tokenizers.train(kind, 300, [f"the fox of {string.printable}"] * 9, tmp_path)
     ids = filling.masked_ids(tokenizer, "the [MASK] of <mask> <extra_id_3> </s><s>[SEP][PAD]<pad><sep>")

@@ -1,6 +1,5 @@
 """The calls of `import plmjax` that load a model, on runs and on folders of transformers, with all or a part of it."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.inference.models import Model
-from plmjax.models.compressed.configs import CompressedGpt2Config
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
@@ -36,17 +34,6 @@ def test_a_run_and_what_is_saved_of_it_have_the_same_outputs(small_run: Path, tm
     np.testing.assert_array_equal(plmjax.load(tmp_path / "saved")(TEXTS).logits, found.logits)
 
 
-@pytest.mark.nightly
-def test_an_imported_encoder_without_the_heads_of_pretraining_is_loaded(small_run: Path, tmp_path: Path) -> None:
-    whole = plmjax.load(small_run)
-    encoder = whole.config.module(Purpose.ENCODING, Execution())
-    part = dataclasses.replace(whole, module=encoder, params=whole.params[encoder.name])
-    plmjax.save(part, tmp_path / "encoder")
-    cli.run(["import", str(tmp_path / "encoder"), str(tmp_path / "run")])
-    found = plmjax.load(tmp_path / "run")(TEXTS).last_hidden_state
-    np.testing.assert_allclose(found, whole(TEXTS).last_hidden_state, atol=1e-6)
-
-
 def test_a_classifier_keeps_its_labels_and_predicts_a_list(
     tuned: Callable[[str], tuple[Path, str, str]], tmp_path: Path
 ) -> None:
@@ -55,23 +42,13 @@ def test_a_classifier_keeps_its_labels_and_predicts_a_list(
     plmjax.save(loaded, tmp_path / "saved")
     assert plmjax.load(tmp_path / "saved").labels == loaded.labels and len(loaded.labels) == 3
     (tmp_path / "texts.txt").write_text("a fine film\na poor film\n")
-    assert list(plmjax.predict(run, ["a fine film", "a poor film"])) == list(
-        plmjax.predict(run, tmp_path / "texts.txt")
+    found, of_file = (
+        list(plmjax.predict(run, one)) for one in (["a fine film", "a poor film"], tmp_path / "texts.txt")
     )
+    assert found == of_file
     for texts, said in ((["a", "b\nc"], "one line, found 2 lines in text 2"), ([("a", "b")], "found .* as number 1")):
         with pytest.raises(UserError, match=said):
             list(plmjax.predict(run, texts))
-
-
-def test_what_is_no_experiment_or_model_is_one_sentence(small_run: Path, tmp_path: Path) -> None:
-    for call in (
-        lambda: plmjax.pretrain("bert_tiny", tmp_path / "run"),
-        lambda: plmjax.finetune("finetune_sentences", small_run, tmp_path / "run"),
-        lambda: plmjax.plan("bert_tiny", "v5e:2x2"),
-        lambda: plmjax.save(plmjax.load(small_run).module, tmp_path / "saved"),
-    ):
-        with pytest.raises(UserError, match=r"^Expected an? "):
-            call()
 
 
 def test_vectors_are_those_of_the_file_and_a_string_is_no_list(small_run: Path, tmp_path: Path) -> None:
@@ -80,13 +57,11 @@ def test_vectors_are_those_of_the_file_and_a_string_is_no_list(small_run: Path, 
     with np.load(tmp_path / "v.npz") as arrays:
         np.testing.assert_array_equal(plmjax.embed(small_run, ["a film", "another one"]), arrays["embeddings"])
     tokens = plmjax.embed(small_run, ["a film", "another one"], pooling="none")
-    lengths = [
-        row.sum() for row in np.asarray(plmjax.load(small_run).inputs(["a film", "another one"])["attention_mask"])
-    ]
-    assert [len(one) for one in tokens] == lengths
+    mask = np.asarray(plmjax.load(small_run).inputs(["a film", "another one"])["attention_mask"])
+    assert [len(one) for one in tokens] == mask.sum(axis=1).tolist()
 
 
-@pytest.mark.parametrize("texts", ["one text", [], [None], [("a", "b", "c")], np.array([1.0])], ids=repr)
+@pytest.mark.parametrize("texts", ["one text", [], [("a", "b", "c")]], ids=repr)
 def test_what_is_no_list_of_texts_is_one_sentence(small_run: Path, texts: Any) -> None:
     with pytest.raises(UserError, match=r"^Expected "):
         plmjax.load(small_run)(texts)
@@ -101,11 +76,10 @@ def test_the_batches_of_a_run_are_those_of_its_experiment_from_any_step(small_ru
     assert (first["input_ids"] != second["input_ids"]).any()
 
 
-@pytest.mark.parametrize("of", [Gpt2Config, CompressedGpt2Config])
-def test_a_language_model_reads_a_text_alone(of: Any, small_run: Path) -> None:
+def test_a_language_model_reads_a_text_alone(small_run: Path) -> None:
     """Its tasks add special tokens, which the tokenizer of a language model need not have."""
     tokenizer = plmjax.load(small_run).tokenizer
-    config = of.tiny(vocab_size=tokenizer.vocabulary.size)
+    config = Gpt2Config.tiny(vocab_size=tokenizer.vocabulary.size)
     module = config.module(Purpose.PRETRAINING, Execution())
     ids = jnp.asarray([tokenizer.encode("One text.")])
     params = random_params(module)
@@ -115,25 +89,15 @@ def test_a_language_model_reads_a_text_alone(of: Any, small_run: Path) -> None:
         Model(module, params, tokenizer)([""])
 
 
-@pytest.mark.parametrize("option", [{"output_hidden_state": True}, {"decoder_input_ids": np.ones((1, 3), int)}])
-def test_an_option_that_a_module_inside_does_not_take_is_named(option: dict[str, Any], small_run: Path) -> None:
-    (name,) = option
-    with pytest.raises(UserError, match=f"^Expected options that BertModel takes, found '{name}'; correct or leave"):
-        plmjax.load(small_run)(TEXTS, **option)
-
-
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
+def test_a_model_that_needs_other_inputs_or_options_says_so(small_run: Path) -> None:
+    loaded = plmjax.load(small_run)
+    with pytest.raises(UserError, match=r"^Expected options that BertModel takes, found 'output_hidden_state'"):
+        loaded(TEXTS, output_hidden_state=True)
+    for config, sentence in (
         (T5Config, "Expected decoder_input_ids for T5ForConditionalGeneration besides the texts, found none"),
-        (
-            ElmoConfig,
-            r"Expected inputs of ElmoForPreTraining \(characters, .*\), found attention_mask, input_ids; .*embed",
-        ),
+        (ElmoConfig, r"Expected inputs of ElmoForPreTraining \(characters, .*\), found attention_mask, input_ids"),
         (Word2VecConfig, "Expected a model that reads texts"),
-    ],
-)
-def test_a_model_that_needs_more_than_texts_says_so(config: Any, sentence: str, small_run: Path) -> None:
-    module = config.tiny().module(Purpose.PRETRAINING, Execution())
-    with pytest.raises(UserError, match=sentence):
-        Model(module, {}, plmjax.load(small_run).tokenizer)(["One text."])
+    ):
+        module = config.tiny().module(Purpose.PRETRAINING, Execution())
+        with pytest.raises(UserError, match=sentence):
+            Model(module, {}, loaded.tokenizer)(["One text."])

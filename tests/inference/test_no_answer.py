@@ -18,14 +18,13 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.inference.rows import inputs
 from plmjax.interop import huggingface
-from plmjax.interop.default_tasks import task_of
 from plmjax.interop.run_directories import import_checkpoint
 from plmjax.models.bert import BertConfig
-from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import outputs, random_params
 
 TEXTS = [f"the film {number} was a fine plot of great actors and poor scenes in town {number}" for number in range(8)]
+NIGHTLY = pytest.mark.nightly
 KINDS = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold")
 
 
@@ -72,12 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "file", "possible"),
-    [
-        ("imported", "v1.json", False), ("v1", "v2.json", True),
-        *(pytest.param(one, "v2.json", True, marks=pytest.mark.nightly) for one in ("imported", "v2")),
-        *(pytest.param(one, "v1.json", one == "v2", marks=pytest.mark.nightly) for one in ("v1", "v2")),
-    ],
-)  # fmt: skip
+    [("imported", "v1.json", False), ("v1", "v2.json", True), pytest.param("v2", "v1.json", True, marks=NIGHTLY)],
+)
 def test_a_labelled_file_with_such_questions_may_be_answered_by_none(
     name: str, file: str, possible: bool, folder: Path, tmp_path: Path
 ) -> None:
@@ -93,44 +88,23 @@ def test_a_labelled_file_with_such_questions_may_be_answered_by_none(
         assert all(predictions.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "possible"), [("imported", True), ("v1", False), pytest.param("v2", True, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("name", "possible"), [("imported", True), pytest.param("v1", False, marks=NIGHTLY)])
 def test_a_file_without_labels_is_answered_as_the_run_was_trained(name: str, possible: bool, folder: Path) -> None:
     found = list(predict(folder / name, folder / "bare.json"))
     assert all(("null_odds" in record) == possible for record in found)
     assert {not record["prediction"] for record in found} == {possible}
 
 
-@pytest.mark.parametrize(
-    ("name", "file"), [("imported", "v1.json"), pytest.param("v1", "bare.json", marks=pytest.mark.nightly)]
-)
-def test_a_threshold_has_its_effect_everywhere(name: str, file: str, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["v1.json", pytest.param("bare.json", marks=NIGHTLY)])
+def test_a_threshold_has_its_effect_everywhere(file: str, folder: Path, tmp_path: Path) -> None:
     for threshold, none in ((-1e9, True), (math.inf, False)):
         if file == "bare.json":
-            texts = [record["prediction"] for record in predict(folder / name, folder / file, null_threshold=threshold)]
+            texts = [one["prediction"] for one in predict(folder / "v1", folder / file, null_threshold=threshold)]
         else:
-            found = evaluate(folder / name, folder / file, tmp_path, null_threshold=threshold)
+            found = evaluate(folder / "imported", folder / file, tmp_path, null_threshold=threshold)
             assert "eval/best_threshold" in found
             texts = json.loads((tmp_path / "predictions.json").read_text()).values()
         assert {not text for text in texts} == {none}
-
-
-def test_windows_of_an_import_fit_its_positions(folder: Path) -> None:
-    data = checkpoints.describe(checkpoints.find(folder / "imported")).experiment.data
-    assert (data.sequence_length, data.question_length, data.stride) == (128, 42, 41)
-
-
-@pytest.mark.parametrize("positions", [24, 64, 128, 200, 384, 512])
-def test_every_import_of_a_question_model_can_read_a_question(positions: int) -> None:
-    module = BertConfig(max_position_embeddings=positions).module(Purpose.QUESTION_ANSWERING, Execution())
-    objective, data = task_of(module)
-    assert objective == SpanExtraction(impossible=None) and data.sequence_length == min(positions, 384)
-    assert 0 < data.stride <= data.sequence_length - data.question_length - 3
-    assert positions < 384 or data == Questions()
-    assert task_of(XlnetConfig().module(Purpose.ANSWER_SEARCH, Execution())) == (
-        AnswerSearch(impossible=None), Questions(),
-    )  # fmt: skip
 
 
 def test_a_threshold_lets_a_search_refuse_an_answer() -> None:
@@ -139,10 +113,3 @@ def test_a_threshold_lets_a_search_refuse_an_answer() -> None:
     assert AnswerSearch(impossible=False).with_prediction_settings({"best": 3}) == AnswerSearch(
         impossible=False, best=3
     )
-
-
-def test_a_threshold_of_an_experiment_has_its_effect_in_its_evaluations(folder: Path) -> None:
-    train = Questions(train=str(folder / "v1.json")).read("train")
-    assert SpanExtraction().fit_labels(train).impossible is False
-    assert SpanExtraction(null_threshold=1.0).fit_labels(train).impossible is True
-    assert SpanExtraction(impossible=None).fit_labels(train).impossible is False

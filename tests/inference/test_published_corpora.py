@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import formats, tokenizers
@@ -25,24 +23,10 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
-from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
-from tests.data.formats.published import BYTES, DECLARED, WIKITEXT, WORDS, write
+from tests.data.formats.published import DECLARED, WIKITEXT, WORDS, write
 from tests.families.recurrent import ELMO
-from tests.metric_names import undocumented
 from tests.systems.modules import random_params
-
-SHORT = (
-    "--data.sequence_length 8 --training.steps 2 --training.batch_size 2 --training.evaluate_every 2 "
-    "--training.log_every 1 --training.evaluation_batch_size 1 --checkpoint.every 2"
-)
-TRANSFORMER_XL = (
-    "--model.d_embed 16 --model.d_model 16 --model.n_layer 1 --model.n_head 2 --model.d_head 8 --model.d_inner 16 "
-    "--model.mem_len 8 --model.dropout 0 --objective.evaluation_mem_len 16 --objective.evaluation_same_length none "
-    "--objective.evaluation_clamp_len none --training.evaluation_sequence_length 8 --mesh.data 1 --mesh.tensor 1"
-)
-AWD_LSTM = "--model.embedding_size 8 --model.hidden_size 8 --model.num_layers 1 --data.layout.overlap 3"
-"""Overrides that make the published runs a matter of seconds."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,74 +44,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
 
 
-def pretrained(experiment: str, sizes: str, corpus: str, *, symbols: int, folder: Path) -> tuple[Path, Path]:
-    """A run of a published experiment on a small corpus, and the path of the corpus."""
-    text, run = write(corpus, folder / corpus), folder / "run"
-    vocabulary = f"--tokenizer.vocab_size {symbols} --model.vocab_size {symbols}"
-    options = f"{SHORT} {sizes} {vocabulary} --workdir {run} --data.input {text}"
-    cli.run(["pretrain", experiment, *options.split()])
-    return run, text
-
-
-@pytest.fixture(scope="module")
-def characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder, symbols = tmp_path_factory.mktemp("enwik8"), len(set(BYTES[:-1]))
-    return pretrained("experiments/transformer_xl_8x8.py", TRANSFORMER_XL, "enwik8", symbols=symbols, folder=folder)
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder, symbols = tmp_path_factory.mktemp("wikitext"), len(set(WIKITEXT["train"].split())) + 1
-    return pretrained("experiments/awd_lstm_wikitext2.py", AWD_LSTM, "wikitext-2", symbols=symbols, folder=folder)
-
-
-def evaluated(capsys: pytest.CaptureFixture, *arguments: object) -> dict[str, Any]:
-    """Return the output of `plmjax evaluate`."""
-    capsys.readouterr()
-    cli.run(["evaluate", *map(str, arguments), "--json"])
-    return json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.nightly
-def test_bits_are_of_each_byte(characters, capsys):
-    run, text = characters
-    found = evaluated(capsys, run, "--data", text, "--data.format", "enwik8", "--split", "test", "--window", 60)
-    params, description = checkpoints.load_parameters(run)
-    test = BYTES[950:-1].decode()
-    ids = jnp.array([tokenizers.load(run / "tokenizer").encode(test)])
-    module = description.experiment.model.module(Purpose.PRETRAINING, Execution())
-    logits = module.apply({"params": params}, ids[:, :-1]).scores.logits()
-    nats = -jnp.take_along_axis(jax.nn.log_softmax(logits), ids[:, 1:, None], axis=-1).sum()
-    assert (found["eval/bytes"], found["eval/characters"], found["eval/tokens"]) == (49, 49, 48)
-    assert found["eval/bits_per_byte"] == pytest.approx(float(nats) / math.log(2) / 49, rel=1e-5)
-    assert found["eval/bits_per_character"] == found["eval/bits_per_byte"]
-    assert not undocumented(found)
-
-
-@pytest.mark.nightly
-def test_a_run_on_bytes_tells_its_bits(characters, capsys):
-    run, _ = characters
-    last = metrics.read(run / "metrics.jsonl")[-1]
-    assert last["eval/bits_per_byte"] == pytest.approx(last["eval/loss"] / math.log(2))
-    assert not undocumented(last)
-    own = evaluated(capsys, run)  # on the held-out split of its dataset
-    assert own["eval/bits_per_byte"] == pytest.approx(last["eval/bits_per_byte"], rel=1e-5)
-
-
-@pytest.mark.nightly
-def test_perplexity_is_of_words_and_line_ends(words, capsys):
-    run, text = words
-    options = run, "--data", text, "--data.format", "wikitext-2"
-    found = evaluated(capsys, *options, "--split", "test")
-    assert (found["eval/words"], found["eval/tokens"]) == (WORDS["test"], WORDS["test"] - 1)
-    nats = math.log(found["eval/perplexity"]) * (WORDS["test"] - 1)  # of every word but the first
-    assert found["eval/word_perplexity"] == pytest.approx(math.exp(nats / WORDS["test"]))
-    assert not undocumented(found)
-    assert evaluated(capsys, *options)["eval/words"] == WORDS["validation"]
-    assert evaluated(capsys, *options, "--split", "train")["eval/words"] == WORDS["train"]
-
-
-def test_perplexity_of_words_does_not_depend_on_the_tokens(decoder_run, tmp_path):
+def test_perplexity_is_of_words_and_line_ends(decoder_run, tmp_path):
     """A model of byte-level pieces: its nats are divided by words all the same."""
     folder = write("wikitext-103", tmp_path)
     found = evaluate(decoder_run, folder, format="wikitext-103", split="validation")
@@ -138,6 +55,7 @@ def test_perplexity_of_words_does_not_depend_on_the_tokens(decoder_run, tmp_path
     nats = found["eval/loss"] * (len(tokens) - 1)
     assert found["eval/word_perplexity"] == pytest.approx(math.exp(nats / WORDS["validation"]))
     assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / len(WIKITEXT["validation"].encode()))
+    assert evaluate(decoder_run, folder, format="wikitext-103", split="test")["eval/words"] == WORDS["test"]
 
 
 TEXT = "a film of the plot .\nit was a scene .\n\nthe film was it and a plot of it .\n"

@@ -11,29 +11,17 @@ from plmjax.finetuning.metrics import classification, question_answering
 from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, ExactMatch, Rouge, Scorer
 
 
-def test_two_labels():
+def test_two_and_three_labels():
     labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
-    found = np.array([1, 1, 0, 0, 0, 1, 0, 1])
     hit, missed, false, passed = 3, 1, 1, 3
-    values = classification.scores(labels, found, 2)
     root = math.sqrt((hit + false) * (hit + missed) * (passed + false) * (passed + missed))
-    assert values == pytest.approx(
-        {
-            "accuracy": 6 / 8,
-            "f1": 2 * hit / (2 * hit + missed + false),
-            "matthews": (hit * passed - false * missed) / root,
-        }
-    )
-
-
-def test_f1_of_two_labels_is_that_of_label_one_even_where_it_never_occurs():
-    assert classification.scores(np.zeros(4, int), np.zeros(4, int), 2)["f1"] == 0.0
-    assert classification.scores(np.zeros(4, int), np.zeros(4, int), 2)["accuracy"] == 1.0
-
-
-def test_three_labels_take_the_mean_f1():
-    values = classification.scores(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]), 3)
-    assert values["macro_f1"] == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
+    expected = {"accuracy": 6 / 8, "f1": 2 * hit / (2 * hit + missed + false)}
+    expected["matthews"] = (hit * passed - false * missed) / root
+    assert classification.scores(labels, np.array([1, 1, 0, 0, 0, 1, 0, 1]), 2) == pytest.approx(expected)
+    never = classification.scores(np.zeros(4, int), np.zeros(4, int), 2)
+    assert (never["f1"], never["accuracy"]) == (0.0, 1.0)  # F1 is that of label 1
+    three = classification.scores(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]), 3)
+    assert three["macro_f1"] == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
 
 
 def test_numbers():
@@ -48,13 +36,10 @@ def test_numbers():
 
 SQUAD = {
     ("Denver Broncos", "the Denver  Broncos!"): (1, 1),
-    ("Denver Broncos", "Broncos"): (0, 2 / 3),
     ("Denver Broncos", "Broncos Broncos"): (0, 1 / 2),  # a word counts as often as both have it
     ("Denver Broncos", ""): (0, 0),
-    ("Denver Broncos", "The"): (0, 0),
     ("a b c", "b c d"): (0, 4 / 5),  # a is an article
     ("3.5", "35"): (1, 1),
-    ("an  aNt", "ant"): (1, 1),
     ("U.S.", "us"): (1, 1),
     ("and", "an d"): (0, 0),
 }
@@ -66,7 +51,6 @@ def test_squad_compares_words(answer, prediction):
     assert question_answering.squad(["nothing shared", answer, "other"], prediction) == question_answering.squad(
         [answer], prediction
     )
-    assert question_answering.squad([answer], answer) == (1, 1)
 
 
 def test_squad_without_an_answer():
@@ -95,7 +79,6 @@ CMRC = {
     ("村雨城", "村城"): (0, 2 / 5),  # the longest run, not all that is shared
     ("2010年", "2010年5月"): (0, 4 / 6),
     ("3.5", "35"): (0, 0),  # a point is none of its marks
-    ("a b", "ab"): (0, 0),
     ("城", ""): (0, 0),
     ("1……2", "12"): (0, 0),  # Deviation of the script from what it means: … stays
 }
@@ -107,13 +90,10 @@ def test_cmrc_compares_runs_of_characters(answer, prediction):
     assert question_answering.cmrc(["无", answer], prediction) == question_answering.cmrc([answer], prediction)
 
 
-def test_cmrc_without_an_answer():
-    assert question_answering.cmrc([], "") == (1, 1) and question_answering.cmrc([], "城") == (0, 0)
-
-
 def test_deviation_cmrc_words_in_latin_letters_are_parted_at_spaces():
     """NLTK's tokenizer would part `won't` and `(b)` too."""
     assert question_answering.cmrc(["won't do"], "won't go") == (0, 1 / 2)
+    assert question_answering.cmrc([], "") == (1, 1) and question_answering.cmrc([], "城") == (0, 0)
 
 
 CHINESE = ["我喜欢你的狗。", "他们昨天没有来这里。"]
@@ -122,15 +102,10 @@ WRITTEN = ["我喜欢他的狗。", "他们昨天都来这里。"]
 
 def test_bleu_of_chinese_counts_characters() -> None:
     judge = BleuAndChrf(tokenize="zh")
-    found = judge.scores(CHINESE, WRITTEN)
-    assert found == {
-        "bleu": sacrebleu.corpus_bleu(WRITTEN, [CHINESE], tokenize="zh").score,
-        "chrf": sacrebleu.corpus_chrf(WRITTEN, [CHINESE]).score,
-    }
+    found, bleu = judge.scores(CHINESE, WRITTEN), sacrebleu.corpus_bleu(WRITTEN, [CHINESE], tokenize="zh").score
+    assert found == {"bleu": bleu, "chrf": sacrebleu.corpus_chrf(WRITTEN, [CHINESE]).score}
     assert found["bleu"] > 20 > BleuAndChrf().scores(CHINESE, WRITTEN)["bleu"]  # a sentence is one word there
-    assert (
-        "tok:zh" in judge.signatures()["bleu_signature"] and "tok:13a" in BleuAndChrf().signatures()["bleu_signature"]
-    )
+    assert "tok:zh" in judge.signatures()["bleu_signature"]
 
 
 def test_rouge_counts_words_pairs_and_the_longest_common_part() -> None:

@@ -83,18 +83,8 @@ def test_windows_of_a_text(tmp_path):
     assert encoded.tokens[:10].tolist() == [cls, 20, 21, 22, sep, sep, 10, 11, 12, sep]
 
 
-def test_an_answer_may_be_the_beginning_or_the_end_of_its_text(tmp_path):
-    path = written(tmp_path, question("q", "20", (0, "10 11")), question("r", "20", (15, "15")))
-    task = Questions(train=path, sequence_length=16, stride=2, question_length=3)
-    encoded = SpanExtraction().encode(task.read("train"), Numbers(), BertConfig.tiny(), task)
-    assert encoded.sequence_fields["starts"].tolist() == [3, 8]  # behind [CLS], the question and [SEP]
-    assert encoded.sequence_fields["ends"].tolist() == [4, 8]
-
-
 REAL = {
     "squad/dev-v2.0.cs224n.json.gz": (6078, 3168, 646, 10052),
-    "squad/squad_v1_style_dev.json.gz": (627, 0, 134, 1936),
-    "squad/squad_v1_style_train.json.gz": (2283, 0, 512, 8116),
     "cmrc2018/cmrc2018_dev.json.gz": (3219, 0, 848, 9657),
 }
 """File -> questions, those without an answer, texts, answers."""
@@ -112,13 +102,9 @@ def test_real_files_are_read_wholly(shared_data, name):
     assert sum(start < 0 for start, _ in given) == (193 if "cmrc" in name else 0)  # annotators' own words
 
 
-MISSED = {
-    ("en", "wordpiece"): 3, ("en", "byte-bpe"): 1, ("en", "sentencepiece-unigram"): 1, ("en", "sentencepiece-bpe"): 3,
-    ("zh", "wordpiece"): 5, ("zh", "byte-bpe"): 637, ("zh", "sentencepiece-unigram"): 203,
-    ("zh", "sentencepiece-bpe"): 489,
-}  # fmt: skip
-"""Answers that end or begin inside a token, such as `March 200` of `March 2003`; none else is missed. Byte-level and
-SentencePiece vocabularies join Chinese characters into words, so that annotators disagree with them more often."""
+MISSED = {("en", "wordpiece"): 3, ("en", "byte-bpe"): 1, ("zh", "wordpiece"): 5, ("zh", "sentencepiece-unigram"): 203}
+"""Answers that end or begin inside a token, such as `March 200` of `March 2003`; none else is missed. SentencePiece
+vocabularies join Chinese characters into words, so that annotators disagree with them more often."""
 
 
 @pytest.mark.parametrize(
@@ -229,26 +215,6 @@ def test_answers_are_written_as_the_official_scripts_read_them(tmp_path):
     np.testing.assert_allclose([one["probability"] for one in best], shares)
 
 
-@pytest.mark.parametrize(("threshold", "said"), [(-7.0, ["", ""]), (0.0, ["11", ""]), (2.0, ["11", "14"])])
-def test_no_answer_is_given_above_the_threshold(tmp_path, threshold, said):
-    _, files = answered(tmp_path, [{-1: 0.0, 1: 3.0}, {-1: 2.0, 4: 1.0}], null_threshold=threshold)
-    assert list(files["predictions.json"].values()) == said
-
-
-def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
-    path = written(tmp_path, GOOD[0])
-    task = Questions(train=path, sequence_length=32, stride=8, question_length=4)
-    examples = task.read("train")
-    objective = SpanExtraction().fit_labels(examples)
-    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), task)
-    outputs = [np.zeros((encoded.offsets[1], 2), np.float32)]
-    outputs[0][0] = 99.0
-    found, files = objective.evaluate_outputs(examples, encoded, outputs)
-    assert objective.metric_names == ("exact", "f1") == tuple(found)
-    assert sorted(files) == ["nbest_predictions.json", "predictions.json"]
-    assert json.loads(files["predictions.json"])["a"] == "10"
-
-
 def test_answers_are_judged_in_the_language_of_the_task():
     """Two characters of three are a run of both, or no word."""
     examples = QuestionExamples("", [1], ["村雨城"], [0], ["a"], ["q"], [[(0, "村雨城")]])
@@ -278,10 +244,3 @@ def test_each_question_has_the_best_answer_of_its_own_windows(tmp_path):
     assert (first["prediction"], second["prediction"]) == ("16", "19")
     assert (first["null_odds"], second["null_odds"]) == (-8.0 - 8.0, -10.0 - 10.0)
     assert [one["text"] for one in first["nbest"]][:3] == ["16", "19", "13"]
-
-
-def test_predictions_are_written_as_one_object_while_they_are_made() -> None:
-    records = [{"id": "a", "prediction": "ö"}, {"id": 'b"', "prediction": ""}, {"id": "c", "prediction": "x"}]
-    parts = SpanExtraction().submission(iter(records))
-    assert next(parts) == '{\n "a": "ö"'
-    assert json.loads('{\n "a": "ö"' + "".join(parts)) == {"a": "ö", 'b"': "", "c": "x"}

@@ -95,23 +95,6 @@ def test_lines_are_their_own_passages_and_pairs_have_scores(tmp_path: Path) -> N
     assert Contrastive().evaluation_metrics(task) == ("spearman", "pearson")
 
 
-def judgements(row: str) -> dict[str, str]:
-    return {"dev": f"query-id\tcorpus-id\tscore\n{row}\n"}
-
-
-FOLDERS: dict[str, tuple[dict[str, Any], str]] = {
-    "no passages": ({"corpus": []}, "an empty file"),
-    "no judgements": ({"test": JUDGED}, r"qrels.dev\.tsv, found splits: test; name one"),
-    "an empty split": ({"dev": "query-id\tcorpus-id\tscore\n"}, r"judgements in .*dev\.tsv, found none"),
-    "unknown queries alone": (judgements("7\td1\t1"), r"judgements in .*dev\.tsv, found none of its queries"),
-    "a score in words": (judgements("1\td1\tyes"), "whole number as the score in line 2 .*'yes'"),
-    "another header": ({"dev": "q\tp\ts\n1\td1\t1\n"}, "query-id in line 2"),
-    "an empty query": ({"queries": [{"_id": "1", "text": " "}]}, r"'text' in line 1 of .*queries\.jsonl, .* empty"),
-    "a number as text": ({"corpus": [{"_id": "d1", "text": 4}]}, r"'text' in line 1 of .*corpus\.jsonl\.gz, found 4"),
-    "an id again": ({"corpus": CORPUS[:1] * 2}, "every _id once, found 'd1' again in line 2"),
-}  # fmt: skip
-
-
 def test_what_published_folders_have_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A passage that the corpus lacks (ArguAna), a query that is not there (NFCorpus), scores such as 1.0, no title."""
     dev = "query-id\tcorpus-id\tscore\n1\td1\t1.0\n1\tgone\t1\n7\td1\t1\n"
@@ -122,80 +105,65 @@ def test_what_published_folders_have_is_read(tmp_path: Path, caplog: pytest.LogC
     assert "2 judgements in" in caplog.text
 
 
-@pytest.mark.parametrize("mistake", FOLDERS)
-def test_a_mistake_in_a_folder_is_named(tmp_path: Path, mistake: str) -> None:
-    changes, sentence = FOLDERS[mistake]
-    task = Retrieval(validation=beir(tmp_path / "folder", **changes))
-    with pytest.raises(UserError, match=sentence):
-        task.read("validation")
-
-
-ROWS: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "an empty query": ("train", "query\tpositive\nq\tp\n \tp\n", {}, "'query' in line 3 .* empty"),
-    "no passage": ("train", "query\tpositive\nq\t\n", {}, "'positive' in line 2 .* empty"),
-    "no column": ("train", "query\tanswer\nq\tp\n", {}, r"'positive' in the header .* set --data\.positive"),
+FOLDERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "an empty split": ("dev", {"dev": JUDGED[:25]}, r"judgements in .*dev\.tsv, found none"),
+    "no whole number": ("dev", {"dev": f"{JUDGED[:25]}1\td1\tyes\n"}, "whole number as the score in line 2 .*'yes'"),
+    "unknown queries alone": ("dev", {"dev": f"{JUDGED[:25]}7\td1\t1\n"}, "found none of its queries"),
+    "a blank query": (
+        "dev",
+        {"queries": [{"_id": "1", "text": " "}]},
+        r"'text' in line 1 of .*queries\.jsonl",
+    ),
+    "an id again": ("dev", {"corpus": CORPUS[:1] * 2}, "every _id once, found 'd1' again in line 2"),
+    "no answers": ("train", {"train": f"{JUDGED[:25]}1\td1\t0\n"}, "a score above 0, in the judgements"),
+}
+ROWS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
+    "an empty query": ("train", "rows.tsv", "query\tpositive\nq\tp\n \tp\n", {}, "'query' in line 3 .* empty"),
     "a negative is missing": (
-        "train", '{"query": "q", "positive": "p", "n": ["a", "b"]}\n{"query": "r", "positive": "s", "n": ["a"]}\n',
+        "train", "rows.jsonl",
+        '{"query": "q", "positive": "p", "n": ["a", "b"]}\n{"query": "r", "positive": "s", "n": ["a"]}\n',
         {"negatives": ("n",)}, "2 negatives in line 2 .* as in the first line, found 1",
     ),
-    "no negatives": (
-        "train", '{"query": "q", "positive": "p", "n": []}\n', {"negatives": ("n",)}, "1 negatives in line 1",
+    "an empty negative": (
+        "train", "rows.tsv", "query\tpositive\tn\nq\tp\t\n", {"negatives": ("n",)}, "'n' in line 2 .* empty",
     ),
-    "an empty negative": ("train", "query\tpositive\tn\nq\tp\t\n", {"negatives": ("n",)}, "'n' in line 2 .* empty"),
     "a score in words": (
-        "validation", "query\tpositive\ts\nq\tp\thigh\n", {"score": "s"}, "similarity in line 2 .*'high'",
+        "validation", "rows.tsv", "query\tpositive\ts\nq\tp\thigh\n", {"score": "s"}, "similarity in line 2 .*'high'",
     ),
-    "no rows": ("train", "query\tpositive\n", {}, "rows in .*, found none"),
+    "negatives of lines": (
+        "train", "lines.txt", "A fox.\n", {"negatives": ("n",)}, r"no --data\.negatives for .*lines\.txt",
+    ),
+    "lines to evaluate on": ("validation", "lines.txt", "A fox.\n", {}, r"to evaluate on, found .*lines\.txt"),
+    "no folder": ("train", "none", "", {}, "found no folder"),
+    "no name": ("validation", "", "", {}, r"--data\.validation, found none"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", ROWS)
-def test_a_mistake_in_a_table_is_named(tmp_path: Path, mistake: str) -> None:
-    split, text, settings, sentence = ROWS[mistake]
-    path = written(tmp_path / ("rows.jsonl" if text.startswith("{") else "rows.tsv"), text)
+@pytest.mark.parametrize("mistake", [*FOLDERS, *ROWS])
+def test_a_mistake_in_a_file_is_named(tmp_path: Path, mistake: str) -> None:
+    if mistake in FOLDERS:
+        split, changes, sentence = FOLDERS[mistake]
+        split, path, settings = {"dev": "validation"}.get(split, split), beir(tmp_path / "folder", **changes), {}
+    else:
+        split, name, text, settings, sentence = ROWS[mistake]
+        path = written(tmp_path / name, text) if text else name and str(tmp_path / name)
     with pytest.raises(UserError, match=sentence):
         Retrieval(**{split: path}, **settings).read(split)
 
 
-def test_files_for_another_use_are_refused(tmp_path: Path) -> None:
-    lines, folder = (
-        written(tmp_path / "lines.txt", "A fox.\n"),
-        beir(tmp_path / "folder", train=JUDGED.replace("\t2\n", "\t0\n").replace("\t1\n", "\t0\n")),
-    )
-    for task, split, sentence in (
-        (Retrieval(train=lines, negatives=("n",)), "train", r"no --data\.negatives for .*lines\.txt"),
-        (Retrieval(validation=lines), "validation", r"to evaluate on, found .*lines\.txt"),
-        (Retrieval(train=folder), "train", "a score above 0, in the judgements"),
-        (Retrieval(train=str(tmp_path / "none")), "train", "found no folder"),
-        (Retrieval(), "validation", r"--data\.validation, found none"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=sentence):
-            task.read(split)
-    with pytest.raises(UserError, match="run plmjax embed"):
-        Retrieval().parts(lines, 2)
-
-
-SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
+CONTRASTIVE: dict[str, tuple[dict[str, Any], str]] = {
     "temperature": ({"temperature": 0.0}, r"--objective\.temperature above 0, found 0\.0"),
     "pooling": ({"pooling": "max"}, "'max'.*cls, mean"),
-    "similarity": ({"similarity": "euclidean"}, "'euclidean'.*cosine, dot"),
     "sizes": ({"sizes": (8, 8)}, r"different numbers above 0 for --objective\.sizes, found 8 8"),
     "weights": ({"sizes": (8, 4), "size_weights": (1.0,)}, "a weight for each of the 2"),
-    "metrics": ({"ndcg_at": (), "mrr_at": (), "recall_at": ()}, "Expected a metric"),
+    "more features": ({"sizes": (8, 25)}, "at most the 24 features of the model's vectors, found 25"),
+    "a decoder": ({}, "a text from both sides, found Gpt2Config, a decoder"),
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", CONTRASTIVE)
 def test_a_wrong_setting_is_named(name: str) -> None:
-    settings, sentence = SETTINGS[name]
+    settings, sentence = CONTRASTIVE[name]
+    model = Gpt2Config.tiny() if name == "a decoder" else BertConfig.tiny(hidden_size=24, num_attention_heads=3)
     with pytest.raises(UserError, match=sentence):
-        Contrastive(**settings)
-
-
-def test_a_model_must_fit() -> None:
-    model = BertConfig.tiny(hidden_size=24, num_attention_heads=3)
-    for objective in (Contrastive(sizes=(8, 25)), Contrastive(features=25)):
-        with pytest.raises(UserError, match="at most the 24 features of the model's vectors, found 25"):
-            objective.check_model(model)
-    with pytest.raises(UserError, match="a text from both sides, found Gpt2Config, a decoder"):
-        Contrastive().check_model(Gpt2Config.tiny())
+        Contrastive(**settings).check_model(model)
