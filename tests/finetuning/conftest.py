@@ -62,33 +62,30 @@ def stopping(after: int) -> Iterator[None]:
         yield
 
 
+def saved_run(folder: Path, model: Any, module: Any, objective: Any, layout: Any) -> Path:
+    """The run directory of a model of random parameters, with the tokenizer in the folder."""
+    run = Experiment(model, objective, Data(layout, sequence_length=16))
+    files = checkpoints.tokenizer_files(folder / "tokenizer")
+    checkpoints.save_parameters(folder / "run", initial_params(module), run, tokenizer=files)
+    return folder / "run"
+
+
 @pytest.fixture(scope="session")
 def bart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a BART of random parameters, whose tokenizer knows the words of the tasks."""
+    """A BART whose tokenizer knows the words of the tasks."""
     folder = tmp_path_factory.mktemp("bart")
     tokenizer = tokenizers.train("byte-bpe", 300, [" ".join(WORDS)] * 3, folder / "tokenizer", lowercase=False)
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    model = BartConfig.tiny(
-        vocab_size=tokenizer.vocabulary.size, max_position_embeddings=48, dropout=0.0, init_std=0.1, **sizes
-    )
-    params = initial_params(BartForConditionalGeneration(model))
-    run = Experiment(model, Denoising(), Data(FullSentences(), sequence_length=16))
-    checkpoints.save_parameters(
-        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
-    )
-    return folder / "run"
+    others = {"max_position_embeddings": 48, "dropout": 0.0, "init_std": 0.1}
+    model = BartConfig.tiny(vocab_size=tokenizer.vocabulary.size, **sizes, **others)
+    return saved_run(folder, model, BartForConditionalGeneration(model), Denoising(), FullSentences())
 
 
 @pytest.fixture(scope="session")
 def xlnet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of an XLNet of random parameters, whose tokenizer knows the words of the tasks."""
+    """An XLNet whose tokenizer knows the words of the tasks."""
     folder = tmp_path_factory.mktemp("xlnet")
     tokenizer = tokenizers.train("xlnet-unigram", 60, [" ".join([*WORDS, "what", "praise"])] * 20, folder / "tokenizer")
     sizes = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
     model = XlnetConfig(vocab_size=tokenizer.vocabulary.size, initializer_range=0.1, **sizes).with_dropout(0.0)
-    params = initial_params(XlnetForPreTraining(model))
-    run = Experiment(model, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
-    checkpoints.save_parameters(
-        folder / "run", params, run, tokenizer=checkpoints.tokenizer_files(folder / "tokenizer")
-    )
-    return folder / "run"
+    return saved_run(folder, model, XlnetForPreTraining(model), PermutationLanguageModel(), ContinuedPairs())

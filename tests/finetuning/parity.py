@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -37,6 +38,15 @@ class Numbers:
             (np.array([int(word[0]) for word in words], np.int32), np.array([word.span() for word in words], np.int32))
             for words in found
         ]
+
+
+class NumbersOfGpt(Numbers):
+    """With the special tokens of a decoder's rows, and the numbers of tokens as texts."""
+
+    vocabulary = dataclasses.replace(VOCABULARY, others={"start": 90, "delimiter": 91, "extract": 92})
+
+    def decode(self, ids):
+        return " ".join(str(number) for number in ids if number != VOCABULARY.end)
 
 
 def reference(folder, architecture: str, outputs: int = 2):

@@ -55,102 +55,85 @@ class Reached(Exception):
     """The command has come to its training."""
 
 
-def table(path: str, names: str, row: str, delimiter: str = "\t") -> None:
+def table(names: str, row: str, delimiter: str = "\t") -> str:
     """Eight rows, {n} in which is 0 or 1."""
     rows = [names, *(row.format(n=number % 2) for number in range(8))]
-    Path(path).write_text("\n".join(line.replace("|", delimiter) for line in rows) + "\n")
+    return "\n".join(line.replace("|", delimiter) for line in rows) + "\n"
 
 
-def questions(path: str, impossible: bool) -> None:
+def lines(*rows: dict) -> str:
+    """Eight rows of JSON, of as many that are given in turn."""
+    return "".join(json.dumps(rows[number % len(rows)]) + "\n" for number in range(8))
+
+
+def questions(impossible: bool) -> str:
     text = "The film was made in Paris by a poor actor."
     entries = [
         {"id": "a", "question": "Where?", "answers": [{"text": "Paris", "answer_start": text.index("Paris")}]},
         {"id": "b", "question": "When?", "answers": [], "is_impossible": True},
     ]
     paragraphs = [{"context": text, "qas": entries[: 1 + impossible]}]
-    Path(path).write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return json.dumps({"data": [{"paragraphs": paragraphs}]})
+
+
+WORDS = "# text\n" + ("1\tfilms\tfilm\tNOUN" + "\t_" * 6 + "\n2\twas\tbe\tVERB" + "\t_" * 6 + "\n\n") * 8
+REVIEWS = [{"text": "a film whose plot nobody follows", "label": f"l{number}"} for number in range(2)]
+OPTIONS = [{"question": "a film", "options": ["a", "b", "c"], "answer": number} for number in range(3)]
+MRPC = table("Quality|#1 ID|#2 ID|#1 String|#2 String", "{n}|1|2|a film {n}|a plot")
+MNLI = table("index|sentence1|sentence2|gold_label", "7|a film|a plot {n}|l{n}")
+SWAG = "sent1|sent2|ending0|ending1|ending2|ending3|label"
+FILES = {
+    "{train,dev,new}.tsv": table("sentence|label", "a film {n}|l{n}"),
+    "new.txt": "a fine film\na poor plot\n",
+    "GLUE/MRPC/{train,dev}.tsv": MRPC,
+    "GLUE/MNLI/{train,dev_matched,dev_mismatched}.tsv": MNLI,
+    "GLUE/MNLI/test_matched.tsv": table("index|sentence1|sentence2", "7|a film|a plot {n}"),
+    "{train,dev}.jsonl": lines(*OPTIONS),
+    "SWAG/{train,val}.csv": table(SWAG, "A film.|It|was a|was b|was c|was d|{n}", ","),
+    "en_ewt-ud-{train,dev}.conllu": WORDS,
+    "{train,dev}.conll": "Paris\tB-LOC\nwas\tO\n\n" * 8,
+    "{train,dev}-v1.1.json": questions(False),
+    "{train,dev}-v2.0.json": questions(True),
+    "questions.json": questions(True),
+    "{scifact,nfcorpus}/corpus.jsonl": "".join(
+        json.dumps({"_id": f"d{number}", "title": "", "text": f"a film {number}"}) + "\n" for number in range(8)
+    ),
+    "{scifact,nfcorpus}/queries.jsonl": '{"_id": "1", "text": "a plot"}\n',
+    "{scifact,nfcorpus}/qrels/train.tsv": table("query-id|corpus-id|score", "1|d{n}|{n}"),
+    "{scifact,nfcorpus}/qrels/test.tsv": table("query-id|corpus-id|score", "1|d{n}|{n}"),
+    "{triples,triples_dev}.tsv": table("premise|entailment|contradiction", "a film {n}|a plot {n}|an actor"),
+    "sts/dev.tsv": table("sentence1|sentence2|score", "a film {n}|a plot|{n}.5"),
+    "multi30k_en_de/{train,val}.en.gz": "a man runs\n" * 8,
+    "multi30k_en_de/{train,val}.de.gz": "ein Mann rennt\n" * 8,
+    "few_pairs/{train,val}.en": "a man runs\n" * 8,
+    "few_pairs/{train,val}.de": "ein Mann rennt\n" * 8,
+    "new.en": "a man\n",
+    "{train,dev,new}.dialogues.jsonl": lines({"dialogue": "a film", "summary": "a plot"}),
+    "wikipedia/article.txt": "A town on a river. It has a church and a school.\n" * 8,
+    "reviews/{train,dev,new}.jsonl": lines(*REVIEWS),
+    "data/tatoeba_en_zh/{train,dev}.tsv.gz": "a man\t一\tsomebody\n" * 8,
+    "data/subjectivity/{train,dev}.tsv.gz": "label\tsentence\nobjective\ta man\nsubjective\ta plot\n",
+    "data/dialogsum/{train,dev}.jsonl": lines({"dialogue": "#Person1#: a man", "summary": "a man"}),
+}
+"""The published files of every task; names in braces are files alike."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Path:
-    """The files that the page takes for granted: four pretrained runs, text, and the published files of every task."""
+    """What the page takes for granted: four pretrained runs, and the files."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "experiments").symlink_to(ROOT / "experiments")
-    (folder / "runs").mkdir()
-    (folder / "runs" / "bert").symlink_to(small_run)
-    (folder / "runs" / "gpt").symlink_to(decoder_run)
-    (folder / "runs" / "bart").symlink_to(bart_run)
-    (folder / "runs" / "xlnet").symlink_to(xlnet_run)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):
-            Path(name).mkdir(parents=True)
-        for name in ("train.tsv", "dev.tsv", "new.tsv"):
-            table(name, "sentence|label", "a film {n}|l{n}")
-        Path("new.txt").write_text("a fine film\na poor plot\n")
-        for name in ("train.tsv", "dev.tsv"):
-            table(f"GLUE/MRPC/{name}", "Quality|#1 ID|#2 ID|#1 String|#2 String", "{n}|1|2|a film {n}|a plot")
-        for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
-            table(f"GLUE/MNLI/{name}", "index|sentence1|sentence2|gold_label", "7|a film|a plot {n}|l{n}")
-        table("GLUE/MNLI/test_matched.tsv", "index|sentence1|sentence2", "7|a film|a plot {n}")
-        for name in ("train.jsonl", "dev.jsonl"):
-            rows = [{"question": "a film", "options": ["a", "b", "c"], "answer": number % 3} for number in range(8)]
-            Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for name in ("train.csv", "val.csv"):
-            names = "sent1|sent2|ending0|ending1|ending2|ending3|label"
-            table(f"SWAG/{name}", names, "A film.|It|was a|was b|was c|was d|{n}", ",")
-        for name in ("train", "dev"):
-            words = "1\tfilms\tfilm\tNOUN" + "\t_" * 6 + "\n2\twas\tbe\tVERB" + "\t_" * 6 + "\n\n"
-            Path(f"en_ewt-ud-{name}.conllu").write_text("# text\n" + words * 8)
-            Path(f"{name}.conll").write_text("Paris\tB-LOC\nwas\tO\n\n" * 8)
-            questions(f"{name}-v1.1.json", False)
-            questions(f"{name}-v2.0.json", True)
-        questions("questions.json", True)
-        for name in ("scifact", "nfcorpus"):
-            Path(name, "qrels").mkdir(parents=True)
-            passages = [{"_id": f"d{number}", "title": "", "text": f"a film {number}"} for number in range(8)]
-            Path(name, "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
-            Path(name, "queries.jsonl").write_text('{"_id": "1", "text": "a plot"}\n')
-            for split in ("train", "test"):
-                table(f"{name}/qrels/{split}.tsv", "query-id|corpus-id|score", "1|d{n}|{n}")
-        for name in ("triples.tsv", "triples_dev.tsv"):
-            table(name, "premise|entailment|contradiction", "a film {n}|a plot {n}|an actor")
-        Path("sts").mkdir()
-        table("sts/dev.tsv", "sentence1|sentence2|score", "a film {n}|a plot|{n}.5")
-        for pairs in ("multi30k_en_de", "few_pairs"):
-            Path(pairs).mkdir()
-        for name in ("train", "val"):
-            for language, text in (("en", "a man runs"), ("de", "ein Mann rennt")):
-                lines = f"{text}\n".encode() * 8
-                Path(f"multi30k_en_de/{name}.{language}.gz").write_bytes(gzip.compress(lines))
-                Path(f"few_pairs/{name}.{language}").write_bytes(lines)
-        Path("new.en").write_text("a man\n")
-        for name in ("train", "dev", "new"):
-            rows = [{"dialogue": f"a film {number}", "summary": "a plot"} for number in range(8)]
-            Path(f"{name}.dialogues.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        Path("wikipedia").mkdir()
-        Path("wikipedia/article.txt").write_text("A town on a river. It has a church and a school.\n" * 8)
-        Path("reviews").mkdir()
-        for name in ("train", "dev", "new"):
-            rows = [{"text": "a film whose plot nobody follows", "label": f"l{number % 2}"} for number in range(8)]
-            Path(f"reviews/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        mixed = {
-            "tatoeba_en_zh": ["train.tsv.gz", "dev.tsv.gz"],
-            "subjectivity": ["train.tsv.gz", "dev.tsv.gz"],
-            "dialogsum": ["train.jsonl", "dev.jsonl"],
-        }
-        rows = {
-            "tatoeba_en_zh": "a man\t一\tsomebody\n" * 8,
-            "subjectivity": "label\tsentence\nobjective\ta man\nsubjective\ta plot\n",
-            "dialogsum": json.dumps({"dialogue": "#Person1#: a man", "summary": "a man"}) + "\n",
-        }
-        Path("data").mkdir()
-        Path("data/multi30k_en_de").symlink_to(folder / "multi30k_en_de")
-        for name, files in mixed.items():
-            Path("data", name).mkdir()
-            for file in files:
-                contents = rows[name].encode()
-                Path("data", name, file).write_bytes(gzip.compress(contents) if file.endswith(".gz") else contents)
+    for name, run in (("bert", small_run), ("gpt", decoder_run), ("bart", bart_run), ("xlnet", xlnet_run)):
+        (folder / "runs").mkdir(exist_ok=True)
+        (folder / "runs" / name).symlink_to(run)
+    for pattern, text in FILES.items():
+        before, _, rest = pattern.partition("{")
+        names, _, after = rest.partition("}")
+        for name in names.split(","):
+            path = folder / f"{before}{name}{after}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    (folder / "data" / "multi30k_en_de").symlink_to(folder / "multi30k_en_de")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""GPT's fine-tuning: special tokens that it was pretrained without, the next token as a second term, both orders."""
+"""GPT's fine-tuning: special tokens that it was pretrained without, the next token as a second term."""
 
 import dataclasses
 from pathlib import Path
@@ -13,14 +13,12 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.data.layouts import Chunks
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
-from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.sequences import next_token_weights
-from plmjax.inference.predict import predict
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForSequenceClassification
 from plmjax.objectives.next_token import NextToken
 from plmjax.runs import special_tokens
 from plmjax.runs.finetuning import finetune
-from plmjax.runs.weight_mappings.pairs_in_both_orders import PairsInBothOrders
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.families.decoders import GPT
@@ -44,21 +42,15 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def task(files: tuple[str, str], objective: Any, **fields: Any) -> Experiment:
-    """A few steps on sentences, or on pairs of a sentence with itself."""
-    train, validation = files
-    data = Sentences(train, validation, sequence_length=32, pack=4, text="sentence")
-    return Experiment(
-        model=None, objective=objective, data=data, optimizer=AdamW(learning_rate=1e-2),
-        training=Training(steps=0, batch_size=8, log_every=50, unroll=1), finetuning=Finetuning(epochs=20.0),
-        checkpoint=Checkpoint(every=0, minutes=0), **fields,
-    )  # fmt: skip
-
-
 @pytest.mark.nightly
 def test_a_run_learns_the_task_and_the_next_token(pretrained: Path, sentiment: tuple[str, str], tmp_path: Path) -> None:
     """With special tokens behind those of its tokenizer."""
-    metrics = finetune(task(sentiment, SequenceClassification(language_model=0.5)), pretrained, tmp_path / "run")
+    run = Experiment(
+        model=None, objective=SequenceClassification(language_model=0.5), optimizer=AdamW(learning_rate=1e-2),
+        data=Sentences(*sentiment, sequence_length=32, pack=4, text="sentence"), finetuning=Finetuning(epochs=20.0),
+        training=Training(steps=0, batch_size=8, log_every=50, unroll=1), checkpoint=Checkpoint(every=0, minutes=0),
+    )  # fmt: skip
+    metrics = finetune(run, pretrained, tmp_path / "run")
     assert metrics["eval/accuracy"] > 0.8
     terms = {name: metrics[f"eval/{name}_loss"] for name in ("task", "next_token", "joint")}
     assert terms["joint"] == pytest.approx(terms["task"] + 0.5 * terms["next_token"])
@@ -126,24 +118,3 @@ def test_the_loss_of_the_next_token_is_a_mean_of_means() -> None:
     assert not plain.coefficients()
     of_choices = next_token_weights(jnp.asarray(segments)[None])
     np.testing.assert_array_equal(of_choices[0], next_token_weights(jnp.asarray(segments)))
-
-
-@pytest.mark.nightly
-def test_likeness_does_not_depend_on_the_order(pretrained: Path, tmp_path: Path) -> None:
-    """A pair and the same turned round have one prediction; each pair is counted once."""
-    draws, rows = np.random.default_rng(0), ["a\tb\tlabel"]
-    rows += [f"{draws.choice(WORDS)} {draws.choice(WORDS)}\t{draws.choice(WORDS)}\t{n % 5}" for n in range(12)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
-    turned = ["\t".join((b, a)) for a, b, _ in (row.split("\t") for row in rows)]
-    (tmp_path / "turned.tsv").write_text("\n".join(turned).replace("b\ta", "a\tb", 1) + "\n")
-    run = task((str(tmp_path / "pairs.tsv"),) * 2, Regression(language_model=0.5), weight_mapping=PairsInBothOrders())
-    run = dataclasses.replace(run, data=dataclasses.replace(run.data, text="a", text_pair="b"))
-    run = dataclasses.replace(run, finetuning=Finetuning(epochs=1.0))
-    metrics = finetune(run, pretrained, tmp_path / "run")
-    assert metrics["eval/mean_squared_error"] == pytest.approx(metrics["eval/loss"], rel=1e-4)
-    found, other = (
-        [record["prediction"] for record in predict(tmp_path / "run", tmp_path / name)]
-        for name in ("pairs.tsv", "turned.tsv")
-    )
-    assert len(found) == 12 and len(set(found)) > 6
-    np.testing.assert_allclose(found, other, rtol=1e-4)

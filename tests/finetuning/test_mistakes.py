@@ -42,13 +42,11 @@ from plmjax.runs.weight_mappings.tagger import FromLanguageModel
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.families.encoders import ROBERTA
-from tests.finetuning.parity import Numbers
+from tests.finetuning.parity import Numbers, NumbersOfGpt
 
-FEW, OF_GPT, ENDLESS = Numbers(), Numbers(), Numbers()
+FEW, ENDLESS = Numbers(), Numbers()
 FEW.vocabulary = Vocabulary(size=10)
-OTHERS = {"start": 90, "delimiter": 91, "extract": 92}
-OF_GPT.vocabulary = dataclasses.replace(Numbers.vocabulary, others=OTHERS)
-ENDLESS.vocabulary = Vocabulary(97, others=OTHERS)
+ENDLESS.vocabulary = Vocabulary(97, others=NumbersOfGpt.vocabulary.others)
 MODEL = TransformerConfig.tiny(
     vocab_size=97, max_position_embeddings=24, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24
 )
@@ -81,7 +79,7 @@ def test_rows_need_special_tokens_and_room(kind: str) -> None:
 
 
 def pairs(task: TextPairs = TASK, model: Any = MODEL, **changes: Any) -> Any:
-    return GREEDY.encode(TEXTS, OF_GPT, model, dataclasses.replace(task, **changes))
+    return GREEDY.encode(TEXTS, NumbersOfGpt(), model, dataclasses.replace(task, **changes))
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {

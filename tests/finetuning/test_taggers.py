@@ -15,13 +15,12 @@ import pytest
 from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.data.layouts import BidirectionalStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.batches.source import ExampleRows
-from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging, lay_out_words
+from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.words.characters import sentence_marks, spell
 from plmjax.models.elmo import ElmoConfig
@@ -150,24 +149,3 @@ def test_words_reach_a_model_by_their_spelling(elmo_run):
     module, inputs = objective.module(ELMO, Execution()), jax.tree.map(jnp.asarray, objective.model_inputs(batch))
     shapes = jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), **inputs)[0])
     assert shapes.logits.shape == (1, 11, 3) and shapes.mix_weights.shape == (1, 2)
-
-
-class Pieces:
-    """A tokenizer that knows "known" as one piece, splits "parted" and drops "nothing"."""
-
-    vocabulary = Vocabulary(9, unknown=1, begin=2, end=3)
-
-    def encode_words(self, sentences):
-        pieces = {"known": [5], "parted": [6, 7], "nothing": []}
-        return [[pieces[word] for word in words] for words in sentences]
-
-    def tokens(self, ids):
-        return [{5: "KNOWN"}.get(number, "<unk>") for number in ids]
-
-
-def test_a_word_of_several_pieces_or_none_is_unknown_and_spelled_as_it_stands():
-    made = lay_out_words([["parted", "known"], ["nothing"]], Pieces(), ELMO, Tagging(sequence_length=8))
-    assert [row.tokens for row in made.rows] == [[2, 1, 5, 3], [2, 1, 3]]
-    begin, end = sentence_marks(ELMO.characters)
-    words = spell(["parted", "KNOWN", "nothing"], ELMO.characters)
-    np.testing.assert_array_equal(made.characters, [begin, words[0], words[1], end, begin, words[2], end])

@@ -1,22 +1,16 @@
 """Vectors of lines, on a model that has hardly learned: layers, mixes, pooling, both formats, a stop on the way."""
 
-import dataclasses
 import json
 import lzma
 
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.files import storage
 from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed_file
-from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
-from tests.systems.modules import random_params
-from tests.third_party import experiments
 
 TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]
 
@@ -135,19 +129,6 @@ def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
         np.testing.assert_array_equal(first[name], second[name])
 
 
-def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, tmp_path, monkeypatch):
-    """Lines of one token each, without special tokens, have as many vectors as lines."""
-    monkeypatch.setattr(embedding, "BLOCK", 2)
-    lines = _text(tmp_path / "lines.txt", "the\na\nthe plot\nthe")
-    embed_file(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
-    saved = np.load(tmp_path / "lines.npz")
-    assert saved["offsets"].tolist() == np.cumsum([0, *saved["lengths"]]).tolist() and saved["lengths"][2] > 1
-    first, second, third, last = np.split(saved["embeddings"], saved["offsets"][1:-1])
-    np.testing.assert_array_equal(first, last)
-    np.testing.assert_array_equal(first[0], third[0])
-    assert (first != second).any()
-
-
 def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monkeypatch):
     """The model has no special tokens: [CLS] and [SEP] stand for an empty line."""
     monkeypatch.setattr(embedding, "BLOCK", 3)
@@ -157,23 +138,6 @@ def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monk
             embed_file(classifiers / "one", lines, tmp_path / "lines.npz", pooling=pooling)
     embed_file(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
     assert np.load(tmp_path / "lines.npz")["lengths"].tolist()[:2] == [1, 0]
-
-
-@pytest.mark.nightly
-def test_a_vector_of_a_row_that_ends_in_its_summary_is_the_last(small_run, texts, tmp_path):
-    """XLNet's, in bfloat16."""
-    description = checkpoints.describe(checkpoints.find(small_run))
-    size = description.experiment.model.vocab_size
-    config = XlnetConfig(vocab_size=size, d_model=12, n_layer=2, n_head=2, d_inner=9)
-    run = experiments.changed(description.experiment, training={"dtype": "bfloat16"})
-    run = dataclasses.replace(run, model=config)
-    params = {"xlnet": random_params(config.module(Purpose.ENCODING, Execution()))}
-    checkpoints.save_parameters(tmp_path / "run", params, run, tokenizer=description.tokenizer)
-    for pooling in ("cls", "none"):
-        embed_file(tmp_path / "run", texts, tmp_path / f"{pooling}.npz", pooling=pooling, batch_size=4)
-    found, tokens = (np.load(tmp_path / f"{pooling}.npz") for pooling in ("cls", "none"))
-    assert found["embeddings"].dtype == np.float32
-    np.testing.assert_array_equal(found["embeddings"], tokens["embeddings"][tokens["offsets"][1:] - 1])
 
 
 def test_damaged_and_changed_parts_are_made_again(small_run, tmp_path, monkeypatch):

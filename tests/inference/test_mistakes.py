@@ -1,6 +1,5 @@
 """Every mistake with a checkpoint that is used is one sentence: (what was asked for, what the sentence names)."""
 
-import dataclasses
 import json
 import shlex
 import shutil
@@ -13,6 +12,7 @@ import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
+from plmjax.experiment import load
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference import perplexity
@@ -24,7 +24,7 @@ from plmjax.interop import word2vec
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
-from tests.finetuning.parity import Numbers
+from tests.finetuning.parity import Numbers, NumbersOfGpt
 from tests.third_party import experiments
 
 FILES = {
@@ -151,22 +151,19 @@ def test_calls(said: str, small_run: Path, made: dict) -> None:
     assert "\n" not in str(error.value)
 
 
-class OfGpt(Numbers):
-    vocabulary = dataclasses.replace(Numbers.vocabulary, others={"start": 90, "delimiter": 91, "extract": 92})
-
-
 class Alone(Numbers):
     vocabulary = Vocabulary(9, mask=0)
 
 
 VECTORS = WordVectors("here", ["a", "b", "c"], np.eye(3, dtype=np.float32))
 PARTS: dict[str, Callable[[], Any]] = {
+    "which predicts each token": lambda: perplexity.language_model(load("finetune_gpt")),
     "--memory .*-1": lambda: perplexity.with_memory(experiments.transformer_xl(), -1),
     "--window .*32 positions, found 33": lambda: perplexity.row_length(experiments.gpt2(), 33),
     "null_threshold": lambda: AnswerSearch(impossible=False).with_prediction_settings({"null_threshold": 1.0}),
     "--ensemble.*TokenTagging": lambda: TokenTagging().average_outputs([[], []], None),
     "5 positions, found 6": lambda: inputs(BertConfig.tiny(max_position_embeddings=5), Numbers(), ["11"], length=6),
-    "both orders": lambda: inputs(GptConfig.tiny(both_orders=True), OfGpt(), ["11", ("14", "15")]),
+    "both orders": lambda: inputs(GptConfig.tiny(both_orders=True), NumbersOfGpt(), ["11", ("14", "15")]),
     "'sep'": lambda: check_special(Alone(), "mask", "sep"),
     "three words.* 2": lambda: plane(VECTORS, ["a", "b", "a"]),
     "here .*d": lambda: plane(VECTORS, ["a", "b", "c", "d"]),

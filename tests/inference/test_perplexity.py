@@ -8,12 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.preparation import prepare
-from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate
 from plmjax.training.checkpoints import checkpoints
@@ -128,14 +126,6 @@ def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     # One that knows neither "a" nor "A" keeps the capitals of the words that it knows.
     names = tokenizers.from_words(["It", "The"], tmp_path / "names")
     assert not perplexity.lowercases(names)
-
-
-def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> None:
-    """Its option `language_model` is the weight of a loss."""
-    task = experiment.load("finetune_gpt")
-    assert task.objective.language_model == 0.5
-    with pytest.raises(UserError, match="a language model, which predicts each token"):
-        perplexity.language_model(task)
 
 
 def test_the_window_is_by_default_that_of_the_runs_evaluations() -> None:

@@ -88,22 +88,6 @@ def test_predictions_come_while_the_file_is_read(tuned, tmp_path, fails, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
 
 
-@pytest.mark.nightly
-def test_plain_text_is_one_text_a_line(tuned, tmp_path):
-    text = "a fine film\n\nthe plot was poor"
-    (tmp_path / "lines.txt").write_text(text)
-    (tmp_path / "lines.tsv").write_text("\n".join(["text", *(line or "-" for line in text.split("\n"))]))
-    checkpoint, _, _ = tuned("single")
-    found, rows = (list(predict(checkpoint, tmp_path / name)) for name in ("lines.txt", "lines.tsv"))
-    assert [record["line"] for record in found] == [1, 2, 3]
-    for line in (0, 2):
-        assert found[line]["probabilities"] == pytest.approx(rows[line]["probabilities"], abs=1e-5)
-    checkpoint, _, _ = tuned("tagged")
-    found = list(predict(checkpoint, tmp_path / "lines.txt"))
-    assert [record["words"] for record in found] == [line.split() for line in text.split("\n")]
-    assert [len(record["predictions"]) for record in found] == [3, 0, 4]
-
-
 def test_predictions_of_a_file_of_conll_have_its_lines(tuned, tmp_path, capsys):
     """With -DOCSTART-, which begins a document and is no sentence to train on."""
     checkpoint, _, _ = tuned("tagged")

@@ -19,18 +19,14 @@ from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
+from tests.finetuning import parity
 
 VOCABULARY = Vocabulary.placeholder(1000)
 LABELLED = SequenceClassification(("a", "b"))
 
 
-class Numbers:
-    """A tokenizer of texts that are numbers already."""
-
+class Numbers(parity.Numbers):
     vocabulary = VOCABULARY
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return [[int(word) for word in text.split()] for text in texts]
 
 
 def encoded(count: int) -> Encoded:

@@ -3,11 +3,9 @@
 import dataclasses
 import functools
 import gzip
-import itertools
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import chex
 import jax
@@ -25,7 +23,7 @@ from plmjax.finetuning.cross_view.cross_view import (
     TasksWithText,
     TranslationTask,
 )
-from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, TaskModules
+from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging
 from plmjax.finetuning.cross_view.translation import END, CrossViewTranslation
 from plmjax.finetuning.tasks.joint import join_examples
 from plmjax.finetuning.tasks.parsing import ParsedExamples
@@ -185,42 +183,6 @@ def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
     assert 3 < count < 9  # some end by themselves, none at once
     assert sums.losses["texts"] == pytest.approx(expected, rel=1e-5)
     assert sums.metrics["texts/view_nats"] == (pytest.approx(expected, rel=1e-5), count)
-
-
-@pytest.mark.nightly
-def test_a_wide_beam_finds_the_likeliest_of_all_translations():
-    given, texts = batch("none"), dataclasses.replace(cvt.OBJECTIVE.tasks[-1], beams=30, length_penalty=0.0)
-    modules = TaskModules(cvt.MODULE, {"params": cvt.parameters()}, "texts", jax.random.key(0))
-
-    @jax.jit
-    def read_and_written() -> tuple:
-        inputs = (given[name] for name in ("input_ids", "characters"))
-        states = cvt.MODULE.apply(modules.variables, *inputs, segment_ids=given["segment_ids"], method="read")
-        return states, *texts.translate(modules, states, given), texts.predictions(modules, None, states, given)
-
-    @jax.jit
-    def chances(own: Any, tokens: dict[str, jax.Array]) -> jax.Array:
-        return jax.nn.log_softmax(modules(own, tokens, ("primary",), training=False)["primary"].logits())
-
-    states, found, counts, of_words = read_and_written()
-    all_texts = [text for size in (1, 2, 3) for text in itertools.product(range(5), repeat=size)]
-    all_texts = [text for text in all_texts if 0 not in text[:-1] and (text[-1] == 0 or len(text) == 3)]
-    read = np.array([[0, *text[:-1], 0, 0][:3] for text in all_texts])
-    asked = np.array([[*text, 0, 0][:3] for text in all_texts])
-    for slot, (row, *_) in zip(((0, 0), (0, 1), (1, 0)), SENTENCES, strict=True):
-        tokens = {
-            "segment_ids": np.repeat(np.asarray(given["segment_ids"])[row][None], len(read), axis=0),
-            "decoder_input_ids": read,
-            "decoder_segment_ids": np.full(read.shape, slot[1] + 1),
-        }
-        own = jax.tree.map(lambda x, row=row: np.repeat(np.asarray(x)[row][None], len(read), axis=0), states)
-        nats = np.take_along_axis(np.asarray(chances(own, tokens)), asked[..., None], axis=-1)[..., 0]
-        lengths = np.array([len(text) for text in all_texts])
-        best = all_texts[int(np.argmax(np.sum(nats * (np.arange(3) < lengths[:, None]), axis=1)))]
-        assert tuple(found[slot][: int(counts[slot])].tolist()) == best
-    for slot, (row, begin, end) in zip((0, 1, 0), SENTENCES, strict=True):  # every word holds that of its sentence
-        assert of_words[row, begin:end].tolist() == [found[row, slot].tolist()] * (end - begin)
-    assert counts[0, 2] == 0 and not found[1, 1:].any()
 
 
 TAGGED = TaggedExamples("t.conll", [2, 4], [["a", "b"], ["c"]], [["O", "B-N"], ["O"]], [[1, 2], [4]], "IOB2")

@@ -38,9 +38,8 @@ def test_reads_every_format_alike(tmp_path, name):
 
 def test_columns_are_named_where_the_file_does_not(tmp_path):
     path = written(tmp_path / "cola.tsv", 'gj04\t1\t\tThey drank "the pub.\nbc01\t0\t*\tHim left.\n')
-    task = Sentences(
-        train=path, text="sentence", label="acceptable", columns=("source", "acceptable", "mark", "sentence")
-    )
+    columns = ("source", "acceptable", "mark", "sentence")
+    task = Sentences(train=path, text="sentence", label="acceptable", columns=columns)
     examples = task.read("train")
     assert examples.texts == [('They drank "the pub.',), ("Him left.",)] and examples.labels == ["1", "0"]
     assert examples.lines == [1, 2]
@@ -59,12 +58,7 @@ def test_without_labels_named_columns_may_lack_the_label_alone(tmp_path):
     torn = written(tmp_path / "torn.tsv", "gj04\t1\tThey drank.\nbc01\tHim left.\n")
     with pytest.raises(UserError, match=r"Expected 3 columns .* in line 2 of .*torn.tsv, found 2"):
         list(task.parts(torn, 5))
-    short = written(tmp_path / "short.tsv", "a\tsentence\tacceptable\nx\tThey drank.\n")
-    with pytest.raises(UserError, match=r"Expected 3 columns .* in line 2 of .*short.tsv, found 2"):
-        list(dataclasses.replace(task, columns=()).parts(short, 5))
 
-
-def test_numbers_and_truth_values_of_json_are_labels(tmp_path):
     path = written(tmp_path / "rows.jsonl", '{"text": "a", "label": 2.5}\n{"text": "b", "label": true}\n')
     assert Sentences(train=path).read("train").labels == ["2.5", "true"]
 

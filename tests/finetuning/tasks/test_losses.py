@@ -43,9 +43,8 @@ def test_a_place_without_a_sequence_costs_nothing() -> None:
     assert (nats, weight) == (pytest.approx(math.log(4 / 3) + math.log(4) + LOG2), 3.0)
     assert tuple(map(float, metrics["accuracy"])) == (2.0, 3.0)
     numbers = batch | fields(labels=[[1.0, 2.5], [0.0, 9.0]])
-    squares, weight, _ = total(
-        Regression(), SimpleNamespace(logits=jnp.array([[[3.0], [2.0]], [[0.5], [1.0]]])), numbers
-    )
+    outputs = SimpleNamespace(logits=jnp.array([[[3.0], [2.0]], [[0.5], [1.0]]]))
+    squares, weight, _ = total(Regression(), outputs, numbers)
     assert (squares, weight) == (4.0 + 0.25 + 0.25, 3.0)
 
 

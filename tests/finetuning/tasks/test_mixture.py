@@ -18,6 +18,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.training.feed import mixture_metrics
 from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
+from tests.finetuning.parity import NumbersOfGpt
 
 MODEL = T5Config.tiny(
     vocab_size=97, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_decoder_layers=1, num_heads=2, dropout_rate=0.0,
@@ -33,11 +34,6 @@ LABELS = TextTask(
     words=("false=40", "true=41"), judge=ExactMatch(),
 )  # fmt: skip
 OBJECTIVE = MixedTextGeneration(beams=1, max_new_tokens=6)
-
-
-class Numbers(parity.Numbers):
-    def decode(self, ids: list[int]) -> str:
-        return " ".join(str(number) for number in ids if number != END)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +58,9 @@ def experiment(mixture: Mixture) -> Experiment:
 
 def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:
     run, train = experiment(mixture), mixture.read("train")
-    rows = inputs.rows(run, train, Numbers(), mixture.mixing(train))
-    validation = inputs.rows(run, mixture.read("validation"), Numbers())
-    return TaskSource([rows], validation, Numbers.vocabulary, seed=seed)
+    rows = inputs.rows(run, train, NumbersOfGpt(), mixture.mixing(train))
+    validation = inputs.rows(run, mixture.read("validation"), NumbersOfGpt())
+    return TaskSource([rows], validation, NumbersOfGpt.vocabulary, seed=seed)
 
 
 def phase(rows: int) -> ResolvedPhase:
@@ -84,9 +80,9 @@ def test_every_task_is_read_with_its_prefix_and_its_words(mixture: Mixture) -> N
 
 
 def test_a_source_names_its_task_by_a_prefix_that_a_single_task_adds(mixture: Mixture) -> None:
-    assert OBJECTIVE.prompts(["5 20", "6 10"], Numbers(), MODEL, mixture) == [[5, 20, END], [6, 10, END]]
+    assert OBJECTIVE.prompts(["5 20", "6 10"], NumbersOfGpt(), MODEL, mixture) == [[5, 20, END], [6, 10, END]]
     single = dataclasses.replace(mixture, only=("parity",))
-    assert OBJECTIVE.prompts(["10"], Numbers(), MODEL, single) == [[6, 10, END]]
+    assert OBJECTIVE.prompts(["10"], NumbersOfGpt(), MODEL, single) == [[6, 10, END]]
 
 
 @pytest.mark.parametrize(("limit", "temperature", "share"), [(12, 1.0, 1 / 3), (100, np.inf, 0.5)])
@@ -153,4 +149,4 @@ def test_texts_that_are_too_long(mixture: Mixture) -> None:
     short = dataclasses.replace(mixture, sequence_length=3)
     advice = r"line 2 of \S*numbers\.tsv .* raise --data\.sequence_length or set --data\.tasks\.0\.cut_sources True"
     with pytest.raises(UserError, match=advice):
-        OBJECTIVE.encode(short.read("train"), Numbers(), MODEL, short)
+        OBJECTIVE.encode(short.read("train"), NumbersOfGpt(), MODEL, short)

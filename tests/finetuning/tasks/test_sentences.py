@@ -1,6 +1,5 @@
 """Texts with a label, a number or a set of labels: rows, losses as in transformers, predictions."""
 
-import dataclasses
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +21,7 @@ from tests.optional import torch
 from tests.systems.modules import outputs as outputs_of
 
 B, T = 5, 11
-
-
-class Spelled(parity.Numbers):
-    vocabulary = dataclasses.replace(parity.VOCABULARY, others={"start": 90, "delimiter": 91, "extract": 92})
+LABELS = ("a", "b", "c")
 
 
 def batch(labels: np.ndarray) -> dict[str, jax.Array]:
@@ -44,25 +40,37 @@ def batch(labels: np.ndarray) -> dict[str, jax.Array]:
     }
 
 
-@pytest.mark.parametrize("outputs", [pytest.param(3, marks=pytest.mark.nightly), 1])
-def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outputs):
-    theirs = parity.reference(tmp_path, "BertForSequenceClassification", outputs)
+SETS = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]], np.float32)
+OBJECTIVES = {
+    "numbers": Regression(),
+    "labels": SequenceClassification(LABELS),
+    "sets": MultiLabelClassification(LABELS),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["numbers", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("labels", "sets"))]
+)
+def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, kind):
+    objective, rows = OBJECTIVES[kind], slice(0, B - 1)
+    theirs = parity.reference(tmp_path, "BertForSequenceClassification", objective.outputs)
+    if kind == "sets":
+        theirs.config.problem_type = "multi_label_classification"
     module, params = huggingface.load(tmp_path)
-    objective = Regression() if outputs == 1 else SequenceClassification(("a", "b", "c"))
-    assert objective.outputs == module.num_labels == outputs
-    labels, rows = np.array([2, 0, 1, 1, 2], np.int32), slice(0, B - 1)
+    assert objective.outputs == module.num_labels
+    labels = SETS if kind == "sets" else np.array([2, 0, 1, 1, 2], np.int32)
     logits = outputs_of(module, params, objective.model_inputs(batch(labels))).logits[:, 0]
-    if outputs == 1:
+    if kind == "numbers":
         labels = np.asarray(logits[:, 0]) + np.array([0.5, -1.5, 1.0, 0.25, 99.0], np.float32)
-    given = batch(labels)
-    wanted = (torch if outputs == 1 else parity).tensor(labels[rows])
+    given, wanted = batch(labels), (parity if kind == "labels" else torch).tensor(labels[rows])
     *_, sums, their = parity.compared(
         tmp_path, theirs, objective, module=module, params=params, given=given, rows=rows, labels=wanted
     )
     np.testing.assert_allclose(logits[rows], their.logits.detach().numpy(), atol=1e-5)
-    if outputs > 1:
-        hits, weight = sums.metrics["accuracy"]
-        assert weight == 4 and hits == np.sum(their.logits.argmax(-1).numpy() == labels[rows])
+    if kind != "numbers":
+        said = their.logits.argmax(-1) if kind == "labels" else their.logits.sigmoid() >= 0.5
+        right = (said.numpy() == labels[rows]).reshape(B - 1, -1).all(axis=-1)
+        assert tuple(map(int, sums.metrics["accuracy"])) == (right.sum(), 4)
 
 
 def test_predictions_and_metrics_follow_from_outputs():
@@ -112,7 +120,7 @@ def test_a_pair_in_both_orders_is_one_example() -> None:
     """Both rows have its label and the same outputs."""
     examples = SentenceExamples("x.tsv", [2, 3, 4], [("11", "12"), ("13", "14"), ("15", "16")], ["a", "b", "b"])
     config, objective = GptConfig.tiny(both_orders=True), SequenceClassification(("a", "b"))
-    encoded = objective.encode(examples, Spelled(), config, Sentences(text_pair="b", sequence_length=8))
+    encoded = objective.encode(examples, parity.NumbersOfGpt(), config, Sentences(text_pair="b", sequence_length=8))
     assert (encoded.choices, encoded.sequence_fields["labels"].tolist()) == (2, [0, 0, 1, 1, 1, 1])
     rows = [encoded.tokens[a:b].tolist() for a, b in itertools.pairwise(encoded.offsets)]
     assert rows[:3] == [[90, 11, 91, 12, 92], [90, 12, 91, 11, 92], [90, 13, 91, 14, 92]]
@@ -130,25 +138,6 @@ def test_the_labels_of_the_experiment_keep_their_order_and_three_have_a_mean_f1(
     assert given.labels == ("c", "b", "a") and given.numbers(train).tolist() == [1, 2, 1]
     assert given.metric_names == ("accuracy", "macro_f1", "matthews")
     assert SequenceClassification(("a", "b")).metric_names == ("accuracy", "f1", "matthews")
-
-
-LABELS = ("a", "b", "c")
-
-
-@pytest.mark.nightly
-def test_losses_of_sets_equal_those_of_transformers(tmp_path):
-    theirs = parity.reference(tmp_path, "BertForSequenceClassification", 3)
-    theirs.config.problem_type = "multi_label_classification"
-    module, params = huggingface.load(tmp_path)
-    labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]], np.float32)
-    given, objective, rows = batch(labels), MultiLabelClassification(LABELS), slice(0, B - 1)
-    wanted = torch.tensor(labels[rows])
-    *_, sums, their = parity.compared(
-        tmp_path, theirs, objective, module=module, params=params, given=given, rows=rows, labels=wanted
-    )
-    hits, weight = sums.metrics["accuracy"]
-    right = ((their.logits.sigmoid().detach().numpy() >= 0.5) == labels[rows]).all(axis=-1)
-    assert weight == 4 and hits == right.sum()
 
 
 def test_sets_and_their_metrics_follow_from_outputs():

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sacrebleu
 from jax.experimental import multihost_utils
 
 from plmjax.contracts.system import Purpose
@@ -19,7 +18,7 @@ from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics import generated_texts
-from plmjax.finetuning.tasks.text_generation import Summarization, Translation
+from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.options import Generation
@@ -30,6 +29,7 @@ from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
+from tests.finetuning.parity import NumbersOfGpt
 
 PAIRS = [("two dogs", "zwei Hunde"), ("a man", "ein Mann"), ("snow", "Schnee")]
 
@@ -57,22 +57,12 @@ def test_parallel_files_and_tables_hold_the_same(parallel: str, tmp_path: Path) 
     assert read(tmp_path / "rows.jsonl", **sides) == expected
     there_and_back = read(str(tmp_path / "train.de"), source="de", target="en", prefix="to English: ")
     assert there_and_back[0] == (1, "to English: zwei Hunde", "two dogs")
-
-
-def test_sources_alone(parallel: str, tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_text("snow\n")
-    (tmp_path / "rows.jsonl").write_text('{"en": "snow"}\n')
-    (tmp_path / "alone.en").write_text("snow\n")
-    task = TextPairs(source="en", target="de")
-    for name in ("lines.txt", "rows.jsonl", "alone.en"):
-        assert list(task.rows(str(tmp_path / name), labelled=False)) == [(1, "snow", None)]
-
-
-def test_labels_are_written_in_words(tmp_path: Path) -> None:
+    for name, text in (("lines.txt", "snow\n"), ("alone.en", "snow\n"), ("alone.jsonl", '{"en": "snow"}\n')):
+        (tmp_path / name).write_text(text)
+        assert list(TextPairs(**sides).rows(str(tmp_path / name), labelled=False)) == [(1, "snow", None)]
     (tmp_path / "rows.jsonl").write_text('{"source": "a", "target": 1}\n{"source": "b", "target": false}\n')
     words = ("1=very good", "false=a=b")
     assert read(tmp_path / "rows.jsonl", words=words) == [(1, "a", "very good"), (2, "b", "a=b")]
-    assert next(TextPairs(words=words).rows(str(tmp_path / "rows.jsonl"), labelled=False)) == (1, "a", None)
 
 
 MODEL = TransformerConfig.tiny(
@@ -86,20 +76,13 @@ TASK = TextPairs(sequence_length=12, target_length=8, pack=3)
 GREEDY = Translation(beams=1, max_new_tokens=6)
 
 
-class Numbers(parity.Numbers):
-    vocabulary = dataclasses.replace(parity.VOCABULARY, others={"start": 90, "delimiter": 91, "extract": 92})
-
-    def decode(self, ids: list[int]) -> str:
-        return " ".join(str(number) for number in ids if number != END)
-
-
 def batch(encoded: Any, pack: int) -> dict[str, jax.Array]:
     rows = ExampleRows(encoded, 12, pack, pad=0, decoder_length=8)
     return {name: jnp.asarray(field) for name, field in rows.batch(rows.in_order, np.arange(len(rows))).items()}
 
 
 def test_an_encoder_decoder_reads_and_writes_rows_of_its_own() -> None:
-    rows = batch(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 1)
+    rows = batch(GREEDY.encode(EXAMPLES, NumbersOfGpt(), MODEL, TASK), 1)
     order = rows["example_ids"][:, 0].tolist()
     found = {name: dict(zip(order, np.asarray(array).tolist(), strict=True)) for name, array in rows.items()}
     assert found["input_ids"][0][:5] == [11, 12, 13, END, 0] and found["segment_ids"][0][:5] == [1, 1, 1, 1, 0]
@@ -111,7 +94,7 @@ def test_an_encoder_decoder_reads_and_writes_rows_of_its_own() -> None:
 
 def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> None:
     task = TextPairs(sequence_length=12, target_length=0)
-    encoded = GREEDY.encode(EXAMPLES, Numbers(), DECODER, task)
+    encoded = GREEDY.encode(EXAMPLES, NumbersOfGpt(), DECODER, task)
     rows = ExampleRows(encoded, 12, 1, pad=0)
     found = rows.batch(np.array([[1]]), np.array([0]))
     assert found["input_ids"][0].tolist() == [90, 14, 91, 22, 23, 24, 0, 0, 0, 0, 0, 0]
@@ -127,8 +110,8 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
         model=MODEL, objective=GREEDY, data=TASK, optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
         training=Training(batch_size=8, unroll=1),
     )  # fmt: skip
-    rows = ExampleRows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, pad=0, decoder_length=8)
-    source = TaskSource([rows], rows, Numbers.vocabulary, seed=0)
+    rows = ExampleRows(GREEDY.encode(EXAMPLES, NumbersOfGpt(), MODEL, TASK), 12, 3, pad=0, decoder_length=8)
+    source = TaskSource([rows], rows, NumbersOfGpt.vocabulary, seed=0)
     program = program_of(run, source)
     # With larger products than at first what is written depends on the source.
     flat = flax.traverse_util.flatten_dict(program.initialize(3).params, sep="/")
@@ -148,8 +131,8 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
         while (len(row) < 7 and row[-1:] != [END]) or len(row) == 1:
             padded = jnp.array([row + [0] * (7 - len(row))])
             row.append(int(scores(ids, padded)[0, len(row) - 1].argmax()))
-        written.append(Numbers().decode(row[1:]))
-    evaluation = TaskEvaluation(run, EXAMPLES, source, Numbers())
+        written.append(NumbersOfGpt().decode(row[1:]))
+    evaluation = TaskEvaluation(run, EXAMPLES, source, NumbersOfGpt())
     found = evaluation(program, loss_inputs)
     assert set(found) == set(evaluation.names(program)) == {"loss", "bleu", "chrf"}
     assert found["loss"] == pytest.approx(np.mean(nats), rel=1e-5)
@@ -161,7 +144,7 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
 
 def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     run, source, program, loss_inputs = made
-    alone = TaskEvaluation(run, EXAMPLES, source, Numbers())
+    alone = TaskEvaluation(run, EXAMPLES, source, NumbersOfGpt())
     alone(program, loss_inputs)
     shares: list[np.ndarray] = []
 
@@ -176,7 +159,7 @@ def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: py
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for host in (1, 0):
         monkeypatch.setattr(jax, "process_index", lambda host=host: host)
-        together = TaskEvaluation(run, EXAMPLES, source, Numbers())
+        together = TaskEvaluation(run, EXAMPLES, source, NumbersOfGpt())
         together(program, loss_inputs)
     assert together.predictions == alone.predictions
     assert [(share[0] >= 0).any(axis=1).tolist() for share in shares] == [[True, False], [True, True]]
@@ -200,22 +183,12 @@ def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
 
 def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
     short = dataclasses.replace(TASK, sequence_length=3)
-    cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_sources=True))
+    cut = GREEDY.encode(EXAMPLES, NumbersOfGpt(), MODEL, dataclasses.replace(short, cut_sources=True))
     assert cut.tokens.tolist()[:3] == [11, 12, END] and "1 of 3 sources in dev.en are longer than 2" in caplog.text
     short = dataclasses.replace(TASK, target_length=3, cut_sources=True)
-    cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True)).decoder
+    cut = GREEDY.encode(EXAMPLES, NumbersOfGpt(), MODEL, dataclasses.replace(short, cut_targets=True)).decoder
     asked = cut.token_fields["next_ids"][cut.offsets[1] : cut.offsets[2]]
     assert len(asked) == 3 and asked[-1] == END and "targets in dev.en are longer than 2" in caplog.text
-
-
-def test_metrics_are_those_that_people_quote() -> None:
-    signatures = Translation().signatures(TASK)
-    assert (
-        signatures["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
-    )
-    assert signatures["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
-    judged = {f"{name}_signature" for name in Summarization().metric_names}
-    assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
 
 
 STORED = Generation(
