@@ -76,13 +76,17 @@ EVERY = pytest.mark.parametrize(
 GOOD_ENOUGH = {"tagging": 0.9, "questions": 90.0, "choices": 0.9}
 
 
-def experiment(kind: str, folder, **training) -> Experiment:
-    """A few seconds of training, several examples a row."""
-    make, suffix, data, objective, _ = KINDS[kind]
+def files_of(kind: str, folder) -> dict[str, str]:
+    make, suffix = KINDS[kind][:2]
     for number, (split, count) in enumerate(SPLITS.items()):
         (folder / f"{split}.{suffix}").write_text(make(np.random.default_rng(number), count), encoding="utf-8")
-    files = {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
-    data = dataclasses.replace(data, **files, sequence_length=48, pack=4)
+    return {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
+
+
+def experiment(kind: str, folder, **training) -> Experiment:
+    """A few seconds of training, several examples a row."""
+    _, _, data, objective, _ = KINDS[kind]
+    data = dataclasses.replace(data, **files_of(kind, folder), sequence_length=48, pack=4)
     return Experiment(
         model=None, objective=objective, data=data, checkpoint=Checkpoint(every=0),
         optimizer=BertAdamW(learning_rate=0.004),

@@ -80,8 +80,7 @@ def test_learns_to_find_unseen_passages_keeps_the_best_evaluation_and_resumes(
     assert metrics.keys() == {"eval/ndcg@10", "eval/mrr@10", "eval/recall@5", "eval/unknown_tokens"}
     found = [line.split() for line in (workdir / "search.trec").read_text().splitlines()]
     assert len(found) == len(UNSEEN) * 10 and found[0][1:2] + found[0][3:4] == ["Q0", "1"]
-    again = evaluate(workdir, folder, **{"data.split": "dev"})
-    assert again == pytest.approx(metrics, abs=1e-6)
+    assert evaluate(workdir, folder, **{"data.split": "dev"}) == pytest.approx(metrics, abs=1e-6)
     assert (workdir / "evaluations" / "words" / "search.trec").is_file()
     tested = evaluate(workdir, folder, ndcg_at=(3,), features=8)
     assert tested.keys() == {"eval/ndcg@3", "eval/mrr@10", "eval/recall@5", "eval/unknown_tokens"}

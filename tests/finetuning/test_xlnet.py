@@ -18,14 +18,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from tests.finetuning.test_kinds import SPLITS, asked
-
-
-def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
-    for number, (split, count) in enumerate(SPLITS.items()):
-        text = make(np.random.default_rng(number), count)
-        (folder / f"{split}.{suffix}").write_text(text, encoding="utf-8")
-    return {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
+from tests.finetuning.test_kinds import files_of
 
 
 def experiment(objective: Any, data: Any, epochs: float = 8.0) -> Experiment:
@@ -48,7 +41,7 @@ def test_sentences_are_labelled_at_their_last_token(xlnet_run, sentiment, tmp_pa
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory) -> Experiment:
-    data = Questions(stride=8, question_length=8, **files_of(asked, "json", tmp_path_factory.mktemp("questions")))
+    data = Questions(stride=8, question_length=8, **files_of("questions", tmp_path_factory.mktemp("questions")))
     return experiment(AnswerSearch(), data, epochs=20.0)
 
 

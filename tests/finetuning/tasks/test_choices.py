@@ -30,6 +30,9 @@ def test_reads_every_format_alike(tmp_path, name):
     lines = [2, 3] if name == "rows.tsv" else [1, 2]
     choices = [["he runs", "she runs"], ['it "pours"', "it is dry"]]
     assert examples == ChoiceExamples(path, lines, ["A man sits.", "It rains."], choices, [1, 0])
+    if name == "rows.tsv":  # a question stands before every choice
+        asked = Choices(train=path, context="text", label="right", question="two", **options).read("train")
+        assert asked.choices[0] == ["she runs he runs", "she runs she runs"] and asked.contexts == examples.contexts
 
 
 def draws(count: int, choices: int) -> ChoiceExamples:

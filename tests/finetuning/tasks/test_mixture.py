@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment, Training
+from plmjax.experiment import Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.source import TaskSource
@@ -16,7 +16,6 @@ from plmjax.finetuning.metrics.text_metrics import BleuAndChrf, ExactMatch
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.models.t5 import T5Config
 from plmjax.training.feed import mixture_metrics
-from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
 from tests.finetuning.parity import NumbersOfGpt
 
@@ -48,16 +47,8 @@ def mixture(tmp_path_factory) -> Mixture:
     return Mixture(folder=str(folder), tasks=(TRANSLATION, LABELS), sequence_length=12, target_length=8, pack=3)
 
 
-def experiment(mixture: Mixture) -> Experiment:
-    return Experiment(
-        model=MODEL, objective=OBJECTIVE, data=mixture,
-        optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
-        training=Training(batch_size=8, unroll=1),
-    )  # fmt: skip
-
-
 def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:
-    run, train = experiment(mixture), mixture.read("train")
+    run, train = Experiment(MODEL, OBJECTIVE, mixture), mixture.read("train")
     rows = inputs.rows(run, train, NumbersOfGpt(), mixture.mixing(train))
     validation = inputs.rows(run, mixture.read("validation"), NumbersOfGpt())
     return TaskSource([rows], validation, NumbersOfGpt.vocabulary, seed=seed)
@@ -75,6 +66,10 @@ def test_every_task_is_read_with_its_prefix_and_its_words(mixture: Mixture) -> N
     assert sorted(mixture.texts(train)) == sorted(
         itertools.chain(*(part.sources + part.targets for part in train.parts))
     )
+    encoded = OBJECTIVE.encode(train, NumbersOfGpt(), MODEL, mixture)
+    (begin, end), (first, last) = encoded.offsets[30:32], encoded.decoder.offsets[30:32]
+    assert encoded.tokens[begin:end].tolist() == [6, 10, END]
+    assert encoded.decoder.token_fields["next_ids"][first:last].tolist() == [40, END]
     alone = dataclasses.replace(mixture, only=("parity",)).read("train")
     assert alone.parts == train.parts[1:]
 
