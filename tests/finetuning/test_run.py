@@ -52,6 +52,7 @@ def finished(sentiment, small_run, tmp_path_factory):
     return workdir, finetune(experiment(sentiment), small_run, workdir)
 
 
+@pytest.mark.nightly  # a run on one device by day, in test_kinds.py
 def test_learns_writes_what_it_predicts_and_evaluates_to_the_same(sentiment, finished, tmp_path):
     workdir, metrics = finished
     assert metrics["eval/accuracy"] > 0.95 and metrics["eval/loss"] < 0.3 < math.log(2)

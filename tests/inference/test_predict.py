@@ -101,7 +101,6 @@ def test_predictions_of_a_file_of_conll_have_its_lines(tuned, tmp_path, capsys):
     assert (found[0]["predictions"], found[0]["probabilities"]) == (["O"], [None])
     labelled = document.replace("\n", "\tO\n").replace("\n\tO\n", "\n\n")
     (tmp_path / "labelled.conll").write_text(labelled)
-    assert list(predict(checkpoint, tmp_path / "labelled.conll")) == found[:3]
     assert len(Tagging(train=str(tmp_path / "labelled.conll")).read("train")) == 2
 
 
