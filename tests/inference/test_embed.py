@@ -23,8 +23,7 @@ def texts(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("layer", "pooling"),
-    [(-1, "mean"), pytest.param(0, "cls", marks=pytest.mark.nightly), (-2, "cls"), (-1, "none")],
+    ("layer", "pooling"), [(-1, "mean"), pytest.param(0, "cls", marks=pytest.mark.nightly), (-2, "cls"), (-1, "none")]
 )
 def test_embeds_every_line_as_transformers_does(small_run, texts, reference, tmp_path, layer, pooling):
     output = tmp_path / "out.npz"
@@ -97,8 +96,7 @@ def stopping(monkeypatch, name, path):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "pooling"),
-    [("npz", "none"), pytest.param("jsonl", "mean", marks=pytest.mark.nightly)],
+    ("suffix", "pooling"), [("npz", "none"), pytest.param("jsonl", "mean", marks=pytest.mark.nightly)]
 )
 def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
     small_run, texts, tmp_path, monkeypatch, suffix, pooling

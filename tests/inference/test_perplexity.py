@@ -39,10 +39,7 @@ def tokens(decoder_run: Path) -> list[int]:
     return [token for document in documents for token in (*tokenizer.encode(document), tokenizer.vocabulary.end)]
 
 
-@pytest.mark.parametrize(
-    ("window", "stride"),
-    [(24, 7), pytest.param(64, 64, marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize(("window", "stride"), [(24, 7), pytest.param(64, 64, marks=pytest.mark.nightly)])
 def test_every_token_is_told_once_from_the_context_of_its_window(decoder_run, text, tokens, oracle, window, stride):
     expected, contexts = 0.0, []
     for token in range(1, len(tokens)):

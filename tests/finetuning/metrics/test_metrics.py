@@ -1,4 +1,4 @@
-"""Metrics of GLUE, SQuAD, CMRC and searches, and judges of texts, against formulas, libraries and cases made by hand."""
+"""Metrics of GLUE, SQuAD, CMRC and searches, and judges of texts, against formulas, libraries and cases by hand."""
 
 import math
 
@@ -146,7 +146,7 @@ def test_judges_name_their_metrics(judge: Scorer) -> None:
     assert set(judge.signatures()) <= {f"{name}_signature" for name in judge.names}
 
 
-# Ties, ids, judgements of all kinds and 30 drawn collections gave exactly the numbers of pytrec_eval 0.5.11 (the package
+# Ties, ids, judgements of all kinds and 30 drawn collections gave exactly the numbers of pytrec_eval 0.5.11 (package
 # pytrec-eval-terrier, which no extra installs).
 LIMITS = {"ndcg_at": (1, 3), "mrr_at": (1, 3), "recall_at": (2, 3)}
 

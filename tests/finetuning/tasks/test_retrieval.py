@@ -109,11 +109,7 @@ FOLDERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "an empty split": ("dev", {"dev": JUDGED[:25]}, r"judgements in .*dev\.tsv, found none"),
     "no whole number": ("dev", {"dev": f"{JUDGED[:25]}1\td1\tyes\n"}, "whole number as the score in line 2 .*'yes'"),
     "unknown queries alone": ("dev", {"dev": f"{JUDGED[:25]}7\td1\t1\n"}, "found none of its queries"),
-    "a blank query": (
-        "dev",
-        {"queries": [{"_id": "1", "text": " "}]},
-        r"'text' in line 1 of .*queries\.jsonl",
-    ),
+    "a blank query": ("dev", {"queries": [{"_id": "1", "text": " "}]}, r"'text' in line 1 of .*queries\.jsonl"),
     "an id again": ("dev", {"corpus": CORPUS[:1] * 2}, "every _id once, found 'd1' again in line 2"),
     "no answers": ("train", {"train": f"{JUDGED[:25]}1\td1\t0\n"}, "a score above 0, in the judgements"),
 }
