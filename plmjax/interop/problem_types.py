@@ -28,14 +28,12 @@ def with_problem_type(
     if problem is None or not isinstance(objective, SentenceObjective):
         return objective, data
     if not isinstance(problem, str) or problem not in PROBLEMS:
-        raise UserError(
-            f"Expected a known problem_type in the config, found {quoted(problem)}; {nearest(str(problem), PROBLEMS)}"
-        )
+        raise UserError(f"Expected a known problem_type, found {quoted(problem)}; {nearest(str(problem), PROBLEMS)}")
     if problem == "multi_label_classification":
         return MultiLabelClassification(labels=names), LabelSets()
     if (problem == "regression") != (len(names) == 1):
         raise UserError(
-            f"Expected one label for a regression or two and more for a classification in the config, found the "
+            f"Expected one label for a regression or two and more for a classification, found the "
             f"problem_type {quoted(problem)} with {len(names)}; correct it."
         )
     return (Regression() if problem == "regression" else SequenceClassification(labels=names)), Sentences()

@@ -167,7 +167,8 @@ def _from_transformers(
     settings = huggingface.read_settings(folder) if library == "transformers" else {}
     names = labels.names(settings | {"num_labels": module.num_labels}) if hasattr(module, "num_labels") else ()
     objective, data = task_of(module, names)
-    objective, data = problem_types.with_problem_type(objective, data, names, settings.get("problem_type"))
+    with in_file(folder / CONFIG):
+        objective, data = problem_types.with_problem_type(objective, data, names, settings.get("problem_type"))
     longest = module.config.longest or data.sequence_length
     data = dataclasses.replace(data, sequence_length=min(data.sequence_length, longest))
     return _Imported(name, adapter.architectures[name].within, objective, data, checked)
