@@ -62,7 +62,7 @@ def stopping(after: int) -> Iterator[None]:
         yield
 
 
-def saved_run(folder: Path, model: Any, module: Any, objective: Any, layout: Any) -> Path:
+def saved_run(folder: Path, *, model: Any, module: Any, objective: Any, layout: Any) -> Path:
     """The run directory of a model of random parameters, with the tokenizer in the folder."""
     run = Experiment(model, objective, Data(layout, sequence_length=16))
     files = checkpoints.tokenizer_files(folder / "tokenizer")
@@ -78,7 +78,9 @@ def bart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     others = {"max_position_embeddings": 48, "dropout": 0.0, "init_std": 0.1}
     model = BartConfig.tiny(vocab_size=tokenizer.vocabulary.size, **sizes, **others)
-    return saved_run(folder, model, BartForConditionalGeneration(model), Denoising(), FullSentences())
+    return saved_run(
+        folder, model=model, module=BartForConditionalGeneration(model), objective=Denoising(), layout=FullSentences()
+    )
 
 
 @pytest.fixture(scope="session")
@@ -88,4 +90,10 @@ def xlnet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = tokenizers.train("xlnet-unigram", 60, [" ".join([*WORDS, "what", "praise"])] * 20, folder / "tokenizer")
     sizes = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
     model = XlnetConfig(vocab_size=tokenizer.vocabulary.size, initializer_range=0.1, **sizes).with_dropout(0.0)
-    return saved_run(folder, model, XlnetForPreTraining(model), PermutationLanguageModel(), ContinuedPairs())
+    return saved_run(
+        folder,
+        model=model,
+        module=XlnetForPreTraining(model),
+        objective=PermutationLanguageModel(),
+        layout=ContinuedPairs(),
+    )
