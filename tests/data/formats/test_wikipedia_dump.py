@@ -85,7 +85,8 @@ def test_a_paragraph_of_every_language_survives_whole_and_a_line_without_a_stop_
           for name in ("Bild", "Изображение", "画像")),
         *((f"They saw [[{title}: X]].", f"They saw {title}: X.") for title in ("CSI", "Ben-Hur", "NCIS", "Wikt", "s")),
         ("Foxes dig." + "".join(f"[[{code.title()}:x]]" for code in wikipedia_languages.CODES), "Foxes dig."),
-        ("The analysis assumes the\nindependence of\nthem.", "The analysis assumes the independence of them."),
+        ("The normal-model based analysis of variance assumes the\nindependence of\nthem.",
+         "The normal-model based analysis of variance assumes the independence of them."),
         ("[[CSI: Miami]] ended.", "CSI: Miami ended."),
         ("[[Alien (film)|Alien [1979]]] ended.", "Alien [1979] ended."),
 
