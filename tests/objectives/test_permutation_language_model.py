@@ -173,3 +173,26 @@ def test_a_sixth_of_a_row_is_predicted_or_what_has_room() -> None:
     assert PermutationLanguageModel().goals(512) == (43, 42)
     assert PermutationLanguageModel(predictions=9, permutation_size=8).goals(16) == (5, 4)
     assert PermutationLanguageModel(memory_length=0).initial_carry(MODEL, 4, LENGTH) == ()
+
+
+def test_a_document_that_begins_sees_no_memory() -> None:
+    batch = batch_of(4) | {"segment_ids": np.ones((4, LENGTH), np.int32)}
+    batch["document_starts"][:2, 0] = True
+    nats = {}
+    for forget in (False, True):
+        objective = PermutationLanguageModel(memory_length=24, documents="apart" if forget else "joined")
+        module, given = loss_inputs(objective, 4)
+        made = jax.jit(lambda objective=objective: objective.corrupt(batch, jax.random.key(0), VOCABULARY))()
+        full = jax.tree.map(jnp.ones_like, given.carry)
+
+        @jax.jit
+        def loss(row: jax.Array, *, objective=objective, module=module, given=given, full=full, made=made) -> jax.Array:
+            weights = made["target_weights"] * (jnp.arange(4) == row)[:, None]
+            batch = made | {"target_weights": weights}
+            sums = objective.sums(module, given.replace(carry=full), batch, jax.random.key(1), training=False)
+            return sums.losses["permutation_language_model"]
+
+        for row in range(4):
+            nats[forget, row] = float(loss(row))
+    assert all(nats[False, row] != nats[True, row] for row in range(2))
+    assert all(nats[False, row] == nats[True, row] for row in range(2, 4))
