@@ -1,14 +1,4 @@
-"""Programs to read: one that is written by hand, and a train step that is compiled for a TPU."""
-
-import functools
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from plmjax.parallel import topologies
-from plmjax.planning.hlo import Program
+"""Programs and schedules to read, written by hand."""
 
 # A loop of five trips that counts down by two, with a loop of three inside it whose limit is carried along.
 WRITTEN = """HloModule written, is_scheduled=true, num_partitions=8
@@ -79,32 +69,6 @@ ENTRY %main (x: f32[4,8], stack: f32[16,8]) -> (f32[4,8], f32[2,8]) {
   ROOT %t = (f32[4,8]{1,0}, f32[2,8]{1,0}) tuple(%moved, %piece)
 }
 """
-
-
-@functools.cache
-def compiled(topology: str, layers: int, dtype: str = "bfloat16") -> Program:
-    """One gradient step of a scanned residual network in pure data parallelism, compiled for a TPU."""
-    mesh = Mesh(np.array(topologies.parse(topology).devices()), ("data",))
-    whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    width, hidden = 256, 1024
-    weights = {
-        "into": jax.ShapeDtypeStruct((layers, width, hidden), jnp.float32, sharding=whole),
-        "out": jax.ShapeDtypeStruct((layers, hidden, width), jnp.float32, sharding=whole),
-    }
-    x = jax.ShapeDtypeStruct((8 * mesh.size, 128, width), jnp.dtype(dtype), sharding=rows)
-
-    def loss(weights, x):
-        def layer(x, weights):
-            hidden = jax.nn.relu(x @ weights["into"].astype(dtype))
-            return x + hidden @ weights["out"].astype(dtype), None
-
-        return jnp.mean(jnp.square(jax.lax.scan(layer, x, weights)[0].astype(jnp.float32)))
-
-    def step(weights, x):
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
-
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=whole)
-    return Program(jitted.lower(weights, x).compile().as_text())
 
 
 # Two bundles before a loop of 18 trips, whose pipeline does its three bundles of work (0x4 to 0x6) in 16 of them.

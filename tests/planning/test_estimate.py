@@ -61,12 +61,9 @@ def made() -> dict:
     ("changes", "same"),
     [
         ({"changes": ("optimizer.learning_rate=1e-5", "optimizer.schedule.warmup_steps=3")}, True),
-        ({"changes": ("model.layer_norm_eps=1e-6", "data.path=elsewhere")}, True),
         ({"changes": ("model.hidden_dropout_prob=0",)}, False),  # leaves operations out
-        ({"changes": ("objective.rate=0.3",)}, False),  # more predictions in a row
         ({"changes": ("optimizer=lamb",)}, False),
         ({"accumulation": 2}, False),
-        ({"batch_size": 8}, False),
     ],
     ids=str,
 )
@@ -83,40 +80,6 @@ def test_a_phase_is_not_compiled_again_if_its_program_differs_in_numbers_alone(c
         assert (found.program.phase, found.seconds) == (second, 0.0)
 
 
-@pytest.mark.nightly
-def test_a_phase_of_microbatches_has_gradients_that_cross_the_network_and_parameters_that_come_back_once(monkeypatch):
-    """The compiler divides its two microbatches, and their gradient goes over the network once all the same."""
-    monkeypatch.setattr(programs, "MICROBATCHES_ON_RINGS", 1)
-    made = plan(experiment(), "v5e:2x2")
-    assert (made["chips"], made["cores"], made["devices"], made["hosts"]) == (4, 4, 4, 1)
-    assert made["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
-    first, second = made["phases"]
-    sizes = [(one["steps"], one["sequence_length"], one["rows_per_device"]) for one in (first, second)]
-    assert sizes == [(900, 64, 4), (100, 128, 2)] and (first["accumulation"], second["accumulation"]) == (1, 2)
-    for phase in made["phases"]:
-        assert phase["rows_per_device"] * phase["shards"] * phase["accumulation"] == phase["batch_size"] == 16
-        assert phase["tokens_per_step"] == 16 * phase["sequence_length"]
-        flops = experiment().model.train_flops(
-            16, phase["sequence_length"], {64: 10, 128: 20}[phase["sequence_length"]]
-        )
-        assert phase["model_flops"] == flops
-        assert phase["findings"] == []
-    assert moved(second, "all-gather") == pytest.approx(second["parameters"], rel=0.1)
-    assert moved(second, "all-reduce", "reduce-scatter") >= 0.9 * second["parameters"]
-    assert {one["group"] for one in second["collectives"] if one["kind"] != "collective-permute"} == {4}
-
-
-def test_memory_adds_up_and_the_state_is_cut(made):
-    for phase in made["phases"]:
-        memory = phase["memory"]
-        state = ("parameters", "optimizer", "constants", "carry_and_batch", "layout_padding")
-        parts = (*state, "results", "activations", "code")
-        assert sum(memory[part] for part in parts) == memory["total"] < memory["device"] == 16 * 2**30
-        assert phase["parameters"] <= memory["parameters"] < 1.05 * phase["parameters"]
-        assert memory["optimizer"] < 1.05 * 2 * memory["parameters"]
-        assert memory["layout_padding"] >= 0 and memory["activations"] > 0
-
-
 def moved(phase: dict, *kinds: str) -> int:
     """The number of elements, of whole arrays, that collectives of these kinds move in a step."""
     numbers = ("f32", "bf16")
@@ -125,91 +88,95 @@ def moved(phase: dict, *kinds: str) -> int:
 
 
 @pytest.mark.nightly
-def test_matrices_of_layers_and_all_gradients_travel_along_rings():
-    """In two rows of two, three of the four pieces reach a device. A step gathers once more than it has layers."""
-    (phase,), layers = plan(of_one_phase(), "v5e:2x2")["phases"], 2 * 12 * 128 * 128
-    others = phase["parameters"] - layers
-    assert moved(phase, "all-gather") == pytest.approx(others, rel=0.1)
-    assert moved(phase, "collective-permute") == pytest.approx(3 / 4 * (2 * 3 / 2 * layers + others), rel=0.1)
-    assert moved(phase, "all-reduce", "reduce-scatter") < 0.1 * others
-    assert phase["findings"] == []  # it does nothing that a good step does not
+def test_gradients_cross_the_network_once_and_matrices_of_layers_travel_along_rings(monkeypatch):
+    """In two rows of two, three of the four pieces reach a device. A step gathers once more than it has layers.
+
+    The compiler divides the two microbatches of the second phase, and their gradient goes over the network once too.
+    """
+    monkeypatch.setattr(programs, "MICROBATCHES_ON_RINGS", 1)
+    made = plan(experiment(), "v5e:2x2")
+    (first, second), layers = made["phases"], 2 * 12 * 128 * 128
+    others = first["parameters"] - layers
+    assert moved(first, "all-gather") == pytest.approx(others, rel=0.1)
+    assert moved(first, "collective-permute") == pytest.approx(3 / 4 * (2 * 3 / 2 * layers + others), rel=0.1)
+    assert moved(first, "all-reduce", "reduce-scatter") < 0.1 * others
+    assert moved(second, "all-gather") == pytest.approx(second["parameters"], rel=0.1)
+    assert moved(second, "all-reduce", "reduce-scatter") >= 0.9 * second["parameters"]
+    assert first["findings"] == [] == second["findings"]  # it does nothing that a good step does not
+    hours = (phase["steps"] * phase["estimate"]["step_seconds"] / 3600 for phase in (first, second))
+    assert made["estimate"]["hours"] == pytest.approx(sum(hours)) and (first["steps"], second["steps"]) == (900, 100)
 
 
-def test_estimates_follow_their_formulas(made):
-    for phase in made["phases"]:
-        estimate = phase["estimate"]
-        assert estimate["compute_seconds"] == phase["model_flops"] / (4 * 197e12)
-        parts = [estimate[name] for name in ("compute_seconds", "hbm_seconds", "interconnect_seconds")]
-        assert estimate["roofline_seconds"] == max(parts)
-        assert estimate["cycles_seconds"] == estimate["cycles"] / 1.5e9
-        assert estimate["step_seconds"] == estimate["cycles_seconds"] + estimate["interconnect_seconds"]
-        assert estimate["mfu"] == pytest.approx(estimate["compute_seconds"] / estimate["step_seconds"])
-        assert estimate["tokens_per_second"] == pytest.approx(phase["tokens_per_step"] / estimate["step_seconds"])
-        assert estimate["hours"] == pytest.approx(phase["steps"] * estimate["step_seconds"] / 3600)
-        assert estimate["chip_hours"] == pytest.approx(4 * estimate["hours"])
-        assert estimate[f"{phase['bound_by']}_seconds"] == max(parts)
-    for total, one in (("roofline_hours", "roofline_seconds"), ("hours", "step_seconds")):
-        of_phases = [phase["steps"] * phase["estimate"][one] / 3600 for phase in made["phases"]]
-        assert made["estimate"][total] == pytest.approx(sum(of_phases))
-    assert made["estimate"]["model_flops"] == sum(phase["steps"] * phase["model_flops"] for phase in made["phases"])
-    hours = sum(phase["estimate"]["hours"] for phase in made["phases"])
-    assert made["estimate"]["hours"] == pytest.approx(hours)
-    assert made["estimate"]["chip_hours"] == pytest.approx(4 * hours)
-    assert made["estimate"]["cost"] == pytest.approx(1.5 * 4 * hours)
+def test_memory_adds_up_and_estimates_follow_their_formulas(made):
+    assert [made[name] for name in ("chips", "cores", "devices", "hosts")] == [4, 4, 4, 1]
+    (phase,), total = made["phases"], made["estimate"]
+    memory, estimate = phase["memory"], phase["estimate"]
+    state = ("parameters", "optimizer", "constants", "carry_and_batch", "layout_padding")
+    parts = (*state, "results", "activations", "code")
+    assert sum(memory[part] for part in parts) == memory["total"] < memory["device"] == 16 * 2**30
+    assert phase["parameters"] <= memory["parameters"] < 1.05 * phase["parameters"]
+    assert memory["optimizer"] < 1.05 * 2 * memory["parameters"]
+    assert memory["layout_padding"] >= 0 and memory["activations"] > 0
+    assert phase["tokens_per_step"] == 16 * 64 and phase["findings"] == []
+    assert phase["model_flops"] == experiment().model.train_flops(16, 64, 10)
+    assert moved(phase, "all-reduce", "reduce-scatter") == pytest.approx(phase["parameters"], rel=0.1)
+    assert estimate["compute_seconds"] == phase["model_flops"] / (4 * 197e12)
+    parts = [estimate[name] for name in ("compute_seconds", "hbm_seconds", "interconnect_seconds")]
+    assert estimate["roofline_seconds"] == max(parts) == estimate[f"{phase['bound_by']}_seconds"]
+    assert estimate["cycles_seconds"] == estimate["cycles"] / 1.5e9
+    assert estimate["step_seconds"] == estimate["cycles_seconds"] + estimate["interconnect_seconds"]
+    assert estimate["mfu"] == pytest.approx(estimate["compute_seconds"] / estimate["step_seconds"])
+    assert estimate["tokens_per_second"] == pytest.approx(phase["tokens_per_step"] / estimate["step_seconds"])
+    assert total["hours"] == estimate["hours"] == pytest.approx(1000 * estimate["step_seconds"] / 3600)
+    assert total["roofline_hours"] == pytest.approx(1000 * estimate["roofline_seconds"] / 3600)
+    assert total["chip_hours"] == estimate["chip_hours"] == pytest.approx(4 * total["hours"])
+    assert total["model_flops"] == 1000 * phase["model_flops"]
+    assert total["cost"] == pytest.approx(1.5 * 4 * total["hours"])
+    assert made["compiler"] == f"libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}"
+    assert json.loads(json.dumps(made)) == made and "All times are estimates" in plan_report.page(made)
 
 
 def test_the_refined_estimate_is_between_the_bounds_and_explained_to_the_cycle(made):
-    for phase in made["phases"]:
-        estimate, refined, rows = phase["estimate"], phase["refined"], phase["breakdown"]["cycles"]
-        assert estimate["roofline_seconds"] < refined["fast"]["step_seconds"] < refined["slow"]["step_seconds"]
-        columns = [("compiler", estimate["step_seconds"])]
-        for name, assumed in zip(("fast", "slow"), RANGE, strict=True):
-            end = refined[name]
-            assert end["assumed"] == dataclasses.asdict(assumed)
-            parts = [end[f"{part}_seconds"] for part in ("computing", "waiting_hbm", "waiting_network")]
-            assert end["step_seconds"] == pytest.approx(sum(parts))
-            assert end["mfu"] == pytest.approx(estimate["compute_seconds"] / end["step_seconds"])
-            network = end["waiting_network_seconds"] + end["hidden_network_seconds"]
-            # The communication of both axes of the slice, of which the estimate takes the larger.
-            of_both = network * assumed.links / estimate["interconnect_seconds"]
-            assert 1 - 1e-9 <= of_both <= 2 + 1e-9
-            # In so small a program the arithmetic of keys, of two words, counts.
-            assert end["unscheduled_seconds"] < 0.05 * end["step_seconds"]
-            columns.append((name, end["step_seconds"]))
-        for column, seconds in columns:
-            assert sum(row[column] for row in rows.values()) == pytest.approx(1.5e9 * seconds)
-        assert sum(row["hbm_bytes"] for row in rows.values()) == pytest.approx(estimate["hbm_seconds"] * 819e9)
-        used = {name for name, row in rows.items() if row["fast"] > 0}
-        assert used >= {"matrix products", "attention", "normalisation", "random bits", "state", "collectives"}
+    (phase,) = made["phases"]
+    estimate, refined, rows = phase["estimate"], phase["refined"], phase["breakdown"]["cycles"]
+    assert estimate["roofline_seconds"] < refined["fast"]["step_seconds"] < refined["slow"]["step_seconds"]
+    columns = [("compiler", estimate["step_seconds"])]
+    for name, assumed in zip(("fast", "slow"), RANGE, strict=True):
+        end = refined[name]
+        assert end["assumed"] == dataclasses.asdict(assumed)
+        parts = [end[f"{part}_seconds"] for part in ("computing", "waiting_hbm", "waiting_network")]
+        assert end["step_seconds"] == pytest.approx(sum(parts))
+        assert end["mfu"] == pytest.approx(estimate["compute_seconds"] / end["step_seconds"])
+        network = end["waiting_network_seconds"] + end["hidden_network_seconds"]
+        # The communication of both axes of the slice, of which the estimate takes the larger.
+        of_both = network * assumed.links / estimate["interconnect_seconds"]
+        assert 1 - 1e-9 <= of_both <= 2 + 1e-9
+        # In so small a program the arithmetic of keys, of two words, counts.
+        assert end["unscheduled_seconds"] < 0.05 * end["step_seconds"]
+        columns.append((name, end["step_seconds"]))
+    for column, seconds in columns:
+        assert sum(row[column] for row in rows.values()) == pytest.approx(1.5e9 * seconds)
+    assert sum(row["hbm_bytes"] for row in rows.values()) == pytest.approx(estimate["hbm_seconds"] * 819e9)
+    used = {name for name, row in rows.items() if row["fast"] > 0}
+    assert used >= {"matrix products", "attention", "normalisation", "random bits", "state", "collectives"}
 
 
-def test_where_no_schedule_was_written_the_refined_estimate_is_not_known(made):
-    unknown = made | {"phases": [phase | {"refined": None, "breakdown": None} for phase in made["phases"]]}
-    assert "libtpu wrote no schedules" in plan_report.page(unknown)
-    assert "no breakdown, as the refined estimate is not known" in plan_report.page(unknown)
-    assert "-" in plan_report.columns([unknown])[1][0]
-
-
-def test_what_is_printed_names_every_time_an_estimate(made):
-    text = plan_report.page(made)
-    assert f"compiled by libtpu {importlib.metadata.version('libtpu')}, jax {jax.__version__}" in " ".join(text.split())
-    assert "All times are estimates, of train steps alone." in text
-    assert json.loads(json.dumps(made)) == made
-
-
-@pytest.mark.parametrize(
-    ("changed", "topology", "sentence"),
-    [
+def test_what_cannot_be_is_one_sentence():
+    for changed, topology, sentence in (
         ({}, "v5e:3x3", "2x2, 2x4, 4x4"),
-        ({"batch_size": 18}, "v5e:2x2", "divides by 4 devices"),
+        ({"training": Training(batch_size=18)}, "v5e:2x2", "divides by 4 devices"),
         ({"mesh": Mesh(fsdp=3)}, "v5e:2x2", "number of devices"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(changed, topology, sentence):
-    mesh = changed.pop("mesh", Mesh())
-    with pytest.raises(UserError, match=sentence) as error:
-        plan(dataclasses.replace(experiment(**changed), mesh=mesh), topology)
-    assert "\n" not in str(error.value)
+    ):
+        with pytest.raises(UserError, match=sentence) as error:
+            plan(dataclasses.replace(experiment(), **changed), topology)
+        assert "\n" not in str(error.value)
+    for options, sentence in (
+        ([], "give --topology"),
+        (["--topology", "v5e:2x2", "--batch_sizes", "64"], "--batch_sizes needs --search"),
+        (["--topology", "v4:2x2x1*2"], "whose network between slices is known"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            cli.run(["plan", "experiments/bert_tiny.py", *options])
 
 
 def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
@@ -272,29 +239,6 @@ def test_a_chip_of_two_devices_is_one_chip():
     assert memory["device"] == 16 * GIB and memory["results"] == GIB and memory["total"] == (5 + 4 - 3 + 2 + 1) * GIB
     parts = ("parameters", "optimizer", "constants", "carry_and_batch", "layout_padding")
     assert sum(memory[part] for part in parts) == 5 * GIB
-
-
-def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
-    """On 16 chips of a v3 with two cores, which are devices, each; a chip-hour has a price."""
-    costly = {"step_seconds": 36.0, "roofline_seconds": 9.0}
-    monkeypatch.setattr(
-        "plmjax.planning.compilation.compile_phase",
-        lambda run, batches, phase, mesh: SimpleNamespace(phase=phase, of_phase=lambda *_: None),
-    )
-    monkeypatch.setattr(
-        "plmjax.planning.plan.describe",
-        lambda run, made, part, breakdown: {
-            "steps": made.phase.steps, "estimate": costly, "parameters": 7, "model_flops": 10.0 ** made.phase.index,
-                "refined": None, "tokens_per_step": 9,
-        },
-    )  # fmt: skip
-    run = dataclasses.replace(experiment(batch_size=64), mesh=Mesh(data=32, fsdp=1, tensor=1))
-    found = plan(run, "v3:4x4", prices={"": 2.0})
-    assert [found[name] for name in ("chips", "cores", "devices", "hosts")] == [16, 32, 32, 4]
-    assert found["estimate"] == {
-        "hours": 10.0, "chip_hours": 160.0, "cost": 320.0, "roofline_hours": 2.5, "model_flops": 900 * 1 + 100 * 10,
-        "price": 2.0, "refined_hours": None, "tokens": 9000,
-    }  # fmt: skip
 
 
 def test_rates_of_a_device_are_those_of_its_matrix_units_and_its_share_of_the_memory():
@@ -387,20 +331,14 @@ def test_products_of_wide_numbers_are_found_unless_they_were_asked_for():
     assert findings(*lines, dtype="float32") == [] == findings(*given, product.format("d", "c"))
 
 
-@pytest.mark.parametrize(
-    ("positions", "accumulation", "found"), [(5120, 1, False), (5300, 1, True), (2560, 2, False), (2700, 2, True)]
-)
-def test_scores_at_more_positions_than_are_predicted_are_found(positions, accumulation, found):
+def test_scores_at_more_positions_than_are_predicted_are_found():
     """Rows of 128 tokens have 20 targets; a device has 256 rows, or 128 of them at a time."""
-    said = findings(
-        f"%scores = bf16[{positions},1024]{{1,0}} broadcast(%x), dimensions={{}}", accumulation=accumulation
-    )
-    assert bool(said) is found
-    assert all(f"An array over the vocabulary is [{positions}, 1024]" in sentence for sentence in said)
-
-
-def test_a_task_of_labels_asks_for_no_scores_of_tokens():
-    assert not findings("%scores = bf16[5300,1024]{1,0} broadcast(%x), dimensions={}", finetuning=Finetuning())
+    scores = "%scores = bf16[{},1024]{{1,0}} broadcast(%x), dimensions={{}}"
+    for positions, accumulation, found in ((5120, 1, 0), (5300, 1, 1), (2560, 2, 0), (2700, 2, 1)):
+        said = findings(scores.format(positions), accumulation=accumulation)
+        assert len(said) == found
+        assert all(f"An array over the vocabulary is [{positions}, 1024]" in sentence for sentence in said)
+    assert not findings(scores.format(5300), finetuning=Finetuning())  # a task of labels asks for none
 
 
 def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
@@ -416,17 +354,3 @@ def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
         assert stopped == code
         found = "finding (v5e:2x2, phase 0): 3 of 9 products take float32." in capsys.readouterr().out
         assert found == (answer is bad)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ([], "give --topology"),
-        (["--topology", "v5e:2x2", "--batch_sizes", "64"], "--batch_sizes needs --search"),
-        (["--topology", "v5e:2x2", "--price", "dear"], "Expected --price"),
-        (["--topology", "v4:2x2x1*2"], "whose network between slices is known"),
-    ],
-)
-def test_options_that_do_not_go_together_are_named(options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        cli.run(["plan", "experiments/bert_tiny.py", *options])

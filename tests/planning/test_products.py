@@ -1,8 +1,17 @@
 """Multiply-adds of matrix products as XLA writes them."""
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.planning import hlo, products, refined
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.layers.int8 import INT8_DYNAMIC, INT8_STATIC, PROJECTIONS
+from plmjax.models.bert import BertConfig
+from plmjax.parallel import topologies
+from plmjax.planning import compilation, hlo, products, refined
 
 PRODUCTS = {
     # [B M K] x [B K N], the batch as a dimension with holes: B M K N
@@ -57,11 +66,16 @@ def test_multiply_adds_are_those_of_the_formula(product):
 
 
 def test_products_of_integers_are_counted_apart():
-    form = "ENTRY %main (a: s8[], b: s8[]) -> s32[] {{\n{}\n}}"
-    lines = ["  %a = s8[32,64] parameter(0)", "  %b = s8[64,16] parameter(1)"]
-    lines.append("  ROOT %c = s32[32,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf")
-    integers = hlo.Program(form.format("\n".join(lines)))
-    floats = hlo.Program(form.format("\n".join(lines).replace("s8", "bf16").replace("s32[32", "f32[32")))
+    """One of integers and floats is none of them."""
+    form = """ENTRY %main (a: s8[], b: s8[]) -> s32[] {{
+  %a = {0}[32,64] parameter(0)
+  %b = {1}[64,16] parameter(1)
+  ROOT %c = {2}[32,16]{{1,0}} convolution(%a, %b), dim_labels=bf_io->bf
+}}"""
+    kinds = ("s8", "s8", "s32"), ("bf16", "bf16", "f32"), ("s8", "bf16", "f32")
+    integers, floats, mixed = (hlo.Program(form.format(*each)) for each in kinds)
+    assert products.multiply_adds(mixed, mixed.roots["main"], products.INTEGERS) == 0
+    assert products.multiply_adds(mixed, mixed.roots["main"], {"s8", "bf16"}) == 32 * 64 * 16
     for program, share in ((integers, 1), (floats, 0)):
         count = products.multiply_adds(program, program.roots["main"])
         assert products.multiply_adds(program, program.roots["main"], products.INTEGERS) == share * count > -1
@@ -70,9 +84,22 @@ def test_products_of_integers_are_counted_apart():
         assert costs == [count / 8, count / (16 if share else 8)]
 
 
-def test_a_product_of_integers_and_floats_is_none_of_integers():
-    lines = ["  %a = s8[32,64] parameter(0)", "  %b = bf16[64,16] parameter(1)"]
-    lines.append("  ROOT %c = f32[32,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf")
-    program = hlo.Program("\n".join(["ENTRY %main (a: s8[], b: bf16[]) -> f32[] {", *lines, "}"]))
-    assert products.multiply_adds(program, program.roots["main"], products.INTEGERS) == 0
-    assert products.multiply_adds(program, program.roots["main"], {"s8", "bf16"}) == 32 * 64 * 16
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", [INT8_DYNAMIC, INT8_STATIC])
+def test_all_projections_of_the_layers_multiply_integers(precision: str) -> None:
+    config = BertConfig.tiny(vocab_size=256, num_attention_heads=2)
+    module = config.module(Purpose.ENCODING, Execution(dtype=jnp.bfloat16, projection=PROJECTIONS[precision]))
+    (device,) = topologies.parse("v5e:1x1").devices()
+    place = NamedSharding(jax.sharding.Mesh([device], ("data",)), PartitionSpec())
+    ids = jax.ShapeDtypeStruct((8, 128), jnp.int32)
+    shapes = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids)), ids
+    shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), shapes)
+    function = jax.jit(lambda variables, ids: module.apply(variables, ids).last_hidden_state)
+    program = hlo.Program(compilation.compile_for_slice(function.lower(*shapes))[1])
+    total, integers = (
+        sum(times * products.multiply_adds(program, one, dtypes) for one, times in program.top_level)
+        for dtypes in (None, products.INTEGERS)
+    )
+    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    assert integers == ids.size * layers * (4 * width**2 + 2 * width * inner)
+    assert total - integers == ids.size * layers * 2 * 128 * width  # scores and values of attention

@@ -86,17 +86,13 @@ def test_an_instruction_takes_the_longest_of_bundles_products_and_bytes():
 def test_equal_instructions_share_a_schedule_and_one_without_keeps_the_compilers_estimate():
     assert (cost("z").scheduled, cost("z").source) == (20, "schedule")  # the negation before it is its twin
     assert (cost("second").scheduled, cost("second").source) == (100, "schedule")
+    bare = re.sub(r"(%z = .*?), metadata=\{[^}]*\}", r"\1", WRITTEN)  # twins may differ in whether they have metadata
+    found = Costs(hlo.Program(bare), SCHEDULES, RATES)
+    assert [found[one].scheduled for one, _ in found.program.top_level if one.name == "z"] == [20]
     unscheduled = cost("busy", {})
     assert (unscheduled.refined, unscheduled.source) == (90, "compiler")
     ended_by_data = cost("busy", {"busy": Schedule(10, unknown_loops=1)})
     assert (ended_by_data.refined, ended_by_data.source) == (90, "schedule")
-
-
-def test_twins_may_differ_in_whether_they_have_metadata():
-    bare = re.sub(r"(%z = .*?), metadata=\{[^}]*\}", r"\1", WRITTEN)
-    assert bare != WRITTEN
-    found = Costs(hlo.Program(bare), SCHEDULES, RATES)
-    assert [found[one].scheduled for one, _ in found.program.top_level if one.name == "z"] == [20]
 
 
 def test_a_kernel_is_not_free_in_either_estimate():
@@ -196,13 +192,6 @@ def test_a_copy_and_a_collective_in_flight_hide_each_other():
     # At the end of the program the longer of the two is waited for.
     time = in_flight(GATHER, NEXT)
     assert (time.waiting_hbm, time.waiting_network) == (32 - 10, 40 - 32)
-
-
-def test_a_copy_waits_for_no_collective_that_began_before_it_nor_a_collective_for_a_copy():
-    time = in_flight(GATHER, LOAD, ONE, OTHER, LOADED)
-    assert (time.waiting_hbm, time.waiting_network) == (0, 40 - 30)  # at the end, behind the last instruction
-    time = in_flight(LOAD, GATHER, ONE, OTHER, "%third = f32[16]{0:S(1)} exponential()", GATHERED)
-    assert (time.waiting_hbm, time.waiting_network) == (0, 40 - 30)
 
 
 BRANCHES = """%short (s: f32[16]) -> f32[16] {
@@ -349,14 +338,6 @@ def test_collectives_along_two_axes_go_on_at_once():
     assert refined.timeline(Costs(program, SCHEDULES, RATES), both).waiting_network == behind
 
 
-def test_a_collective_in_one_piece_is_waited_for_whole():
-    whole = WRITTEN.replace("(f32[8]{0}, f32[32]{0}) all-gather-start(", "f32[32]{0} all-gather(")
-    whole = whole.replace("f32[32]{0} all-gather-done(%gather)", "f32[32]{0} bitcast(%gather)")
-    assert "all-gather-start" not in whole
-    time = refined.timeline(Costs(hlo.Program(whole), SCHEDULES, RATES), {"gather": Transmission(300.0, LINKS)})
-    assert time.waiting_network == 300
-
-
 def test_the_categories_add_up_to_both_estimates():
     found = costs(SCHEDULES | {"kernel": Schedule(70)})
     ends = found, found.at(Rates(multiply_adds=8.0, bytes=2.0, startup=5.0))
@@ -388,13 +369,10 @@ def test_the_categories_add_up_to_both_estimates():
         ("transpose(jvp(M))/M/encoder/while/body/layers/attention/transpose(jvp(BTNH,BSNH->BNTS))/mul", "attention"),
         ("jvp(M)/M/encoder/while/body/layers/attention/attention._attend/output/add", "layers"),
         ("jvp(M)/M/encoder/while/body/layers/attention_layer_norm/sub", "normalisation"),
-        ("while/body/closed_call/vmap(jvp(M))/M/decoder/while/body/layers/feed_forward/tanh", "layers"),
         ("jvp(M)/M/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice", "residuals"),
         ("while/body/closed_call/vmap(jvp(M))/M/word_embeddings.attend/sub", "ends"),
         ("vmap(jit(_randint))/vmap()/add", "other"),
         ("attention/key/jvp(M)/M/encoder/while/body/layers/attention/exp", "attention"),
-        ("jvp(M)/query/encoder/while/body/layers/attention/exp", "attention"),
-        ("jvp(M)/layers/encoder/while/body/dynamic_update_slice", "residuals"),
         ("mul", "state"),
         ("shard_map/while/body/closed_call/add", "state"),
     ],
@@ -405,42 +383,20 @@ def test_scopes_name_categories(scope, expected):
     assert category(program, program.roots["main"], parameters=()) == expected
 
 
-@pytest.mark.parametrize(
-    ("instruction", "scope", "expected"),
-    [
-        ("convert(%a)", "jvp(M)/M/word_embeddings/convert", "state"),  # a copy of a parameter
-        ("exponential(%a)", "jvp(M)/M/word_embeddings/exp", "ends"),
-        ("convert(%a)", "", "state"),
-        ("exponential(%a)", "", "state"),  # of no module, and of the size of a parameter
-    ],
-)
-def test_what_has_the_size_of_a_parameter_and_computes_nothing_else_is_state(instruction, scope, expected):
-    named = f', {NAMED}{scope}"}}' if scope else ""
-    text = "ENTRY %main (a: f32[]) -> f32[] {\n  %a = f32[4,8]{1,0} parameter(0)\n"
-    program = hlo.Program(f"{text}  ROOT %c = bf16[4,8]{{1,0}} {instruction}{named}\n}}")
-    assert category(program, program.roots["main"], parameters={7, 32}) == expected
-    assert category(program, program.roots["main"], parameters={7}) == ("ends" if scope else "other")
+def test_what_has_the_size_of_a_parameter_and_computes_nothing_else_is_state():
+    for instruction, scope, state in (
+        ("convert(%a)", "jvp(M)/M/word_embeddings/convert", True),  # a copy of a parameter
+        ("exponential(%a)", "jvp(M)/M/word_embeddings/exp", False),
+        ("exponential(%a)", "", True),  # of no module, and of the size of a parameter
+    ):
+        named = f', {NAMED}{scope}"}}' if scope else ""
+        text = "ENTRY %main (a: f32[]) -> f32[] {\n  %a = f32[4,8]{1,0} parameter(0)\n"
+        program = hlo.Program(f"{text}  ROOT %c = bf16[4,8]{{1,0}} {instruction}{named}\n}}")
+        assert category(program, program.roots["main"], parameters={7, 32}) == ("state" if state else "ends")
+        assert category(program, program.roots["main"], parameters={7}) == ("ends" if scope else "other")
 
 
-@pytest.mark.parametrize(("parameters", "expected"), [({32}, "ends"), ({32, 16}, "state"), (set(), "ends")])
-def test_a_copy_is_state_if_all_of_its_arrays_have_the_size_of_a_parameter(parameters, expected):
-    program = hlo.Program(f"""%copies (a: f32[4,8], b: f32[16]) -> (bf16[4,8], bf16[16]) {{
-  %a = f32[4,8]{{1,0}} parameter(0)
-  %b = f32[16]{{0}} parameter(1)
-  %c = bf16[4,8]{{1,0}} convert(%a), {NAMED}jvp(M)/M/word_embeddings/convert"}}
-  %d = bf16[16]{{0}} convert(%b), {NAMED}jvp(M)/M/word_embeddings/convert"}}
-  ROOT %t = (bf16[4,8]{{1,0}}, bf16[16]{{0}}) tuple(%c, %d)
-}}
-
-ENTRY %main (x: f32[4,8], y: f32[16]) -> (bf16[4,8], bf16[16]) {{
-  %x = f32[4,8]{{1,0}} parameter(0)
-  %y = f32[16]{{0}} parameter(1)
-  ROOT %both = (bf16[4,8]{{1,0}}, bf16[16]{{0}}) fusion(%x, %y), kind=kLoop, calls=%copies
-}}""")
-    assert category(program, program.roots["main"], parameters=parameters) == expected
-
-
-@pytest.mark.parametrize(("rounds", "expected"), [(1, "layers"), (7, "layers"), (8, "random bits")])
+@pytest.mark.parametrize(("rounds", "expected"), [(7, "layers"), (8, "random bits")])
 def test_rounds_of_threefry_are_random_bits_and_a_few_exclusive_ors_are_not(rounds, expected):
     lines = [f'%x{number + 1} = u32[8]{{0}} xor(%x{number}, %x0), {LAYER}/mask/xor"}}' for number in range(rounds)]
     text = "\n  ".join(["%x0 = u32[8]{0} parameter(0)", *lines[:-1], f"ROOT {lines[-1]}"])

@@ -8,16 +8,13 @@ import jax
 import pytest
 
 from plmjax.contracts.execution import REMAT_POLICIES
-from plmjax.data.layouts import SentencePairs
-from plmjax.errors import UserError
-from plmjax.experiment import Data, phases
+from plmjax.experiment import phases
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.planning import estimate
 from plmjax.planning import report as plan_report
 from plmjax.planning import search as plan_search
 from plmjax.planning.compilation import Batches, DoesNotFit
-from plmjax.planning.plan import plan
 from plmjax.training import placement
 from tests.planning.test_estimate import GIB, experiment
 
@@ -66,7 +63,6 @@ def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option):
     [
         (lambda rows, count: 17 + rows, 1, "; cut the parameters with --mesh.fsdp or take a larger slice."),
         (lambda rows, count: 2 + rows + 20 * (count > 1), 1, "; take --training.batch_size 56."),  # 14 rows on each
-        (lambda rows, count: 2 + rows, 1, "; take --training.batch_size 56 or --training.accumulation 8."),
         (lambda rows, count: 2 + rows, 2, "; take --training.batch_size 112 or --training.accumulation 16."),
     ],
 )
@@ -108,29 +104,19 @@ def pretended(monkeypatch):
     return pretend
 
 
-@pytest.mark.nightly
 def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(pretended):
-    slower = {"none": 1.0, "full": 1.3}
     gib = {"none": 1.5, "dots": 1.0, "dots_without_batch": 0.6, "full": 0.2}
+    slower = {"none": 1.0, "full": 1.3}
     compiled = pretended(gib, lambda remat, count: slower.get(remat, 1.2) * count**0.5)
     run = experiment(batch_size=64)  # 16 rows a device: 25 GiB without remat
-    found = plan_search.search(run, "v5e:2x2", prices={"": 9.0, "v5e": 1.5})
-    assert len(compiled) <= plan_search.COMPILES and len(set(compiled)) == len(compiled)
+    found = plan_search.search(run, "v5e:2x2", batch_sizes=(128,), compiles=6)
+    assert {size for size, *_ in compiled} == {64, 128} and len(set(compiled)) == len(compiled) <= 2 * 6
+    assert found["left_out"] and "25.0, too much" in plan_report.search(found)
+    found = plan_search.search(run, "v5e:2x2")
     tried = {one["remat"]: one for one in found["tried"] if "hours" in one}
-    assert [phase["accumulation"] for phase in tried["none"]["phases"] if "steps" in phase] == [2, 2]
-    assert [phase["accumulation"] for phase in tried["full"]["phases"] if "steps" in phase] == [1, 1]
+    for remat, fewest in (("none", 2), ("full", 1)):
+        assert [phase["accumulation"] for phase in tried[remat]["phases"] if "steps" in phase] == [fewest] * 2
     assert found["overrides"] == "--training.remat dots_without_batch --phases.1.accumulation 1".split()
-    text = plan_report.search(found)
-    assert "fastest: --training.remat dots_without_batch --phases.1.accumulation 1" in text
-    assert "25.0, too much" in text
-    best = next(one for one in found["tried"] if "hours" in one)
-    assert best["cost"] == pytest.approx(1.5 * best["chip_hours"]) == pytest.approx(1.5 * 4 * best["hours"])
-    assert "cost" in text and "cost" not in plan_report.search(plan_search.search(run, "v5e:2x2"))
-
-    compiled.clear()
-    larger = plan_search.search(run, "v5e:2x2", batch_sizes=(128,), compiles=4)
-    assert {size for size, *_ in compiled} == {64, 128} and len(compiled) <= 2 * 4
-    assert larger["left_out"]
 
 
 def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
@@ -177,13 +163,3 @@ def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypa
             placement, "state_bytes", lambda *_, copy=copy, **how: placement.StateBytes(0, copy, 0, False, 0)
         )
         assert plan_search.fewest_microbatches(run, Batches.of_text(run), phase, mesh) == fewest
-
-
-@pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU
-def test_too_large_a_batch_is_answered_with_one_that_fits():
-    large = dataclasses.replace(experiment(batch_size=2**16), phases=(), data=Data(SentencePairs()))
-    with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
-        plan(large, "v5e:1x1")
-    rows = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0].rstrip(".,"))
-    assert 2**10 < rows < 2**16
-    assert "\n" not in str(error.value)

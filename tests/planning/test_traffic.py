@@ -6,13 +6,19 @@ from plmjax.parallel import topologies
 from plmjax.planning.estimate import hbm_seconds
 from plmjax.planning.hlo import Program
 from plmjax.planning.traffic import Traffic
-from tests.planning.programs import WRITTEN, compiled
+from tests.planning.programs import WRITTEN
 
 
 def test_the_traffic_of_a_written_program_is_known_to_the_byte():
     # negate reads and writes 128 bytes five times; the copy reads 128 into on-chip memory; the fusion reads a slice of
     # 64. Its index and the counters of the loops are scalars.
     assert Traffic(Program(WRITTEN)).total() == 5 * 256 + 128 + 64
+
+
+def moved(program: Program) -> dict[str, int]:
+    """The bytes that each instruction moves."""
+    traffic = Traffic(program)
+    return {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)}
 
 
 def test_what_is_changed_in_place_or_taken_in_part_moves_the_part_alone():
@@ -38,9 +44,7 @@ ENTRY %main (stack: f32[16,8], rows: f32[2,8], i: s32[], ids: s32[3,1]) -> f32[1
   %again = (f32[3,8]{1,0}, f32[3,8]{1,0}, u32[]) copy-start(%there)
   ROOT %copied = f32[3,8]{1,0} copy-done(%again)
 }""")
-    traffic = Traffic(program)
-    moved = {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)}
-    assert moved == {
+    assert moved(program) == {
         "placed": 64 + 64,  # reads the rows, and writes them into the stack
         "taken": 96 + 12,  # of the stack, and the numbers of its rows
         "moved": 96,  # from the chip into the memory
@@ -59,9 +63,7 @@ def test_a_constant_of_one_number_is_not_read_from_memory():
   %second = u32[1]{0:T(128)S(6)} shift-left(%first, %bits)
   ROOT %sum = u32[4]{0:T(128)} add(%words, %four)
 }""")
-    traffic = Traffic(program)
-    moved = {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)}
-    assert moved == {"first": 4, "sum": 3 * 16}
+    assert moved(program) == {"first": 4, "sum": 3 * 16}
 
 
 def test_a_scatter_reads_and_writes_the_rows_that_it_changes():
@@ -96,8 +98,7 @@ ENTRY %main (table: f32[16,8], ids: s32[3,1], rows: f32[3,8]) -> f32[16,8] {
   %twice = f32[16,8]{1,0:S(1)} scatter(%near, %ids, %rows), update_window_dims={1}, to_apply=%sum
   ROOT %first = f32[16,8]{1,0} fusion(%ids, %rows), kind=kCustom, calls=%first
 }""")
-    traffic = Traffic(program)
-    assert {one.name: traffic.bytes(one) for one, _ in program.top_level if traffic.bytes(one)} == {
+    assert moved(program) == {
         "added": 96 + 12 + 96 + 96,  # the old rows, their numbers, the new ones; and writes their sums
         "near": 512,
         "twice": 12 + 96,
@@ -105,14 +106,7 @@ ENTRY %main (table: f32[16,8], ids: s32[3,1], rows: f32[3,8]) -> f32[16,8] {
     }
 
 
-@pytest.mark.parametrize(("name", "bandwidth"), [("v3:2x2", 450e9), ("v5e:2x2", 819e9)])
-def test_devices_of_a_chip_share_its_bandwidth(name: str, bandwidth: float) -> None:
+def test_devices_of_a_chip_share_its_bandwidth() -> None:
     """A v3 has two, and 900 GB/s."""
-    assert hbm_seconds(Program(WRITTEN), topologies.parse(name).chip) == pytest.approx(1472 / bandwidth)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
-def test_bytes_of_a_scan_grow_with_its_layers(topology):
-    few, many = (Traffic(compiled(topology, layers)).total() for layers in (72, 144))
-    assert many / few == pytest.approx(2, rel=0.1)
+    for name, bandwidth in (("v3:2x2", 450e9), ("v5e:2x2", 819e9)):
+        assert hbm_seconds(Program(WRITTEN), topologies.parse(name).chip) == pytest.approx(1472 / bandwidth)

@@ -20,7 +20,7 @@ from google.protobuf import any_pb2, empty_pb2
 from google.rpc import status_pb2
 
 LIFE = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
-ID = re.compile(r"^[A-Za-z0-9_.~+%-]+$")
+INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 
 
 class Refused(Exception):
@@ -36,6 +36,9 @@ class CloudTpu:
     refusals: method -> (code, message) for its next calls, each used once.
     requests: every request, in order, by method.
     zones: that there are.
+    slow: questions for which an operation is not done.
+    late_error: what the next creation fails with, once its operation is asked for.
+    posted: bodies of creations over HTTP.
     """
 
     def __init__(self) -> None:
@@ -47,11 +50,8 @@ class CloudTpu:
         self.nodes: dict[str, types.Node] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
         self.slow = 0
-        """Questions for which an operation is not done."""
         self.late_error: status_pb2.Status | None = None
-        """What the next creation fails with, once its operation is asked for."""
         self.posted: list[dict] = []
-        """Bodies of creations over HTTP."""
         self._rest: ThreadingHTTPServer | None = None
         self._ahead: dict[str, list[str]] = {}
         self._seen: set[str] = set()
@@ -66,19 +66,12 @@ class CloudTpu:
             "GetNode": ("_get_node", types.GetNodeRequest),
         }
         handlers = {name: self._handler(name, *method) for name, method in methods.items()}
-        operation = {
-            "GetOperation": grpc.unary_unary_rpc_method_handler(
-                self._operation,
-                operations_pb2.GetOperationRequest.FromString,
-                operations_pb2.Operation.SerializeToString,
-            )
-        }
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler("google.cloud.tpu.v2.Tpu", handlers),
-                grpc.method_handlers_generic_handler("google.longrunning.Operations", operation),
-            )
+        operation = grpc.unary_unary_rpc_method_handler(
+            self._operation, operations_pb2.GetOperationRequest.FromString, operations_pb2.Operation.SerializeToString
         )
+        services = {"google.cloud.tpu.v2.Tpu": handlers, "google.longrunning.Operations": {"GetOperation": operation}}
+        for name, answers in services.items():
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, answers),))
         self._server.start()
         return self
 
@@ -114,11 +107,8 @@ class CloudTpu:
                 context.abort(*refused.args)
 
         def serialize(message):
-            return (
-                message.SerializeToString()
-                if hasattr(message, "SerializeToString")
-                else type(message).serialize(message)
-            )
+            own = hasattr(message, "SerializeToString")
+            return message.SerializeToString() if own else type(message).serialize(message)
 
         return grpc.unary_unary_rpc_method_handler(respond, request_type.deserialize, serialize)
 
@@ -129,7 +119,7 @@ class CloudTpu:
             raise Refused(*self.refusals["POST"].pop(0))
         model, duration = body.pop("provisioningModel"), body.pop("runDuration")["maxRunDuration"]
         if model != "FLEX_START" or not re.fullmatch(r"\d+s", duration):
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "a duration is needed")
+            raise Refused(INVALID, "a duration is needed")
         for specification in body["tpu"]["nodeSpec"]:
             if "multiNodeParams" in specification:
                 specification["multisliceParams"] = specification.pop("multiNodeParams")
@@ -140,12 +130,10 @@ class CloudTpu:
 
     def _create(self, request) -> operations_pb2.Operation:
         place = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)", request.parent)
-        if not place:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"Malformed name: '{request.parent}'")
+        if not place or not re.match(r"^[A-Za-z0-9_.~+%-]+$", request.queued_resource_id):
+            raise Refused(INVALID, f"Malformed name: '{request.parent}', '{request.queued_resource_id}'")
         if place[2] not in self.zones:
-            raise Refused(grpc.StatusCode.NOT_FOUND, f"Location {place[2]} is not found or access is unauthorized.")
-        if not ID.match(request.queued_resource_id):
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "queued_resource_id is malformed")
+            raise Refused(NOT_FOUND, f"Location {place[2]} is not found or access is unauthorized.")
         name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
         if request.request_id and request.request_id in self._seen:
             return self._done(types.QueuedResource.pb(self.resources[name]))
@@ -154,14 +142,12 @@ class CloudTpu:
         (specification,) = request.queued_resource.tpu.node_spec
         count = specification.multislice_params.node_count
         if bool(specification.node_id) == bool(count) or count == 1:
-            raise Refused(
-                grpc.StatusCode.INVALID_ARGUMENT, "one of node_id and multislice_params (2 or more) is needed"
-            )
+            raise Refused(INVALID, "one of node_id and multislice_params (2 or more) is needed")
         node = specification.node
         if not node.runtime_version or specification.parent != request.parent:
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "runtime_version and parent are required")
+            raise Refused(INVALID, "runtime_version and parent are required")
         if not re.fullmatch(r"(v2|v3|v4|v5litepod|v5p|v6e|tpu7x)-\d+", node.accelerator_type):
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"unknown accelerator type {node.accelerator_type}")
+            raise Refused(INVALID, f"unknown accelerator type {node.accelerator_type}")
         self._seen.add(request.request_id)
         if self.late_error is not None:
             return self._operate(error=self.late_error)
@@ -177,7 +163,7 @@ class CloudTpu:
 
     def _find(self, name: str) -> types.QueuedResource:
         if name not in self.resources:
-            raise Refused(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
+            raise Refused(NOT_FOUND, f"Resource '{name}' was not found")
         return self.resources[name]
 
     def _get(self, request) -> types.QueuedResource:
@@ -202,7 +188,7 @@ class CloudTpu:
 
     def _get_node(self, request) -> types.Node:
         if request.name not in self.nodes:
-            raise Refused(grpc.StatusCode.NOT_FOUND, f"Resource '{request.name}' was not found")
+            raise Refused(NOT_FOUND, f"Resource '{request.name}' was not found")
         return self.nodes[request.name]
 
     def _delete(self, request) -> operations_pb2.Operation:

@@ -1,6 +1,5 @@
 """Jobs on Cloud TPU, asked for with the real client of a service that answers as the published protocol says."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from google.rpc import status_pb2
 
 from plmjax.errors import UserError
 from tests.object_store import ObjectStore
-from tests.tpu.jobs import TINY, ends
+from tests.tpu.jobs import TINY, ends, job_of
+from tests.tpu.service import Refused
 from tpu import job as jobs
 from tpu import queue
 from tpu.job import Verdict
@@ -18,38 +18,29 @@ from tpu.job import Verdict
 pytestmark = pytest.mark.usefixtures("checked_once")
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "sentence"),
-    [
-        ("RESOURCE_EXHAUSTED", "Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0", "capacity for v5litepod-16"),
-        ("PERMISSION_DENIED", "Permission 'tpu.queuedResources.create' denied", "roles/tpu.admin"),
-        ("UNAUTHENTICATED", "Request had invalid credentials", "gcloud auth application-default login"),
-        ("ALREADY_EXISTS", "Resource already exists", "choose another --name"),
-        ("NOT_FOUND", "Location was not found", "choose a --zone"),
-        ("INVALID_ARGUMENT", "Cloud TPU got unsupported topology", "Cloud TPU got unsupported topology"),
-        ("FAILED_PRECONDITION", "The API is disabled", "The API is disabled"),
-        ("INTERNAL", "boom", "InternalServerError (boom)"),
-    ],
-)
-def test_every_refusal_is_a_sentence_and_leaves_nothing(submit, service, bucket, code, message, sentence) -> None:
-    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode[code], message)]
-    found, _, said = submit()
-    assert found == (69 if code in ("INTERNAL", "UNAUTHENTICATED") else 2)
-    assert sentence in said and "\n" not in said
-    assert message.split(".")[0] in said or code == "ALREADY_EXISTS"
-    assert said.endswith(".") and not service.resources
-    assert jobs.names(str(bucket)) == []
+REFUSALS = {
+    "RESOURCE_EXHAUSTED": ("Quota limit 'TPUV5sLitepod' has been exceeded. Limit: 0", "capacity for v5litepod-16"),
+    "PERMISSION_DENIED": ("Permission 'tpu.queuedResources.create' denied", "roles/tpu.admin"),
+    "UNAUTHENTICATED": ("Request had invalid credentials", "gcloud auth application-default login"),
+    "ALREADY_EXISTS": ("Resource already exists", "choose another --name"),
+    "NOT_FOUND": ("Location was not found", "choose a --zone"),
+    "INVALID_ARGUMENT": ("Cloud TPU got unsupported topology", "Cloud TPU got unsupported topology"),
+    "INTERNAL": ("boom", "InternalServerError (boom)"),
+}
 
 
-def test_a_refusal_that_comes_late_is_one_too(submit, service, bucket: Path) -> None:
-    service.slow = 2
-    service.late_error = status_pb2.Status(code=8, message="Quota exceeded for TPU cores")
+def test_every_refusal_is_a_sentence_and_leaves_nothing(submit, service, bucket: Path) -> None:
+    """The last one comes late."""
+    for code, (message, sentence) in REFUSALS.items():
+        service.refusals["CreateQueuedResource"] = [(grpc.StatusCode[code], message)]
+        found, _, said = submit()
+        assert found == (69 if code in ("INTERNAL", "UNAUTHENTICATED") else 2)
+        assert sentence in said and "\n" not in said and said.endswith(".")
+        assert message.split(".")[0] in said or code == "ALREADY_EXISTS"
+        assert not service.resources and jobs.names(str(bucket)) == []
+    service.slow, service.late_error = 2, status_pb2.Status(code=8, message="Quota exceeded for TPU cores")
     code, _, said = submit("--spot")
-    assert (
-        code == 2
-        and "Expected quota and capacity for spot v5litepod-16" in said
-        and "Quota exceeded for TPU cores" in said
-    )
+    assert code == 2 and "Expected quota and capacity for spot v5litepod-16" in said and "Quota exceeded" in said
     assert jobs.names(str(bucket)) == []
 
 
@@ -79,7 +70,6 @@ def test_missing_credentials_are_a_sentence(tpu, monkeypatch: pytest.MonkeyPatch
         assert "gs://none" in tpu("submit", TINY, *arguments, "--bucket", "gs://none")[2]
 
 
-@pytest.mark.nightly
 def test_a_name_belongs_to_one_experiment_and_one_slice(tpu, submit, service, bucket: Path) -> None:
     assert submit("--detach")[0] == 0
     code, _, said = submit()
@@ -94,20 +84,18 @@ def test_a_name_belongs_to_one_experiment_and_one_slice(tpu, submit, service, bu
 def test_submitted_again_a_job_that_ended_goes_on(submit, service, bucket: Path) -> None:
     ends(service, bucket, 4, Verdict("failed", "no disk"))
     assert submit()[0] == 1
+    before = jobs.find(str(bucket), "tiny")
+    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded")]
+    assert submit()[0] == 2
+    assert jobs.find(str(bucket), "tiny") == before
     ends(service, bucket, 4, Verdict("done"))
     code, printed, _ = submit("--", "--checkpoint.keep", 7)
     assert code == 0 and "attempt" not in printed
     job = jobs.find(str(bucket), "tiny")
     assert (job.attempt, job.first, job.overrides) == (2, 2, ("--checkpoint.keep", "7"))
-
-
-def test_a_second_submission_that_is_refused_leaves_the_record_of_the_first(submit, service, bucket: Path) -> None:
-    ends(service, bucket, 4, Verdict("failed", "no disk"))
-    assert submit()[0] == 1
-    before = jobs.find(str(bucket), "tiny")
-    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded")]
-    assert submit()[0] == 2
-    assert jobs.find(str(bucket), "tiny") == before
+    (*_, last) = service.called("CreateQueuedResource")
+    script = last.queued_resource.tpu.node_spec[0].node.metadata["startup-script"]
+    assert "ATTEMPT=2\n" in script and "FOLDER=jobs/tiny/2\n" in script
 
 
 def test_an_answer_that_was_lost_does_not_make_two_slices(submit, service) -> None:
@@ -116,8 +104,6 @@ def test_an_answer_that_was_lost_does_not_make_two_slices(submit, service) -> No
     def lost(request):
         answer(request)
         service._create = answer
-        from tests.tpu.service import Refused
-
         raise Refused(grpc.StatusCode.UNAVAILABLE, "connection reset")
 
     service._create = lost
@@ -126,31 +112,17 @@ def test_an_answer_that_was_lost_does_not_make_two_slices(submit, service) -> No
 
 
 def test_a_damaged_job_or_verdict_is_one_sentence(bucket: Path) -> None:
-    folder = bucket / "jobs" / "tiny"
-    (folder / "1").mkdir(parents=True)
-    fields = {field.name: "a" for field in dataclasses.fields(jobs.Job)}
-    fields |= {"overrides": [], "resolved": {}, "spot": True, "slices": 1, "attempts": 1, "attempt": 1, "first": 1}
-    fields |= {"zones": [], "internal_ips": False, "labels": [], "data_disks": [], "max_run_seconds": 0}
-    fields |= {"step": 7, "selfcheck": False}
-    fields["bucket"] = str(bucket)
-    for changed in (
-        {"slices": [1]},
-        {"attempts": 10**30},
-        {"name": None},
-        {"overrides": [1]},
-        {"more": 1},
-        {"step": -1},
-    ):
-        (folder / "job.json").write_text(json.dumps(fields | changed))
+    jobs.save(job_of(bucket))
+    file = bucket / "jobs" / "tiny" / "job.json"
+    fields = json.loads(file.read_text())
+    for changed in ({"slices": [1]}, {"attempts": 10**30}, {"overrides": [1]}, {"more": 1}, {"step": -1}):
+        file.write_text(json.dumps(fields | changed))
         with pytest.raises(UserError, match=r"Expected a job that this version wrote in .*jobs/tiny/job\.json, found"):
             jobs.find(str(bucket), "tiny")
-    (folder / "job.json").write_text(json.dumps(fields | {"name": "tiny"}))
-    job = jobs.find(str(bucket), "tiny")
-    for content in ("", "[]", '{"state": "ended", "reason": ""}', '{"state": "done", "reason": 1}', '{"a'):
-        (folder / "1" / "verdict.json").write_text(content)
+    file.write_text(json.dumps(fields))
+    job, verdict = jobs.find(str(bucket), "tiny"), bucket / "jobs" / "tiny" / "1" / "verdict.json"
+    verdict.parent.mkdir()
+    for content in ("", '{"state": "ended", "reason": ""}', '{"state": "done", "reason": 1}'):
+        verdict.write_text(content)
         with pytest.raises(UserError, match=r"Expected the outcome of an attempt in .*1/verdict\.json, found another"):
             jobs.verdict(job)
-    (folder / "1" / "verdict.json").unlink()
-    (folder / "1" / "verdict.json").mkdir()
-    with pytest.raises(UserError, match=r"Expected a file that can be read at .*verdict\.json"):
-        jobs.verdict(job)

@@ -27,12 +27,10 @@ def lasts(restarts: Restarts, code: int, step: int | None, *, now: float = 0.0, 
         (UNAVAILABLE, 20, 24, "could not continue"),
         (UNAVAILABLE, None, 2, "could not continue"),  # such as a bucket that is forbidden from the beginning
         (UNAVAILABLE, UNKNOWN, 24, "could not continue"),
-        (SAVED, 20, 24, "was stopped"),
         (-9, None, 2, "was stopped"),
         (137, 20, 24, "was stopped"),
         (1, 20, 3, "crashed"),
         (1, None, 0.25, "crashed"),
-        (3, None, 0.25, "crashed"),
     ],
 )
 def test_a_job_fails_by_hours_since_its_last_checkpoint(code, step, hours, said) -> None:

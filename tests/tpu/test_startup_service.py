@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.tpu.jobs import job_of
-from tests.tpu.metadata import MetadataServer
 from tpu import startup
 
 SYSTEMD_RUN = """#!/usr/bin/env bash
@@ -64,6 +63,10 @@ class Machine:
         )
         return done.returncode, done.stdout
 
+    def works(self) -> None:
+        """Wait until the job works."""
+        until(lambda: self.pid.exists() and self.pid.read_text())
+
     def lines(self) -> list[str]:
         """What the work has said."""
         return self.worked.read_text().splitlines() if self.worked.exists() else []
@@ -85,24 +88,17 @@ def until(reached: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-WORKING = "-m tpu work tiny --bucket {bucket} --worker 0 --attempt 1 --log {home}/startup.log"
-
-
-@pytest.mark.parametrize("from_file", [False, True])
-def test_a_job_is_a_service_that_is_stopped_before_the_network(machine, bucket: Path, tmp_path, from_file) -> None:
-    command = ()
-    if from_file:
-        (tmp_path / "startup-script").write_text(machine.script)
-        command = ("bash", str(tmp_path / "startup-script"))
-    assert machine.start(*command) == (0, "")
-    until(lambda: machine.pid.exists() and machine.pid.read_text())
+def test_a_job_is_a_service_that_is_stopped_before_the_network(machine, bucket: Path, tmp_path: Path) -> None:
+    (tmp_path / "startup-script").write_text(machine.script)
+    assert machine.start("bash", str(tmp_path / "startup-script")) == (0, "")
+    machine.works()
     asked = machine.asked.read_text().splitlines()
     assert {"--unit=plmjax-tiny", "--collect"} <= set(asked) and asked[-2:] == ["bash", str(machine.home / "job.sh")]
     assert {
         "KillMode=mixed", "TimeoutStopSec=300", "After=network-online.target", "OOMPolicy=continue",
         "Restart=on-failure", "RestartPreventExitStatus=2 75",
     } <= set(asked)  # fmt: skip
-    working = WORKING.format(bucket=bucket, home=machine.home)
+    working = f"-m tpu work tiny --bucket {bucket} --worker 0 --attempt 1 --log {machine.home}/startup.log"
     assert machine.lines() == ["working two", f"'words' {working}"]  # the variables of the machine are there
     mode = stat.S_IMODE((machine.home / "job.sh").stat().st_mode)
     assert mode == 0o600 and "of boot" not in (machine.home / "job.sh").read_text()
@@ -112,7 +108,7 @@ def test_a_job_is_a_service_that_is_stopped_before_the_network(machine, bucket: 
 
 def test_a_second_start_changes_nothing(machine) -> None:
     assert machine.start() == (0, "")
-    until(lambda: machine.pid.exists() and machine.pid.read_text())
+    machine.works()
     log, script = (machine.home / "startup.log").read_text(), (machine.home / "job.sh").stat().st_mtime_ns
     asked, worked = machine.asked.read_text(), machine.lines()
     code, said = machine.start()
@@ -124,14 +120,6 @@ def test_a_second_start_changes_nothing(machine) -> None:
     until(lambda: "saved" in machine.lines())
     until(lambda: machine.start() == (0, ""))
     until(lambda: sum(line.startswith("working") for line in machine.lines()) == 2)
-
-
-def test_of_two_starts_at_once_one_works(machine) -> None:
-    both = [subprocess.Popen(["bash", "-c", machine.script], env=machine.settings) for _ in range(2)]
-    assert [one.wait(timeout=20) for one in both] == [0, 0]
-    until(lambda: machine.pid.exists() and machine.pid.read_text())
-    time.sleep(0.3)
-    assert sum(line.startswith("working") for line in machine.lines()) == 1
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -148,15 +136,3 @@ def test_a_job_works_in_place_where_no_service_can_be_started(machine, refused: 
     running.terminate()
     assert running.wait(timeout=10) == 75
     assert ("systemd-run failed: the job runs in this process" in running.stdout.read()) == refused
-
-
-def test_the_number_of_a_worker_is_asked_for_until_the_metadata_server_answers(machine, bucket: Path) -> None:
-    del machine.settings["JAX_PROCESS_ID"]
-    machine.settings |= {"PLMJAX_PATIENCE": "20", "PLMJAX_WAIT": "0"}
-    with MetadataServer() as server:
-        server.values["attributes/agent-worker-number"] = "3"
-        server.failing = 1
-        machine.settings["GCE_METADATA_HOST"] = server.address
-        assert machine.start() == (0, "")
-        until(lambda: machine.pid.exists() and machine.pid.read_text())
-    assert " --worker 3 --attempt 1 " in machine.lines()[-1]

@@ -30,6 +30,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_all_that_a_host_needs_is_frozen_and_nothing_else(installed) -> None:
+    with pytest.raises(UserError, match=r"Expected plmjax to be installed here, .* run pip install 'plmjax\[tpu\]'"):
+        versions.constraints()
     installed(
         "plmjax", "1.0", "jax>=0.10", "Some_Name", "absent", "mine", "for-macs; sys_platform == 'darwin'",
         "jax[tpu]>=0.10; extra == 'tpu'", "more; extra == 'docs'", extras=("tpu", "docs"), url="file:///here",
@@ -49,11 +51,6 @@ def test_all_that_a_host_needs_is_frozen_and_nothing_else(installed) -> None:
     assert lines[1:] == [
         "jax==0.10.2", "jaxlib==0.10.2", "libtpu==0.0.42.1", "needed-by-that==7.0rc1", "numpy==2.4.6", "some-name==3",
     ]  # fmt: skip
-
-
-def test_plmjax_has_to_be_installed_where_it_is_submitted(installed) -> None:
-    with pytest.raises(UserError, match=r"Expected plmjax to be installed here, .* run pip install 'plmjax\[tpu\]'"):
-        versions.constraints()
 
 
 def test_the_versions_here_are_those_that_pip_knows() -> None:
