@@ -187,6 +187,23 @@ def test_a_donated_parameter_is_not_copied_into_its_result():
     assert top_level.between_calls(unequal) == {"copy.1": 0xB - 2}
 
 
+def test_the_compiler_writes_a_schedule_of_whatever_takes_time():
+    """A matrix product, a softmax and random bits, compiled for one TPU chip."""
+    place = jax.sharding.SingleDeviceSharding(topologies.parse("v5e:1x1").devices()[0])
+
+    def program(a, b, scores):
+        key = jax.random.wrap_key_data(jnp.array([1, 2], jnp.uint32), impl="threefry2x32")
+        return a @ b, jax.nn.softmax(scores, -1), jax.random.bits(key, (512, 512))
+
+    shapes = [((512, 1024), "bfloat16"), ((1024, 1024), "bfloat16"), ((8, 512, 512), "float32")]
+    arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
+    schedule_files.clear(topologies.schedules())
+    compiled = hlo.Program(jax.jit(program).lower(*arguments).compile().as_text())
+    found = schedule_files.read(topologies.schedules())
+    timed = [one.name for one, _ in compiled.top_level if one.cycles]
+    assert timed and all(name in found and not found[name].unknown_loops for name in timed)
+
+
 # JAX's timings of bfloat16 products on a v5e less 0.105 ms of dispatch: docs.jax.dev/en/latest/pallas/tpu/matmul.html
 @pytest.mark.nightly
 @pytest.mark.parametrize(("size", "milliseconds"), [(4096, 0.722), (8192, 5.94)])

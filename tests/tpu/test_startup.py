@@ -51,7 +51,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def kill_trainer(host: subprocess.Popen) -> None:
     """Kill the training of a host, which is a process group of its session."""
-    found = subprocess.run(["ps", "-eo", "pgid=,sess=,args="], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(["ps", "-ewwo", "pgid=,sess=,args="], capture_output=True, text=True, check=True).stdout
     trainers = [line.split(maxsplit=2) for line in found.splitlines() if " -m plmjax pretrain " in line]
     (group,) = {int(group) for group, session, _ in trainers if int(session) == host.pid}
     os.killpg(group, signal.SIGKILL)
