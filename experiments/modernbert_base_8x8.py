@@ -13,19 +13,24 @@ the peak; StableAdamW with moments that are kept from stage to stage; 30 % of th
 evaluations of the first stage; dropout of the output of attention alone. The user provides the text and the tokenizer:
 the paper took OLMo's byte-level BPE, with special tokens in BERT's template, and did not publish its text.
 
-Plans for v5e:8x8 (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured; refined ms a step:
+Plans (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured; refined ms a step, tokens a second in millions:
 
-    run           rows of   rows    ms a step        roofline, ms   MFU            GiB of 16   tokens a second
-    experiment    1,024     1,536   244 to 265                107   39 to 42 %           7.7   5.9 to 6.4 million
-    experiment    8,192       192   439 to 480                169   35 to 38 %           7.9   3.3 to 3.6 million
-    published     1,024     4,608   698 to 754                315   41 to 44 %           7.7   6.3 to 6.8 million
-    published     8,192       576   1,283 to 1,399            507   36 to 39 %           7.9   3.4 to 3.7 million
+    slice     run          rows of      rows    ms a step        roofline   MFU            tokens a second
+    v5e:8x8   experiment   1,024       1,536    244 to 265         107 ms   39 to 42 %     5.9 to 6.4
+    v5e:8x8   experiment   8,192         192    439 to 480         169 ms   35 to 38 %     3.3 to 3.6
+    v5e:8x8   published    1,024       4,608    698 to 754         315 ms   41 to 44 %     6.3 to 6.8
+    v5e:8x8   published    8,192         576    1,283 to 1,399     507 ms   36 to 39 %     3.4 to 3.7
+    v6e:8x8   experiment   1,024       1,536    135 to 155          63 ms   14 to 16 %     10.2 to 11.7
+    v6e:8x8   experiment   8,192         192    279 to 304          81 ms   12 to 13 %     5.2 to 5.6
+    v6e:8x8   published    1,024       4,608    386 to 442         187 ms   15 to 17 %     10.7 to 12.2
+    v6e:8x8   published    8,192         576    820 to 891         240 ms   12 to 13 %     5.3 to 5.8
 
-2e10 tokens take an hour, and the two long phases of `published` 88 to 95 hours. The products of attention fill half of
-a matrix unit, because a head has 64 features (docs/notes/tpu_step.md, "Attention of long rows"). The layers do not
-travel along rings (`rings="off"`): they would wait longer than without. On v6e:8x8 the phases of `experiment` took 150
-to 172 and 304 to 335 ms before the bands of windows became narrower (commit 8ac1f423). The compiler takes a quarter of
-an hour of one core for each row length.
+A step needs at most 7.9 of the 16 GiB of a v5e, and 7.7 of the 32 GiB of a v6e. 2e10 tokens take an hour on v5e:8x8, and
+the two long phases of `published` 88 to 95 hours; on v6e:8x8 36 minutes, and 50 to 57 hours. A v6e has four times the
+FLOP/s of a v5e and twice its bandwidth, so that the HBM bounds it. The products of attention fill half of a matrix unit,
+because a head has 64 features (docs/notes/tpu_step.md, "Attention of long rows"). The layers do not travel along rings
+(`rings="off"`): they would wait longer than without. The compiler takes a quarter of an hour of one core for each row
+length.
 
 Result to expect of `published`: GLUE 88.4 (MNLI 89.1, SST-2 96.0, CoLA 65.1), BEIR 41.6 with one vector a text (tables
 5 and 7 of the paper). Its training took 246 hours of eight H100 for Base, at 24 to 26 % of their peak. This run was

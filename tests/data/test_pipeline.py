@@ -31,7 +31,7 @@ LAYOUTS = [
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("dataset"), documents(60, V), documents(8, V, seed=1), vocab_size=V)
+    return write(tmp_path_factory.mktemp("dataset"), documents(60, V), documents(7, V, seed=1), vocab_size=V)
 
 
 def assert_shares(parts, every, whole) -> None:

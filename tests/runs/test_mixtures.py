@@ -1,4 +1,4 @@
-"""Pretraining on a mixture: interrupted, resumed with another mixture, and every mistake in one sentence."""
+"""Pretraining on a mixture: interrupted, resumed with another mixture, evaluated, and every mistake in one sentence."""
 
 import json
 import shutil
@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
+from plmjax.compression.examples import examples_of
+from plmjax.compression.pruning.pruned import Pruning
+from plmjax.compression.run import Source, compose_experiment
 from plmjax.data.mixture import MixtureSource
+from plmjax.runs import bench, mixtures
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.conftest import on_one_device
@@ -159,3 +163,20 @@ def test_sources_that_do_not_fit_together(folder: Path, tmp_path: Path, fails) -
     streams = ["pretrain", "experiments/transformer_xl_tiny.py", "--workdir", tmp_path / "run"]
     said = fails(*streams, "--data.mixture.sources", f"manual={folder / 'manual'}")
     assert "Expected a layout of shuffled rows for a mixture, found ContiguousStreams" in said
+
+
+@pytest.mark.nightly
+def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, capsys) -> None:
+    capsys.readouterr()
+    cli.run(["evaluate", str(stopped), "--json"])
+    mixed = json.loads(capsys.readouterr().out)
+    assert np.isfinite(mixed["eval/loss"]) and mixed["eval/unknown_tokens"] == 0
+    whole = [record for record in read(stopped / "metrics.jsonl") if "eval/loss" in record][-1]
+    assert whole["step"] == 3 and whole["eval/loss"] == pytest.approx(mixed["eval/loss"], rel=0.05)
+    origin = Source.read(stopped)
+    run = compose_experiment(origin, Pruning(), None, overrides=[])
+    assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
+    rows = examples_of(origin, run)
+    assert rows.fingerprint == mixtures.read(stopped).fingerprint
+    (record,) = bench.bench(origin.description.experiment, steps=1, warmup=0)
+    assert record["input"] == "dataset"
