@@ -25,12 +25,12 @@ Plans (libtpu 0.0.42.1, jax 0.10.2), estimated, not measured; refined ms a step,
     v6e:8x8   published    1,024       4,608    386 to 442         187 ms   15 to 17 %     10.7 to 12.2
     v6e:8x8   published    8,192         576    820 to 891         240 ms   12 to 13 %     5.3 to 5.8
 
-A step needs at most 7.9 of the 16 GiB of a v5e, and 7.7 of the 32 GiB of a v6e. 2e10 tokens take an hour on v5e:8x8, and
-the two long phases of `published` 88 to 95 hours; on v6e:8x8 36 minutes, and 50 to 57 hours. A v6e has four times the
-FLOP/s of a v5e and twice its bandwidth, so that the HBM bounds it. The products of attention fill half of a matrix unit,
-because a head has 64 features (docs/notes/tpu_step.md, "Attention of long rows"). The layers do not travel along rings
-(`rings="off"`): they would wait longer than without. The compiler takes a quarter of an hour of one core for each row
-length.
+A step needs at most 7.9 of the 16 GiB of a v5e and 7.7 of the 32 GiB of a v6e. 2e10 tokens take an hour on v5e:8x8 and
+the two long phases of `published` 88 to 95 hours; on v6e:8x8 about 35 minutes, and 50 to 57 hours. A v6e has more than
+four times the FLOP/s of a v5e and twice its bandwidth, so the HBM bounds it. The products of attention fill half of a
+matrix unit, because a head has 64 features (docs/notes/tpu_step.md, "Attention of long rows"). The layers do not travel
+along rings (`rings="off"`): they would wait longer than without. The compiler takes a quarter of an hour of one core
+for each row length.
 
 Result to expect of `published`: GLUE 88.4 (MNLI 89.1, SST-2 96.0, CoLA 65.1), BEIR 41.6 with one vector a text (tables
 5 and 7 of the paper). Its training took 246 hours of eight H100 for Base, at 24 to 26 % of their peak. This run was
