@@ -12,7 +12,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.interop import modernbert as interop
-from plmjax.models.albert import AlbertConfig, AlbertModel
+from plmjax.models.albert import AlbertConfig, AlbertForPreTraining, AlbertModel
 from plmjax.models.bert import BertConfig, BertForPreTraining
 from plmjax.models.compressed.configs import CompressedBertConfig, CompressedElectraConfig
 from plmjax.models.electra import (
@@ -25,6 +25,8 @@ from plmjax.models.modernbert.encoder import GLOBAL, LOCAL
 from plmjax.models.modernbert.eurobert import EuroBertConfig
 from plmjax.models.modernbert.modernbert import ModernBertConfig
 from plmjax.models.roberta import RobertaForMaskedLM, RobertaModel
+from plmjax.training.optimizers import BertAdamW, Lamb, Optimizer
+from plmjax.training.optimizers.schedules import Constant
 from tests.families.encoders import ALBERT, ELECTRA, ROBERTA
 from tests.families.family import random_tokens
 from tests.families.modern import MODERNBERT
@@ -200,3 +202,23 @@ def test_the_map_into_the_layers_is_there_when_it_changes_no_size() -> None:
     for size in (11, 24):
         params = boxed_shapes(AlbertModel(dataclasses.replace(ALBERT, embedding_size=size)))
         assert params["encoder"]["embedding_hidden_mapping_in"]["kernel"].value.shape == (size, 24)
+
+
+def test_lamb_gives_the_shared_parameters_one_trust_ratio() -> None:
+    """All L uses of a kernel are one parameter: its update is one multiple of what it would be without a ratio."""
+    module = AlbertForPreTraining(ALBERT)
+    boxed = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    params, gradients = random_params(module), random_params(module, seed=3)
+
+    def update(optimizer: type[Optimizer]) -> Any:
+        rule = optimizer(learning_rate=1.0, schedule=Constant()).build(10, boxed)
+        updates = jax.jit(lambda gradients, params: rule.update(gradients, rule.init(params), params)[0])(
+            gradients, params
+        )
+        return updates["albert"]["encoder"]["group_0"]["layer_0"]["feed_forward"]["intermediate"]["kernel"]
+
+    plain = update(BertAdamW)
+    kernel = params["albert"]["encoder"]["group_0"]["layer_0"]["feed_forward"]["intermediate"]["kernel"]
+    ratio = jnp.linalg.norm(kernel) / jnp.linalg.norm(plain)
+    assert abs(ratio - 1) > 0.1
+    np.testing.assert_allclose(update(Lamb), ratio * plain, rtol=1e-5)
