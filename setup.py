@@ -72,7 +72,6 @@ EXTRAS = {
         *COMPILER,
         "gensim>=4.4",
         "griffelib>=2.4",  # reads docstrings as the site does
-        "jsonschema>=4.26",
         "pytest>=9",
         "pytest-xdist>=3.8",
         "pytest-timeout>=2.4",
