@@ -162,7 +162,7 @@ def test_sets_and_their_metrics_follow_from_outputs():
     ("name", "text", "separator"),
     [
         ("x.jsonl", '{"text": "t", "label": ["b", "a"]}\n{"text": "u", "label": []}\n{"text": "v", "label": "c"}', ","),
-        ("x.csv", 'text,label\nt,"b|a|b"\nu,\nv,c\n', "|"),
+        ("x.csv", 'text,label\nt,"b| |a|b|"\nu,\nv,c\n', "|"),  # blank parts are no labels
         ("x.tsv", "text\tlabel\nt\tb a\nu\t\nv\tc\n", ""),
     ],
 )
