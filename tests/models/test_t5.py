@@ -57,7 +57,6 @@ def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
             assert 0.1 < lost.mean() < 0.5 and np.abs(found[0] - found[1]).max() > 0.1
 
 
-@pytest.mark.nightly
 def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:
     """As transformers before its release 5, which ties the two; here its output layer is set by hand."""
 

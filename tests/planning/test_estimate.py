@@ -66,18 +66,31 @@ MEMORY = SimpleNamespace(
 )
 
 
-@pytest.fixture(scope="module")
-def pretended() -> dict:
+def pretend(schedules: dict[str, Schedule], **options) -> dict:
     """A plan for four chips of a v3, which are eight devices. A written program stands for those of the compiler."""
 
     def compile_phase(run, batches, phase, mesh) -> Compilation:
         program = programs.build(run, phase, mesh, vocabulary=batches.vocabulary, shapes=batches.shapes)
-        return Compilation(program, MEMORY, WRITTEN, {}, 3.0)
+        return Compilation(program, MEMORY, WRITTEN, schedules, 3.0)
 
     run = dataclasses.replace(experiment(), mesh=Mesh(data=8, fsdp=1, tensor=1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plmjax.planning.compilation.compile_phase", compile_phase)
-        return plan(run, "v3:2x2", prices={"": 2.0})
+        return plan(run, "v3:2x2", prices={"": 2.0}, **options)
+
+
+@pytest.fixture(scope="module")
+def pretended() -> dict:
+    return pretend({})
+
+
+def test_rows_of_a_breakdown_are_cycles_and_make_the_step():
+    (phase, _) = pretend({"first": Schedule(100)}, breakdown=True)["phases"]
+    rows, estimate = phase["breakdown"]["cycles"], phase["estimate"]
+    assert rows["collectives"]["compiler"] == pytest.approx(estimate["interconnect_seconds"] * 0.94e9) != 0
+    columns = [("compiler", estimate), *((end, phase["refined"][end]) for end in ("fast", "slow"))]
+    for column, made in columns:
+        assert sum(row[column] for row in rows.values()) >= 0.99 * made["step_seconds"] * 0.94e9
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,9 @@ def traced(name: str) -> list[Traced]:
 
 
 # A second for all modules of each system whose layers another one has: pytest -m nightly tests/systems/test_traces.py
-TRACED_HEADS = ("bert", "t5", "nnlm", "awd_lstm", "elmo", "reformer", "xlnet", "transformer_xl", "modernbert")
+TRACED_HEADS = (
+    "bert", "t5", "nnlm", "awd_lstm", "elmo", "reformer", "xlnet", "transformer_xl", "modernbert", "modernbert_decoder",
+)  # fmt: skip
 """By day a system for each kind of what may be wide: scores, states, streams, terms of distances and rotations."""
 every_system = pytest.mark.parametrize(
     "name",

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.models.lite_transformer.lite_transformer import LiteTransformerForConditionalGeneration
@@ -23,7 +22,6 @@ def parameters() -> Any:
     return random_params(MODULE)
 
 
-@pytest.mark.nightly
 def test_a_cache_gives_the_logits_of_whole_rows() -> None:
     """Prompts of unequal length are padded on the left, and the rows of the cache are exchanged."""
     read = jax.jit(lambda *inputs: MODULE.apply({"params": parameters()}, *inputs, method="encode"))

@@ -12,6 +12,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.layers.attention import bands
+from plmjax.layers.attention.recording import collect
 from plmjax.models.longformer.attention import GlobalTokens, Inputs, LongformerAttention
 from tests.products import flops
 
@@ -108,6 +109,21 @@ def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], mo
     monkeypatch.setattr(bands, "MIN_BLOCK_SIZE", 2)
     none = np.zeros_like(GLOBAL)
     check(attention(dilation), reading(none, 2), none, side=2, dilation=dilation)
+
+
+def test_weights_of_a_dilated_head_are_those_of_its_own_window() -> None:
+    module, rows = attention((1, 3)), reading(np.zeros_like(GLOBAL), 2)
+
+    def read() -> dict[str, jax.Array]:
+        with collect(True) as found:
+            module.init_with_output(jax.random.key(1), X, rows, 2, deterministic=True)
+        return found
+
+    ((weights,),) = jax.jit(lambda: [*read().values()])()
+    distance = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH))
+    near = np.stack([(distance <= 2 * step) & (distance % step == 0) for step in (1, 3)])
+    seen = near & REAL[:, None, None, :] & REAL[:, None, :, None]
+    np.testing.assert_array_equal(weights > 0, seen)
 
 
 def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,12 @@ def test_a_later_layer_that_starts_from_the_first_has_the_norm_of_the_embeddings
     params = flat(random_params(MODERNBERT.module(Purpose.PRETRAINING, Execution())))
     found = LargerFromSmaller(config).map(params, MODERNBERT, config)
     assert start_layers(4, 10)[:3].tolist() == [0, 0, 1]
+    for number, origin in enumerate(start_layers(4, 10).tolist()):  # two layers of a stack are repeated
+        (own, place), (theirs, there) = layer_of(config, number), layer_of(MODERNBERT, origin)
+        np.testing.assert_array_equal(
+            found[f"modernbert/{own}/feed_forward_norm/scale"][place],
+            params[f"modernbert/{theirs}/feed_forward_norm/scale"][there],
+        )
     own, place = layer_of(config, 1)
     np.testing.assert_array_equal(
         found[f"modernbert/{own}/attention_norm/scale"][place], params["modernbert/embedding_norm/scale"]
