@@ -196,6 +196,11 @@ def test_counts_that_cannot_be_opened(dataset, tmp_path):
 
     (tmp_path / cells.MANIFEST).write_text(json.dumps(manifest | {"cells": 3}))
     refused(lambda: cooccurrence.open_cells(tmp_path), "damaged")
+    for other in (counted.count - 1, counted.count + 1):
+        sealed = manifest | {"cells": other}
+        sealed["crc32c"] = cells.manifest_checksum(sealed)
+        (tmp_path / cells.MANIFEST).write_text(json.dumps(sealed))
+        refused(lambda: cooccurrence.open_cells(tmp_path), f"the files hold other than {other} cells")
     (tmp_path / cells.MANIFEST).write_text(json.dumps(manifest))
     os.truncate(tmp_path / "cells-00000.bin", 12 * counted.count - 1)
     refused(lambda: cooccurrence.open_cells(tmp_path), f"{12 * counted.count} bytes")

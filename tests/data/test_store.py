@@ -1,12 +1,14 @@
 """The prepared dataset: what is written is read back, TFDS reads it too, and damage is named."""
 
+import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.data import store
+from plmjax.data import cache, store
 from plmjax.data.store.manifest import manifest_checksum
 from tests.data.corpora import Words, documents, write
 from tests.data.mistakes import refused
@@ -180,3 +182,24 @@ def test_what_cannot_be_written(tmp_path):
     for changed, parts in ((places[:-1], "numbers of int64"), ([1, *places[1:]], "offsets from 0 to")):
         np.save(tmp_path / "train.text.sentences.npy", changed)
         refused(lambda: dataset.split("train"), f"{parts} .. sentences.npy")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC], ids=errno.errorcode.get)
+def test_the_index_of_a_dataset_that_cannot_be_written_is_in_the_users_cache(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    dataset, mkdir = tmp_path / "dataset", Path.mkdir
+
+    def refuse(path, *arguments, **named):
+        if dataset in path.parents:
+            raise OSError(number, os.strerror(number))
+        mkdir(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+
+    def build():
+        return cache.build_once(dataset / "index", {"split": "train"}, lambda folder: folder.joinpath("a").touch())
+
+    if number == errno.ENOSPC:
+        refused(build, os.strerror(number))
+    else:
+        assert build().is_relative_to(tmp_path / "cache") and build().joinpath("a").exists()

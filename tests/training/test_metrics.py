@@ -244,3 +244,9 @@ def test_numbers_and_durations_fit_their_column():
     seconds = {12: "12 s", 59.4: "59 s", 59.9: "1:00 min", 184: "3:04 min", 3599: "59:59 min", 3600: "1:00 h",
                18360: "5:06 h"}  # fmt: skip
     assert [metrics.duration(value) for value in seconds] == [*seconds.values()]
+
+
+def test_an_activity_that_fails_is_announced_no_more() -> None:
+    with pytest.raises(ValueError), metrics.announced("reading"):
+        raise ValueError
+    assert "announced" not in {thread.name for thread in threading.enumerate()}

@@ -132,6 +132,15 @@ def test_every_flag_of_an_added_token_counts(flag: str, whole: bool, made: Folde
     same(tokenizers.load(folder), folder)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["vocabulary", "tokenizer.json"])
+def test_added_tokens_may_be_white_space(whole: bool, made: Folder, trained: dict[str, Path]) -> None:
+    """As those of GPT-NeoX, OLMo and ModernBERT."""
+    flags, first = OLD | {"normalized": False, "special": False}, size(trained["gpt2-bpe"])
+    listed = {str(first + number): {"content": one} | flags for number, one in enumerate(("  ", "\t\t", "\n\n"))}
+    folder = made("gpt2-bpe", whole, {"added_tokens_decoder": listed})
+    same(tokenizers.load(folder), folder)
+
+
 OPTIONS = [
     ("wordpiece", {"do_lower_case": True, "strip_accents": False}),
     ("wordpiece", {"strip_accents": True}),

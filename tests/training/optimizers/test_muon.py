@@ -62,7 +62,7 @@ def expected(gradients: list[dict[str, np.ndarray]], rate: float, decay: float) 
                 direction = size * np.stack([orthogonal(one) for one in matrices]).reshape(g.shape)
             else:
                 v = squares[name] = 0.999 * squares[name] + 0.001 * np.square(g)
-                direction = m / (1 - b1**step) / (np.sqrt(v / (1 - 0.999**step)) + 1e-6)
+                direction = m / (1 - b1**step) / (np.sqrt(v / (1 - 0.999**step)) + 0.01)
             params[name] -= rate * (direction + (0 if name == "bias" else decay * params[name]))
     return params
 
@@ -70,7 +70,7 @@ def expected(gradients: list[dict[str, np.ndarray]], rate: float, decay: float) 
 @pytest.mark.parametrize("box", [False, True])
 def test_muon_is_its_formula_for_the_matrices_of_every_layer_and_adamw_for_all_else(box):
     form = boxed if box else lambda tree: tree
-    rule = Muon(learning_rate=0.05, schedule=Constant(), weight_decay=0.1, clip_norm=0.0)
+    rule = Muon(learning_rate=0.05, schedule=Constant(), weight_decay=0.1, clip_norm=0.0, epsilon=0.01)
     update = rule.build(10, boxed(arrays(0)))
     params, gradients = form(arrays(0)), [arrays(seed) for seed in (1, 2, 3)]
     state = update.init(params)
