@@ -162,7 +162,7 @@ def pretrainings(options: argparse.Namespace, systems: Iterable[Candidate], most
 def finetunings(
     options: argparse.Namespace, systems: Sequence[Candidate], pretrained: Mapping[str, Piece], steps: int = 0
 ) -> list[Piece]:
-    """Return every system on every task, pretrained and random, with every seed. The first seed of all comes first.
+    """Return the runs of all systems on all tasks, pretrained and random, with all seeds; the first seed comes first.
 
     steps: the number of steps of each; 0 for the epochs of its experiment.
     """

@@ -163,7 +163,7 @@ def contexts(text: Path, workdirs: Sequence[Path], options: argparse.Namespace) 
 
 
 def draw(nats: dict[str, np.ndarray], path: Path) -> None:
-    """Draw the mean nats of each model by length of context, and mark its effective length for all tokens.
+    """Draw the mean nats of each model by context length, and mark its effective context length, that of all tokens.
 
     nats: name of a model -> [contexts N].
     """

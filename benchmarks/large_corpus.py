@@ -34,7 +34,7 @@ WAYS = ("one", "pool", "killed")
 
 
 def corpus(texts: list[str], size: int) -> Iterator[str]:
-    """Yield copies of the texts, each with other words replaced, until they have `size` bytes."""
+    """Yield copies of the texts until they have `size` bytes. In each copy, other positions have random words."""
     draws = np.random.default_rng(0)
     vocabulary = np.array(sorted({word for text in texts[:200] for word in text.split()}), object)
     for _ in itertools.count():

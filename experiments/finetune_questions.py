@@ -35,7 +35,7 @@ def squad() -> Experiment:
 def squad_v2() -> Experiment:
     """SQuAD 2.0, with unanswerable questions: two epochs of 48 windows a step (section 4.3).
 
-    The best epoch is that of the best F1 over all thresholds; plmjax predict takes the one found as
+    The best epoch has the best F1 over all thresholds. Give the threshold of this F1 to plmjax predict as
     `--objective.null_threshold`.
     """
     run = experiment()

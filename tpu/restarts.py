@@ -64,8 +64,8 @@ class Restarts:
         Args:
             step: newest checkpoint, None if there is none, or UNKNOWN.
             last_line: the last line that the command printed.
-            now: seconds of any clock. The time between two failures counts for the kind of the second one. So the
-                hours of earlier failures of another kind do not count for a crash.
+            now: seconds of any clock. The time between two failures is added to the total of the second
+                failure's kind. For example, the time before a preemption is not added to the total of crashes.
         """
         if code == DONE:
             return Verdict("done")

@@ -1,4 +1,4 @@
-"""The limit --attempts for a job on Kubernetes, where no watch requests slices.
+"""Apply the limit --attempts to a job on Kubernetes, where plmjax does not request the slices itself.
 
 A JobSet starts all its pods again when a slice is lost. It can only count all restarts of a job, not the restarts in a
 row without a new checkpoint. So worker 0 counts them in BUCKET/jobs/NAME/ATTEMPT/starts.json, and decides when the job

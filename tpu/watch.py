@@ -98,7 +98,7 @@ class Watch:
             self.report(f"{error} It is tried again until it succeeds.")
 
     def report_recovery(self) -> None:
-        """Report that the error is over, so that the same one is reported again."""
+        """Report that the error is over, and forget it, so that it is reported if it occurs again."""
         self._warned = ""
         self.report("the services answer again")
 

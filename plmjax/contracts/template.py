@@ -94,7 +94,7 @@ class Template:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the special tokens in its rows, in the order of a pair."""
+        """The roles of the special tokens, in the order of a row of two texts, then those of rows of one text alone."""
         return tuple(dict.fromkeys(name for row in (2, 1) for name, _ in self.parts(row) if name not in TEXTS))
 
     def missing(self, vocabulary: Vocabulary) -> list[str]:

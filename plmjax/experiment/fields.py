@@ -61,7 +61,7 @@ def of(value: Any, prefix: str = "") -> Iterator[Option]:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Return whether the command line can write all values of a type: they are plain, and not dataclasses."""
+    """Return whether every value of a type can be given on the command line: it contains no dataclass."""
     if typing.get_origin(kind) is typing.Literal or kind is Any:
         return True
     members = [member for member in typing.get_args(kind) if member is not ...]

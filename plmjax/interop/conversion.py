@@ -194,7 +194,7 @@ def parameter(path: str, tensor: str, arrangement: Arrangement = SAME) -> Conver
 
 
 def parameter_shapes(module: nn.Module, example: Mapping[str, Any]) -> dict[str, Shape]:
-    """Return path joined by / -> shape of every parameter of the module, without computing anything.
+    """Return a dict from path, joined by /, to the shape of each parameter of the module; nothing is computed.
 
     example: keyword arguments of the module's `__call__`, arrays or trees of arrays, without `deterministic`.
     """

@@ -69,7 +69,7 @@ of an activation and computes the rest again, which takes less time than to read
 
 
 def declare_activation(name: str, function: Callable[[jax.Array], jax.Array]) -> None:
-    """Add an activation that the configs of all models can name, with the name of transformers if that has it.
+    """Add an activation that the configs of all models can name, with its name in transformers if it has one there.
 
     function: an elementwise function of an array of any shape and floating dtype.
 

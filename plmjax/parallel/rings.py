@@ -88,7 +88,7 @@ class Rings:
         return jnp.moveaxis(self._scatter_halves(_in_order(self._blocks(array, dimension)), dtype), 0, dimension)
 
     def fused_reduce_scatter(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
-        """Reduce-scatter several arrays of one dtype, which travel as one array, in halves.
+        """Reduce-scatter several arrays of one dtype as one concatenated array.
 
         This saves time, because each step of a ring has a fixed cost, however few bytes it moves.
         """

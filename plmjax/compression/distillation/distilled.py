@@ -128,7 +128,7 @@ class Distillation(Compression):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationWithTeacher(ObjectiveWrapper):
-    """The evaluation objective of a distillation: it skips the teacher's forward pass."""
+    """The evaluation objective of a distillation: it has the constants of the teacher, but does not run the teacher."""
 
     distillation: Distillation
 

@@ -171,8 +171,8 @@ def cleaner(
     bad_words: a file with a word or a phrase per line, for the rule that needs one.
 
     Raises:
-        UserError: an unknown name, a rule whose library or file is missing, documents that hold several texts, or a
-            published corpus.
+        UserError: an unknown name, a rule whose library or file is missing, documents that hold several texts, or the
+            format of a published corpus, which is read unchanged.
     """
     words = text_files.lines(storage.path(bad_words)) if bad_words else []
     settings = Settings(language, tuple(filter(None, map(str.strip, words))))

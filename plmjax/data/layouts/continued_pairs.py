@@ -199,11 +199,11 @@ class _Boundaries:
         return found[found < end], end
 
     def at_or_after(self, place: int, *, backwards: bool) -> int:
-        """Return the first boundary at or after a position."""
+        """Return the first boundary at or after a position. backwards: count positions from the end of the text."""
         return self._text.size - self._before(self._text.size - place) if backwards else self._after(place)
 
     def at_or_before(self, place: int, *, backwards: bool) -> int:
-        """Return the last boundary at or before a position."""
+        """Return the last boundary at or before a position. backwards: as in `at_or_after`."""
         return self._text.size - self._after(self._text.size - place) if backwards else self._before(place)
 
     def _after(self, place: int) -> int:

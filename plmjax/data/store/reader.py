@@ -54,7 +54,10 @@ class Split:
     def from_files(
         cls, directory: Path, name: str, files: str, *, stream: str, entry: dict[str, Any], dtype: np.dtype
     ) -> Self:
-        """Return a stream of a split, memory-mapped from the files of a dataset. files: the split in the file names."""
+        """Return a split that reads one stream, memory-mapped from the files of a dataset.
+
+        files: the name of the split in the file names.
+        """
         totals, documents = entry["streams"][stream], entry["documents"]
         sentence_file, document_file = offset_files(files, stream)
         sentence_offsets = _offsets(directory / sentence_file, totals["sentences"], totals["tokens"])

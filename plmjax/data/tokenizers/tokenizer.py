@@ -227,7 +227,10 @@ class Tokenizer:
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError for a name in --special_names that is not the name of a special token. known: these names."""
+    """Raise UserError for a name in --special_names that is not the name of a special token.
+
+    known: the names of all special tokens.
+    """
     for name in names:
         if name not in known:
             raise UserError(

@@ -134,7 +134,7 @@ class MultipleChoice(SequenceObjective):
         return {"task": cross_entropy(logits, batch["labels"][:, 0])}
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return 1 for every question that exists, [R K]."""
+        """Return [R K]: 1 for a question, 0 for padding."""
         return {"task": exists(batch)[:, 0]}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:

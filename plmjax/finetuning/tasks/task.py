@@ -89,7 +89,7 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} must define `parts`.")
 
     def with_validation_file(self, data: str) -> Self:
-        """Return the task with another validation file."""
+        """Return a copy of the task that is evaluated on the file `data`."""
         raise NotImplementedError(f"{type(self).__name__} must define `with_validation_file`.")
 
     def files_in_both_splits(self) -> list[str]:

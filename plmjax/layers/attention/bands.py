@@ -6,7 +6,7 @@ those before and after it that are within the window:
                              queries              [0 1 2 3] [4 5 6 7] [8 9 . .]
     keys of the second block, 2 before and 2 after:     [2 3 4 5 6 7 8 9]
 
-A band has as many keys as a number of blocks. So bands are made of adjacent slices of the keys, and there is no gather
+A band is as long as a whole number of blocks. So bands are made of adjacent slices of the keys, and there is no gather
 (Beltagy et al., arXiv 2004.05150, section 3.2, cut "sliding chunks" in a similar way).
 """
 
@@ -90,7 +90,7 @@ class Bands(NamedTuple):
         return self.width + (self.blocks - 1) * self.size
 
     def together(self, shape: tuple[int, ...]) -> int | None:
-        """Return the number of blocks to compute together, a divisor of the number of blocks; None for one.
+        """Return the number of blocks to compute at once, a divisor of their number; None to compute one at a time.
 
         shape: [B T N H] of the queries.
         """

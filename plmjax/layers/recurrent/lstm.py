@@ -300,7 +300,8 @@ class BidirectionalLstm(nn.Module):
     ) -> tuple[jax.Array, tuple[LstmState, LstmState]]:
         """Map [B T D] to [B T 2 P], forward then backward, and the last state of each direction.
 
-        starts, visible: as in `Lstm`. Each direction resets its state at the token of a document that it reads first.
+        starts, visible: as in `Lstm`. The forward direction resets its state at the first token of each document, the
+            backward direction at the last.
         """
         layer = functools.partial(
             Lstm,

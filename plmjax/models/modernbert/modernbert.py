@@ -283,7 +283,7 @@ class ModernBertConfig(ModelConfig):
         return Window(half, half)
 
     def theta(self, kind: str) -> float:
-        """Return the base of the wavelengths in layers of a kind."""
+        """Return theta, the base of the rotary positions, of the layers of a kind."""
         return self.global_rope_theta if kind == GLOBAL else self.local_rope_theta
 
     def with_dropout(self, rate: float) -> Self:

@@ -325,7 +325,7 @@ class ReformerConfig(ModelConfig):
         return 6.0 * batch_size * (total + head) + 2.0 * batch_size * hashing
 
     def chunks(self, layer: str) -> Chunks:
-        """Return the chunks of a layer, local or lsh."""
+        """Return the chunk length of local or lsh layers, and how many chunks before and after a chunk also sees."""
         if layer == "local":
             return Chunks(self.local_attn_chunk_length, self.local_num_chunks_before, self.local_num_chunks_after)
         return Chunks(self.lsh_attn_chunk_length, self.lsh_num_chunks_before, self.lsh_num_chunks_after)
