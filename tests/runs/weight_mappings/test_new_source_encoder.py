@@ -12,9 +12,11 @@ from plmjax.models.bart.translation import SOURCE_ENCODER
 from plmjax.runs.finetuning import finetune
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
-from tests.finetuning.conftest import WORDS
+from tests.finetuning.conftest import WORDS, bart_run
 from tests.finetuning.test_docs import Reached, saving
 from tests.paths import ROOT
+
+__all__ = ["bart_run"]
 
 SHORT = (
     "--data.train train.de --data.validation dev.de --data.sequence_length 40 --data.target_length 40 --data.pack 2 "
@@ -30,7 +32,10 @@ def parameters(run: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.nightly
 def test_the_stages_train_what_the_paper_says(
-    bart_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bart_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Words that are written backwards are the other language."""
     draws = np.random.default_rng(0)
