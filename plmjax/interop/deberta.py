@@ -137,7 +137,7 @@ def generator(model: nn.Module, params: Mapping[str, Any]) -> tuple[nn.Module, M
 
 
 def lost_decoder(model: nn.Module) -> str:
-    """Return a sentence on the part of a generator that DebertaV2ForMaskedLM has no place for; empty if it has."""
+    """Return a sentence on the generator's decoder, which DebertaV2ForMaskedLM lacks; empty for any other model."""
     if type(model) is not DebertaForPreTraining or model.config.position_biased_input:
         return ""
     return (

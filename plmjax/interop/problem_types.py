@@ -33,7 +33,7 @@ def with_problem_type(
         return MultiLabelClassification(labels=names), LabelSets()
     if (problem == "regression") != (len(names) == 1):
         raise UserError(
-            f"Expected one label for a regression or two and more for a classification, found the "
+            "Expected one label for a regression or two and more for a classification, found the "
             f"problem_type {quoted(problem)} with {len(names)}; correct it."
         )
     return (Regression() if problem == "regression" else SequenceClassification(labels=names)), Sentences()

@@ -164,7 +164,7 @@ def test_the_file_of_a_class_is_imported_again_only_where_it_was_named(tmp_path:
 
 
 def test_differences_leave_free_fields_out() -> None:
-    """Of a field that only one of the two has, the other one has None."""
+    """A field that only one experiment has is None in the other."""
     before = strangers.gpt2()
     training = dataclasses.replace(before.training, seed=4)
     after = dataclasses.replace(before, checkpoint=Checkpoint(every=9), training=training)

@@ -53,7 +53,7 @@ def numbers(state: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 
 def test_a_file_becomes_a_run_that_scores_as_torch_does(tokenizer: Path, tmp_path: Path) -> None:
-    """Of a version of torch before 1.6."""
+    """The file has the format of torch before 1.6."""
     size = tokenizers.load(tokenizer).vocabulary.size
     state = named_by_fastai(size)
     torch.save(state, tmp_path / "lm.pth", _use_new_zipfile_serialization=False)

@@ -55,7 +55,7 @@ def imported(tmp_path_factory):
 
 
 def test_it_gives_the_outputs_of_the_module(imported, tmp_path) -> None:
-    """Of a task, whose rows take all positions of the model; encoders: those of docs/exports.md."""
+    """The module is a classifier whose rows take all positions; docs/exports.md exports encoders."""
     config = dataclasses.replace(BERT, max_position_embeddings=LENGTH)
     objective = SequenceClassification(labels=("no", "yes"))
     module = objective.module(config, Execution())

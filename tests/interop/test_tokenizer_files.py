@@ -166,7 +166,7 @@ def test_another_role_is_found_and_a_text_that_cannot_be_encoded(bert: tokenizer
 
 
 def test_another_spelling_is_found_in_words_of_the_vocabulary(tmp_path: Path) -> None:
-    """Of a vocabulary that knows no word of other texts."""
+    """The vocabulary has no word of the texts that are compared otherwise."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "qq", "ww"]))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')

@@ -92,7 +92,7 @@ def drawn_states(seed: int) -> dict[str, Any]:
 
 
 def torch_states(carry: Any) -> list:
-    """Of each layer and row: its output and its cell."""
+    """Return the output and the cell of each layer and row."""
     arrays = ((np.array(state.output), np.array(state.cell)) for state in carry["states"])
     return [list(zip(*map(torch.tensor, both), strict=True)) for both in arrays]
 

@@ -29,6 +29,8 @@ def test_every_chosen_token_is_a_mask_anywhere_in_the_row() -> None:
     assert (mask.sum(axis=1) == 77).all()
     np.testing.assert_array_equal(hidden["input_ids"], np.where(mask, MASK, batch["input_ids"]))
     np.testing.assert_array_equal(hidden["original_ids"], batch["input_ids"])
+    assert len({key.tobytes() for key in hidden["sampling_keys"]}) == 200
+    assert DebertaPretraining().weights(hidden)["rtd"] == 200 * 512
     assert mask[:, 463:511].mean() == pytest.approx(77 / 510, rel=0.1)
 
 

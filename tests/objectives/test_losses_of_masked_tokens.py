@@ -31,7 +31,7 @@ CASES = {
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
-    """Of the rows that are no filling."""
+    """Return the first three rows, which are not padding, as a tensor."""
     return torch.tensor(np.asarray(array)[:3]).long()
 
 

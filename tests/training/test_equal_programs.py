@@ -25,7 +25,7 @@ from tests.training.test_step import materials
 from tests.xla_flags import cpu_flags
 
 SEEDS = ("0", "1")
-"""Of the hashes of strings, by which sets are ordered."""
+"""Seeds of the hashes of strings, which order sets."""
 ON_EXAMPLES = ("classification", "cvt", "taglm", "ulmfit")
 """Steps whose evaluation reads the examples of a file, which their sources do not have."""
 

@@ -121,7 +121,7 @@ SPANS = "three_sentence_spans"
     ],
 )
 def test_all_but_the_first_copy_are_removed(rule: str, texts: list[str], kept: list[str]) -> None:
-    """Of a span of three sentences across lines and within a document too."""
+    """A copy may be a span of three sentences, which may cross lines and lie within one document."""
     assert list(cleaner([rule]).texts(texts)) == kept
 
 

@@ -21,7 +21,7 @@ def recognised(path: Path, head: bytes = b"") -> str:
 
 
 def test_prose_is_never_taken_for_something_else():
-    """Of lines of one sentence each no book is made either: of any length, with stops and without."""
+    """Lines of one sentence each are no book either, however long, with and without full stops."""
     for text in (
         "[Illustration: a fox]\n\nA fox sat here.\n",
         '["Hello," said the fox, "who is there?"]\n',

@@ -45,7 +45,7 @@ HEADINGS = (
 
 
 def test_sections_after_the_text_are_left_out_with_their_parts() -> None:
-    """Of one about literature the lists are left out."""
+    """A section about literature loses only its lists."""
     for heading in HEADINGS.split("|"):
         markup = f"They dig.\n== {heading} ==\nA secret.\n=== Life ===\nMore of it.\n== After ==\nThey sleep."
         assert wikipedia_dump.prose(markup) == ["They dig.", "They sleep."], heading

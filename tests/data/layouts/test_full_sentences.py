@@ -84,7 +84,7 @@ def test_every_token_is_in_one_sequence_of_its_document(shortest, dataset) -> No
 
 
 def test_lengths_are_drawn_between_the_shortest_and_a_rows(tmp_path) -> None:
-    """Of one long document, so that few pieces end with it."""
+    """The text is one long document, so that few pieces are shortened by its end."""
     long = [[np.full(5000, 9, np.int32)] * 20]
     dataset = write(tmp_path, long, long, vocab_size=V)
     lengths = np.array([len(one) + 2 for one in sequences(Documents(pack=1, shortest_length=12), dataset, 64)])

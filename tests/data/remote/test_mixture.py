@@ -20,7 +20,7 @@ SEED = 5
 
 @pytest.fixture
 def mixed(served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mixture:
-    """Of a dataset in pieces, and a small one."""
+    """Return a mixture of a dataset in pieces and a small one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     texts = corpora.documents(12, V, seed=2), corpora.documents(3, V, seed=3)
     corpora.write(tmp_path / "small", *texts, vocab_size=V)

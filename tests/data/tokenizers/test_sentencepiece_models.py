@@ -52,7 +52,7 @@ CASES += [(case, "unigram", rule) for case in ("plain", "symbols") for rule in (
 
 @pytest.mark.parametrize(("case", "kind", "rule"), CASES)
 def test_ids_are_those_of_sentencepiece(case: str, kind: str, rule: str, tmp_path: Path) -> None:
-    """Of random texts, with every symbol and with spaces of every kind."""
+    """Texts are random, with every symbol and every kind of space."""
     content = model(model_type=kind, normalization_rule_name=rule, **OPTIONS[case])
     (tmp_path / "spiece.model").write_bytes(content)
     engine = tokenizers.load(tmp_path, model_type="reformer")._engine

@@ -100,8 +100,9 @@ def test_softmax_and_context_of_bfloat16_are_summed_in_float32(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["dense", "blockwise"])
 def test_blocks_sum_gradients_of_bfloat16_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of keys, values and a table of distances, in 32 blocks of queries: as exact as one block, but for the rounding of
-    each block's own part, which is as large as that of the sum.
+    """Gradients of keys, values and a table of distances, in 32 blocks of queries, are as exact as in one block.
+
+    Only the part of each block is rounded to bfloat16, by as much as their sum is.
     """
     drawn, length = np.random.default_rng(0), 128
     arrays = [drawn.normal(size=(1, count, 1, 8)) for count in (length, length, length, 2 * length - 1, length)]

@@ -37,7 +37,7 @@ def params() -> dict:
 
 @pytest.mark.nightly
 def test_outputs_and_gradients_are_those_of_two_barts(params: dict, tmp_path: Path) -> None:
-    """Of one whose encoder is the source encoder, and of one that reads what that says."""
+    """The source encoder is the encoder of one BART; the other BART reads its output."""
     own, first = params[SOURCE_ENCODER], BartModel.first_position
     positions = np.pad(own["positions"]["embedding"], ((first, 0), (0, 0)))
     encoder = {"encoder_layer_norm": own["layer_norm"], "encoder_layers": own["layers"]}

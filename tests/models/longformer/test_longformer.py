@@ -73,7 +73,7 @@ def test_global_tokens_of_a_task_are_those_of_transformers(module: nn.Module) ->
     ids=["a long question", "a choice without a separator"],
 )
 def test_tokens_that_are_global(head: type, most: int, ids: np.ndarray, tokens: np.ndarray) -> None:
-    """Of a question, as many as there may be; of a choice, those behind its second separator."""
+    """All tokens of a question, up to the maximum; of a choice, the tokens after its second separator."""
     module = head(dataclasses.replace(LONGFORMER, max_global_tokens=most))
     params = random_params(module)
     given = {"input_ids": ids}, {"input_ids": ids, "global_attention_mask": tokens}
